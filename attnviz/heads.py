@@ -1,0 +1,88 @@
+"""How a head is named, and how a selection of heads is read."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from attnviz.errors import UsageError
+
+__all__ = ["HeadId", "all_heads", "select_heads"]
+
+_ONE_HEAD = re.compile(r"L?(\d+)(?:H|\.)(\d+)", re.IGNORECASE)
+_SELECTION = re.compile(
+    r"(?:L?(?P<l1>\d+|\*)(?:-L?(?P<l2>\d+))?(?:H|\.)(?P<h1>\d+|\*)(?:-H?(?P<h2>\d+))?"
+    r"|L(?P<layer1>\d+|\*)(?:-L?(?P<layer2>\d+))?)",
+    re.IGNORECASE,
+)
+_FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
+
+
+class HeadId(NamedTuple):
+    """A head by layer and position in the layer, both counted from 0; prints as ``L2H8``."""
+
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"L{self.layer}H{self.head}"
+
+    @property
+    def file_stem(self) -> str:
+        """The id zero-padded so that a file listing sorts in the model's order: ``L02H08``."""
+        return f"L{self.layer:02d}H{self.head:02d}"
+
+    @classmethod
+    def parse(cls, text: str) -> "HeadId":
+        """Read ``L2H8`` or ``2.8``.
+
+        Raises:
+            UsageError: the text names no head.
+        """
+        match = _ONE_HEAD.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(f"expected a head such as L2H8 or 2.8, found {text!r}.")
+        return cls(int(match[1]), int(match[2]))
+
+
+def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
+    """Every head of a model, layer by layer."""
+    return [HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+
+
+def select_heads(selections: Iterable[str], n_layers: int, n_heads: int) -> list[HeadId]:
+    """The heads that any of the selections names, in the model's order; none given means all.
+
+    Args:
+        selections: each one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several).
+        n_layers: layers of the model.
+        n_heads: heads in each layer.
+
+    Raises:
+        UsageError: a selection cannot be read, or names a layer or head that the model lacks.
+    """
+    parts = [part.strip() for text in selections for part in text.split(",")]
+    if not parts:
+        return all_heads(n_layers, n_heads)
+    chosen = {head for part in parts for head in _heads_of(part, n_layers, n_heads)}
+    return sorted(chosen)
+
+
+def _heads_of(part: str, n_layers: int, n_heads: int) -> Sequence[HeadId]:
+    match = _SELECTION.fullmatch(part)
+    if match is None:
+        raise UsageError(f"cannot read the selection {part!r}: expected one of {_FORMS}.")
+    first, last = match["l1"] or match["layer1"], match["l2"] or match["layer2"]
+    layers = _span("layer", first, last, n_layers, part)
+    heads = _span("head", match["h1"] or "*", match["h2"], n_heads, part)
+    return [HeadId(layer, head) for layer in layers for head in heads]
+
+
+def _span(kind: str, first: str, last: str | None, count: int, part: str) -> range:
+    if first == "*":
+        return range(count)
+    low = int(first)
+    high = low if last is None else int(last)
+    if high >= count or low > high:
+        valid = f"the model has {kind}s 0 to {count - 1}"
+        raise UsageError(f"the selection {part!r} names {kind} {first}{'-' + last if last else ''}, but {valid}.")
+    return range(low, high + 1)
