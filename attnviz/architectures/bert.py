@@ -1,0 +1,74 @@
+"""BERT (Devlin et al. 2019) under transformers' names."""
+
+from typing import Any
+
+from torch import nn
+
+from attnviz.architectures.base import AttentionModules
+from attnviz.attention import HeadParameters, Projection
+from attnviz.errors import ArchitectureError
+
+__all__ = ["Bert"]
+
+
+class Bert:
+    """Bidirectional attention; post-norm; W_O lives outside the attention module proper."""
+
+    name = "bert"
+    class_prefix = "Bert"
+    head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
+    optional_weights: tuple[str, ...] = ("pooler",)
+    segments = True
+    sink_first = False
+    causal = False
+
+    def refuse(self, config: Any) -> None:
+        """Refuse decoders, cross-attention and relative positions.
+
+        Raises:
+            ArchitectureError: naming the setting.
+        """
+        for flag in ("is_decoder", "add_cross_attention"):
+            if getattr(config, flag, False):
+                raise ArchitectureError(
+                    f"this BERT has {flag}=True, which the reference attention does not reproduce; "
+                    "expected an encoder without cross-attention."
+                )
+        positions = getattr(config, "position_embedding_type", None) or "absolute"
+        if positions != "absolute":
+            raise ArchitectureError(
+                f"this BERT has position_embedding_type={positions!r}, which the reference attention "
+                "does not reproduce; expected 'absolute'."
+            )
+
+    def base_model(self, model: nn.Module) -> nn.Module:
+        """``BertModel`` inside any ``BertFor…``, or the model itself."""
+        base = getattr(model, "bert", model)
+        assert isinstance(base, nn.Module)
+        return base
+
+    def modules(self, base_model: nn.Module) -> list[AttentionModules]:
+        """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output."""
+        layers: Any = base_model.encoder.layer  # type: ignore[union-attr]
+        return [AttentionModules(layer.attention.self, layer.attention.output.dense) for layer in layers]
+
+    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+        """Split the layer's four nn.Linear (weight [out, in]) by head; scale 1/sqrt(d_head)."""
+        attention: Any = base_model.encoder.layer[layer].attention  # type: ignore[union-attr,index]
+        config: Any = base_model.config
+        n_heads, d_model = config.num_attention_heads, config.hidden_size
+        d_head = d_model // n_heads
+
+        def split(linear: Any) -> Projection:
+            weight = linear.weight.T.unflatten(1, (n_heads, d_head)).transpose(0, 1)
+            return Projection(weight, linear.bias.unflatten(0, (n_heads, d_head)))
+
+        return HeadParameters(
+            query=split(attention.self.query),
+            key=split(attention.self.key),
+            value=split(attention.self.value),
+            output_weight=attention.output.dense.weight.T.unflatten(0, (n_heads, d_head)),
+            output_bias=attention.output.dense.bias,
+            scale=d_head**-0.5,
+            causal=False,
+        )
