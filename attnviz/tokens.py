@@ -1,0 +1,305 @@
+"""Text to tokens: ids, labels to show, special and sink positions, words.
+
+The one place that knows how tokenizers mark pieces of words (``##`` in WordPiece, ``Ġ`` in
+byte-level BPE, ``▁`` in SentencePiece). Labels follow one convention whatever the tokenizer: the
+piece as the model sees it, without its leading space, and ``##`` before a piece that continues a
+word. Characters that cannot be seen, or that would steer a terminal, are written as escapes.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import CheckpointError, TextError
+
+__all__ = ["Tokens", "Units", "merge_pattern", "merge_units", "tokenize", "visible"]
+
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_CONTINUES = "##"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One text, or a pair of texts, as the model reads it; every tuple has one entry a token.
+
+    Attributes:
+        ids: vocabulary entries.
+        labels: the tokens as figures and tables show them.
+        special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
+        sink: positions that attention rests on when it has nowhere to go: the special ones and, in
+            GPT-2, position 0 (Xiao et al. 2023).
+        words: which word of the input a token belongs to, counted from 0 over both segments; None
+            for special tokens.
+        segments: 0 or 1, the text or its pair; None for special tokens.
+        offsets: first and past-the-last character in its segment's text.
+        type_ids: BERT's token types; None where the model has none.
+        word_labels: one entry a word: its pieces joined.
+        truncated: how many tokens were cut off to fit the model.
+    """
+
+    ids: tuple[int, ...]
+    labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    sink: tuple[bool, ...]
+    words: tuple[int | None, ...]
+    segments: tuple[int | None, ...]
+    offsets: tuple[tuple[int, int], ...]
+    type_ids: tuple[int, ...] | None
+    word_labels: tuple[str, ...]
+    truncated: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
+        """What the model's forward takes: a batch of this one text, [1, n] each."""
+        inputs = {
+            "input_ids": torch.tensor([self.ids], device=device),
+            "attention_mask": torch.ones(1, len(self), dtype=torch.long, device=device),
+        }
+        if self.type_ids is not None:
+            inputs["token_type_ids"] = torch.tensor([self.type_ids], device=device)
+        return inputs
+
+
+@dataclass(frozen=True)
+class Units:
+    """What attention is measured between: tokens, or words merged from their pieces.
+
+    Attributes:
+        name: ``token`` or ``word``.
+        labels: [n] texts to show.
+        special: [n], added by the tokenizer.
+        sink: [n], special or (GPT-2) the first position.
+        members: [n], the token positions that each unit is made of; a token may be in no unit.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    sink: tuple[bool, ...]
+    members: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def tokenize(
+    tokenizer: Any,
+    text: str,
+    pair: str | None = None,
+    *,
+    max_positions: int,
+    vocabulary_size: int,
+    segments: bool,
+    sink_first: bool,
+    truncate: bool = False,
+) -> Tokens:
+    """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer.
+
+    Args:
+        tokenizer: a transformers tokenizer backed by the ``tokenizers`` library.
+        text: the text; it must be non-blank and valid Unicode.
+        pair: a second segment.
+        max_positions: the model's limit, in tokens, special tokens included.
+        vocabulary_size: rows of the model's embedding matrix.
+        segments: whether the model takes token types.
+        sink_first: whether position 0 is a sink without being special.
+        truncate: cut to ``max_positions`` instead of raising.
+
+    Raises:
+        TextError: blank, not valid Unicode, no tokens left, or longer than the model.
+        CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise CheckpointError(
+            f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
+            "it alone says which characters and words its tokens come from."
+        )
+    _check_text(text, "text")
+    if pair is not None:
+        _check_text(pair, "pair")
+        if not segments:
+            raise TextError(
+                "a pair was given, but this architecture has no sentence segments; expected one text: "
+                "join the two yourself, or choose a BERT checkpoint."
+            )
+    encoding = _encode(tokenizer, text, pair)
+    found = len(encoding.ids)
+    if found > max_positions:
+        if not truncate:
+            raise TextError(
+                f"the text has {found} tokens, but the model has {max_positions} positions; "
+                "shorten the text, or pass --truncate (truncate=True) to cut it there."
+            )
+        encoding = _encode(tokenizer, text, pair, max_positions)
+    if all(segment is None for segment in encoding.sequence_ids):
+        raise TextError("no tokens are left of the text after tokenization; expected at least one visible character.")
+    if max(encoding.ids) >= vocabulary_size:
+        raise CheckpointError(
+            f"the tokenizer gives token id {max(encoding.ids)}, but the model's vocabulary ends at "
+            f"{vocabulary_size - 1}: this tokenizer does not belong to this model."
+        )
+    return _tokens(tokenizer, encoding, segments, sink_first, found - len(encoding.ids))
+
+
+def merge_units(tokens: Tokens, words: bool) -> Units:
+    """The tokens themselves, or their words; special tokens always stay on their own."""
+    if not words:
+        members = tuple((position,) for position in range(len(tokens)))
+        return Units("token", tokens.labels, tokens.special, tokens.sink, members)
+    keys = [(word if word is not None else -1 - position) for position, word in enumerate(tokens.words)]
+    grouped = [tuple(group) for _, group in groupby(range(len(tokens)), key=keys.__getitem__)]
+
+    def label(first: int) -> str:
+        word = tokens.words[first]
+        return tokens.labels[first] if word is None else tokens.word_labels[word]
+
+    return Units(
+        "word",
+        tuple(label(group[0]) for group in grouped),
+        tuple(tokens.special[group[0]] for group in grouped),
+        tuple(tokens.sink[group[0]] for group in grouped),
+        tuple(grouped),
+    )
+
+
+def merge_pattern(pattern: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
+    """Merge a token pattern into units: sums over the pieces attended to, means over those attending.
+
+    Rows still sum to 1 where every token is in exactly one unit (Clark et al. 2019, section 4.1).
+
+    Args:
+        pattern: [.., n_tokens, n_tokens].
+        members: [n_units], the token positions of each.
+
+    Returns:
+        [.., n_units, n_units]; the very same tensor where every unit is one token, in order.
+    """
+    n_tokens = pattern.shape[-1]
+    if [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]:
+        return pattern
+    belongs = torch.zeros(len(members), n_tokens, dtype=pattern.dtype, device=pattern.device)
+    for unit, group in enumerate(members):
+        belongs[unit, list(group)] = 1.0
+    means = belongs / belongs.sum(1, keepdim=True)
+    return means @ pattern @ belongs.T
+
+
+def visible(text: str) -> str:
+    """The text with every character that cannot be seen written as an escape, spaces as ``␣``."""
+    shown = "".join(_visible_character(character) for character in text)
+    return shown.replace(" ", "␣") if shown and not shown.strip(" ") else shown
+
+
+def _visible_character(character: str) -> str:
+    category = unicodedata.category(character)
+    if category in _INVISIBLE or (category == "Zs" and character != " "):
+        escaped = character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        return escaped if escaped != character else f"\\u{ord(character):04x}"
+    return character
+
+
+def _check_text(text: str, name: str) -> None:
+    if not text.strip():
+        raise TextError(f"the {name} is {'blank' if text else 'empty'}; expected at least one word.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = text[error.start].encode(
+            "utf-8", "surrogateescape" if 0xDC80 <= ord(text[error.start]) <= 0xDCFF else "surrogatepass"
+        )
+        raise TextError(
+            f"the {name} is not valid UTF-8: found byte 0x{found[0]:02x} at character {error.start}; "
+            "expected text encoded as UTF-8."
+        ) from error
+
+
+def _encode(tokenizer: Any, text: str, pair: str | None, max_length: int | None = None) -> Any:
+    batch = tokenizer(
+        text,
+        pair,
+        truncation=max_length is not None,
+        max_length=max_length,
+        return_token_type_ids=True,
+        verbose=False,
+    )
+    return batch.encodings[0]
+
+
+def _tokens(tokenizer: Any, encoding: Any, segments: bool, sink_first: bool, truncated: int) -> Tokens:
+    special = tuple(segment is None for segment in encoding.sequence_ids)
+    words = _running_words(encoding)
+    word_pieces: dict[int, list[str]] = {}
+    for piece, word in zip(encoding.tokens, words, strict=True):
+        if word is not None:
+            word_pieces.setdefault(word, []).append(piece)
+    decode = _decoder(tokenizer)
+    labels = []
+    for position, piece in enumerate(encoding.tokens):
+        continues = position > 0 and words[position] is not None and words[position] == words[position - 1]
+        shown = visible(decode([piece]))
+        labels.append(_CONTINUES + shown if continues else shown)
+    return Tokens(
+        ids=tuple(encoding.ids),
+        labels=tuple(labels),
+        special=special,
+        sink=tuple(is_special or (sink_first and i == 0) for i, is_special in enumerate(special)),
+        words=words,
+        segments=tuple(encoding.sequence_ids),
+        offsets=tuple(encoding.offsets),
+        type_ids=tuple(encoding.type_ids) if segments else None,
+        word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
+        truncated=truncated,
+    )
+
+
+def _running_words(encoding: Any) -> tuple[int | None, ...]:
+    """The tokenizer's word_ids, which start again at 0 in a second segment, as one running count."""
+    numbers: dict[tuple[int, int], int] = {}
+    words: list[int | None] = []
+    for segment, word in zip(encoding.sequence_ids, encoding.word_ids, strict=True):
+        if segment is None or word is None:
+            words.append(None)
+        else:
+            words.append(numbers.setdefault((segment, word), len(numbers)))
+    return tuple(words)
+
+
+def _decoder(tokenizer: Any) -> Any:
+    """A function from the pieces of one token or word to the text that they stand for."""
+    kind = type(tokenizer.backend_tokenizer.decoder).__name__
+
+    def wordpiece(pieces: Sequence[str]) -> str:
+        return "".join(piece.removeprefix(_CONTINUES) if len(piece) > 2 else piece for piece in pieces)
+
+    def byte_level(pieces: Sequence[str]) -> str:
+        data = b"".join(_BYTES.get(character, character.encode()) for piece in pieces for character in piece)
+        return _without_leading_space(data.decode("utf-8", "backslashreplace"))
+
+    def metaspace(pieces: Sequence[str]) -> str:
+        return _without_leading_space("".join(pieces).replace("▁", " "))
+
+    if kind == "ByteLevel":
+        return byte_level
+    return metaspace if kind == "Metaspace" else wordpiece
+
+
+def _without_leading_space(text: str) -> str:
+    return text[1:] if len(text) > 1 and text[0] == " " and text.strip() else text
+
+
+def _byte_level_alphabet() -> dict[str, bytes]:
+    """The printable stand-in of every byte in byte-level BPE (Radford et al. 2019), inverted."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    alphabet = {chr(byte): bytes([byte]) for byte in plain}
+    return alphabet | {chr(256 + i): bytes([byte]) for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_level_alphabet()
