@@ -1,0 +1,283 @@
+"""Recompute every head with the reference attention and hold it against the model's own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz import attention
+from attnviz.capture import LayerRecord, capture_layers
+from attnviz.checkpoint import Checkpoint
+from attnviz.errors import VerificationError
+from attnviz.tokens import Tokens
+
+__all__ = [
+    "TOLERANCES",
+    "LayerCheck",
+    "Tolerance",
+    "Verification",
+    "VerifiedAttention",
+    "VerifiedLayer",
+    "verify_attention",
+]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far the reference may be from the model before it counts as wrong.
+
+    Attributes:
+        pattern: largest absolute difference of an attention weight (weights are at most 1).
+        output: largest absolute difference of the output, as a share of the layer's largest output.
+        reason: why a correct reference stays below.
+    """
+
+    pattern: float
+    output: float
+    reason: str
+
+
+TOLERANCES = {
+    torch.float64: Tolerance(1e-12, 1e-12, "float64 rounds at 2e-16; a correct head differs by about 1e-14"),
+    torch.float32: Tolerance(1e-4, 1e-4, "float32 rounds at 1e-7; a correct head differs by about 1e-6"),
+    torch.float16: Tolerance(
+        5e-2, 2e-2, "float16 rounds scores of size 100 by 0.03, which moves a weight by up to 0.015"
+    ),
+    torch.bfloat16: Tolerance(
+        1e-1, 5e-2, "bfloat16 rounds scores of size 100 by 0.25, which moves a weight by up to 0.12"
+    ),
+}
+"""By number format. Wrong variants of attention (no scale, swapped Q and K, …) move weights by 0.2 to 1."""
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """How closely one layer's heads reproduce the model.
+
+    Attributes:
+        layer: counted from 0.
+        heads_compared: heads whose pattern was compared.
+        pattern_error: largest absolute difference of a weight, over heads, queries and keys.
+        output_error: largest absolute difference of the output divided by ``output_scale``.
+        output_scale: the layer's largest absolute output in the model.
+    """
+
+    layer: int
+    heads_compared: int
+    pattern_error: float
+    output_error: float
+    output_scale: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was compared, and how closely; it exists only where everything passed."""
+
+    tolerance: Tolerance
+    layers: tuple[LayerCheck, ...]
+
+    @property
+    def heads_compared(self) -> int:
+        """Heads whose pattern was compared, over all layers."""
+        return sum(check.heads_compared for check in self.layers)
+
+    @property
+    def pattern_error(self) -> float:
+        """The largest difference of an attention weight in any layer."""
+        return max(check.pattern_error for check in self.layers)
+
+    @property
+    def output_error(self) -> float:
+        """The largest relative difference of the attention output in any layer."""
+        return max(check.output_error for check in self.layers)
+
+
+@dataclass(frozen=True)
+class VerifiedLayer:
+    """The reference patterns of a layer, each held against the model's own.
+
+    Attributes:
+        check: how closely; construction fails where it is not within the tolerance.
+        tolerance: the tolerance that applied.
+        pattern: [batch, n_heads, n, n], axes query then key.
+    """
+
+    check: LayerCheck
+    tolerance: Tolerance
+    pattern: Tensor
+
+    def __post_init__(self) -> None:
+        """Refuse what did not verify, so that no number can be taken from it."""
+        if not _within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
+            raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
+
+
+class VerifiedAttention:
+    """The verified heads of one text: patterns are recomputed on demand, not kept.
+
+    Only the d_model-sized inputs of the layers stay in memory. A recomputed layer must match the
+    norms noted at verification, so a model that was changed in between is noticed.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        tokens: Tokens,
+        verification: Verification,
+        inputs: list[Tensor],
+        norms: list[Tensor],
+    ) -> None:
+        """Called by :func:`verify_attention` alone."""
+        self.checkpoint = checkpoint
+        self.tokens = tokens
+        self.verification = verification
+        self._inputs = inputs
+        self._norms = norms
+
+    def layer(self, layer: int) -> VerifiedLayer:
+        """Recompute the patterns of one layer.
+
+        Raises:
+            VerificationError: the model's weights are no longer those that were verified.
+        """
+        check = self.verification.layers[layer]
+        pattern, _ = _recompute(self.checkpoint, layer, self._inputs[layer], None)
+        if not torch.allclose(_norm(pattern), self._norms[layer], rtol=1e-4, atol=1e-4):
+            raise VerificationError(
+                f"layer {layer} no longer gives the verified patterns: "
+                "the model's weights changed since; analyze again."
+            )
+        return VerifiedLayer(check, self.verification.tolerance, pattern)
+
+
+@dataclass
+class _Mismatch:
+    """The worst difference found so far in a run that does not verify."""
+
+    layer: int
+    message: str
+    excess: float
+
+
+def verify_attention(
+    checkpoint: Checkpoint, tokens: Tokens, visit: Callable[[VerifiedLayer], None]
+) -> VerifiedAttention:
+    """Run the model once; recompute, compare and hand over its attention layer by layer.
+
+    For every layer the reference recomputes, from the layer's input and the checkpoint's
+    parameters, the pattern of every head and the attention output after W_O, and compares both
+    with the model's own.
+
+    Args:
+        checkpoint: the model.
+        tokens: one text.
+        visit: called with each verified layer, first layer first; its pattern is dropped afterwards.
+
+    Raises:
+        VerificationError: a layer differs by more than the tolerance of the dtype; the message
+            names the place of the worst difference.
+    """
+    tolerance = TOLERANCES[checkpoint.dtype]
+    checks: list[LayerCheck] = []
+    inputs: list[Tensor] = []
+    norms: list[Tensor] = []
+    mismatches: list[_Mismatch] = []
+
+    def compare(record: LayerRecord) -> None:
+        pattern, output = _recompute(checkpoint, record.layer, record.attention_input, model_inputs["attention_mask"])
+        check = _compare(record, pattern, output)
+        checks.append(check)
+        if not _within(check, tolerance):
+            mismatches.append(_locate(record, pattern, output, check, tolerance, tokens))
+        if mismatches:
+            return
+        inputs.append(record.attention_input)
+        norms.append(_norm(pattern))
+        visit(VerifiedLayer(check, tolerance, pattern))
+
+    model_inputs = tokens.model_inputs(checkpoint.device)
+    capture_layers(checkpoint, model_inputs, compare)
+    if mismatches:
+        worst = max(mismatches, key=lambda mismatch: mismatch.excess)
+        raise VerificationError(
+            f"the recomputed heads do not reproduce the model: {len(mismatches)} of {len(checks)} layers differ. "
+            f"{worst.message} Nothing was drawn. --dtype float64 tells rounding, which it shrinks, from an error, "
+            "which it does not."
+        )
+    return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, norms)
+
+
+def _recompute(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    if attention_mask is None:
+        attention_mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
+    with torch.inference_mode():
+        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        allowed = attention.allowed_positions(attention_mask, parameters.causal)
+        return attention.multi_head_attention(x, parameters, allowed)
+
+
+def _norm(pattern: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(pattern, dim=(-2, -1))
+    return norm.float()
+
+
+def _compare(record: LayerRecord, pattern: Tensor, output: Tensor) -> LayerCheck:
+    if pattern.shape != record.pattern.shape:
+        raise VerificationError(
+            f"layer {record.layer}: the reference gives patterns of shape {tuple(pattern.shape)}, "
+            f"the model of shape {tuple(record.pattern.shape)}."
+        )
+    scale = float(record.output.abs().max())
+    difference = float((output - record.output).abs_().max())
+    return LayerCheck(
+        layer=record.layer,
+        heads_compared=pattern.shape[1],
+        pattern_error=float((pattern - record.pattern).abs_().max()),
+        output_error=difference / scale if scale > 0 else difference,
+        output_scale=scale,
+    )
+
+
+def _within(check: LayerCheck, tolerance: Tolerance) -> bool:
+    """Written so that a comparison with NaN is a failure."""
+    return check.pattern_error <= tolerance.pattern and check.output_error <= tolerance.output
+
+
+def _locate(
+    record: LayerRecord,
+    pattern: Tensor,
+    output: Tensor,
+    check: LayerCheck,
+    tolerance: Tolerance,
+    tokens: Tokens,
+) -> _Mismatch:
+    if not (torch.isfinite(record.pattern).all() and torch.isfinite(record.output).all()):
+        message = (
+            f"The model's own attention in layer {record.layer} has values that are not finite in "
+            f"{str(record.output.dtype).removeprefix('torch.')}; a wider --dtype may help."
+        )
+        return _Mismatch(record.layer, message, float("inf"))
+    if not check.pattern_error <= tolerance.pattern:
+        found = (pattern - record.pattern).abs().nan_to_num_(nan=torch.inf)
+        batch, head, query, key = _argmax(found)
+        message = (
+            f"The largest difference is in layer {record.layer}, head {head} (L{record.layer}H{head}), "
+            f"query {query} ({tokens.labels[query]!r}), key {key} ({tokens.labels[key]!r}): "
+            f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
+            f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
+        )
+        return _Mismatch(record.layer, message, check.pattern_error / tolerance.pattern)
+    batch, query, dimension = _argmax((output - record.output).abs().nan_to_num_(nan=torch.inf))
+    message = (
+        f"All patterns agree, but the attention output of layer {record.layer} (all {pattern.shape[1]} heads together) "
+        f"differs most at query {query} ({tokens.labels[query]!r}), dimension {dimension}: "
+        f"the model gives {record.output[batch, query, dimension]:.6g}, "
+        f"the reference {output[batch, query, dimension]:.6g} "
+        f"(tolerance {tolerance.output:g} of the layer's largest output, {check.output_scale:.6g})."
+    )
+    return _Mismatch(record.layer, message, check.output_error / tolerance.output)
+
+
+def _argmax(values: Tensor) -> tuple[int, ...]:
+    return tuple(int(index) for index in torch.unravel_index(values.argmax(), values.shape))
