@@ -1,0 +1,312 @@
+"""The whole chain, for the command line and for Python alike: text and model to verified findings."""
+
+import base64
+import html
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from torch import Tensor, nn
+
+from attnviz import __version__
+from attnviz.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.devices import resolve_device, resolve_dtype
+from attnviz.drawing import heatmap_figure, overview_figure
+from attnviz.errors import ParserError, TextError, UsageError
+from attnviz.export import OutputFolder, attention_bytes, document
+from attnviz.figures import heatmap_plans, model_overview_plan, quoted
+from attnviz.findings import Findings, HeadFindings, Options
+from attnviz.heads import HeadId
+from attnviz.masks import positional_masks
+from attnviz.patterns import judge, label_of
+from attnviz.rendering import FORMATS, heatmap_files, overview_file
+from attnviz.sources import Source, find_checkpoint
+from attnviz.statistics import Frame, measure
+from attnviz.syntax import Parse, load_parser, parse_texts, relation_accuracy
+from attnviz.tables import report
+from attnviz.tokens import Tokens, merge_units
+from attnviz.verify import VerifiedLayer, verify_attention
+
+__all__ = ["FIGURES", "Analysis", "Progress", "analyze"]
+
+FIGURES = ("overview", "heads")
+"""Sets of figures that can be asked for by name."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+class Analysis(Findings):
+    """What :func:`analyze` found: tokens, verified patterns, statistics, verdicts and figures.
+
+    In a notebook it shows its overview and its tables. See :class:`attnviz.findings.Findings` for
+    the data: ``tokens``, ``verification``, ``heads``, ``head("L2H8")``, ``select(["L0-3"])``.
+    """
+
+    def pattern(self, head: str | HeadId) -> Tensor:
+        """The verified pattern of one head, [n, n]: row = query, column = key, over ``units``.
+
+        Raises:
+            UsageError: the model has no such head.
+        """
+        found = self.head(head)
+        return self.layer_patterns(found.id.layer)[found.id.head]
+
+    def heatmap(self, head: str | HeadId) -> Figure:
+        """A new figure with the heatmap of one head.
+
+        Raises:
+            UsageError: the model has no such head.
+        """
+        found = self.head(head)
+        return heatmap_figure(next(heatmap_plans(self, [found])))
+
+    def overview(self, select: Sequence[str] = ()) -> Figure:
+        """A new figure with every selected head, a row a layer (default: all heads).
+
+        Raises:
+            UsageError: a selection cannot be read or names what the model lacks.
+        """
+        return overview_figure(model_overview_plan(self, self.select(select)))
+
+    def document(self, select: Sequence[str] = (), figures: Sequence[str] = ()) -> dict[str, Any]:
+        """The document of heads.json for the selected heads, as plain Python values."""
+        return document(self, self.select(select), figures, __version__)
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        select: Sequence[str] = (),
+        figures: Sequence[str] = FIGURES,
+        formats: Sequence[str] = ("png",),
+        save_attention: bool = False,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Write figures, heads.json and heads.csv into a folder: all of them, or nothing.
+
+        Args:
+            folder: made where it is missing; files of an earlier run in it are replaced.
+            select: heads to draw and list; default all.
+            figures: any of :data:`FIGURES`; none for no pictures.
+            formats: any of ``png``, ``svg``, ``pdf``.
+            save_attention: also write every pattern to attention.safetensors.
+            progress: told of every figure drawn.
+
+        Returns:
+            the document that heads.json holds.
+
+        Raises:
+            OutputError: the folder cannot be written to, or holds foreign files of our names.
+            UsageError: an unknown figure, format or head.
+        """
+        check_figures(figures, formats)
+        with OutputFolder(Path(folder)) as output:
+            content = self.write(
+                output,
+                select=select,
+                figures=figures,
+                formats=formats,
+                save_attention=save_attention,
+                progress=progress,
+            )
+            output.commit(content)
+        return content
+
+    def write(
+        self,
+        output: OutputFolder,
+        *,
+        select: Sequence[str],
+        figures: Sequence[str],
+        formats: Sequence[str],
+        save_attention: bool,
+        progress: Progress | None,
+    ) -> dict[str, Any]:
+        """Write figures into an opened folder without committing; returns the document; see :meth:`save`."""
+        heads = self.select(select)
+        names: list[str] = []
+        for name, content in self._figure_files(heads, figures, formats):
+            output.write(name, content)
+            names.append(name)
+            _tell(progress, "drawing", len(names), _figure_count(heads, figures, formats))
+        if save_attention:
+            output.write("attention.safetensors", attention_bytes(self))
+        return document(self, heads, names, __version__)
+
+    def report(self, select: Sequence[str] = (), *, top: int = 12, width: int = 100) -> str:
+        """The tables that ``attnviz heads`` prints, as plain text of a given width."""
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console.print(report(self, self.select(select), top=top, width=width))
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    def __repr__(self) -> str:
+        """One line: what was analysed, and what was verified."""
+        return (
+            f"<Analysis of {quoted(self.text)} with {self.checkpoint.name}: {len(self.units)} {self.units.name}s, "
+            f"{self.verification.heads_compared} heads verified>"
+        )
+
+    def _repr_html_(self) -> str:
+        picture = base64.b64encode(overview_file(model_overview_plan(self, self.heads), "png")).decode("ascii")
+        return (
+            f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
+            f"<pre>{html.escape(self.report())}</pre>"
+        )
+
+    def _figure_files(
+        self, heads: Sequence[HeadFindings], figures: Sequence[str], formats: Sequence[str]
+    ) -> Iterator[tuple[str, bytes]]:
+        if "overview" in figures:
+            plan = model_overview_plan(self, heads)
+            for file_format in formats:
+                yield f"overview.{file_format}", overview_file(plan, file_format)
+        if "heads" in figures:
+            for file_format in formats:
+                plans = heatmap_plans(self, heads)
+                for head, content in zip(heads, heatmap_files(plans, file_format), strict=True):
+                    yield f"heads/{head.id.file_stem}.{file_format}", content
+
+
+def analyze(
+    text: str,
+    model: str | Path | Source | nn.Module = "minilm",
+    *,
+    tokenizer: Any = None,
+    pair: str | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    words: bool = False,
+    local_window: int = 1,
+    long_range_from: int = 4,
+    syntax: bool = True,
+    parser: str | None = None,
+    truncate: bool = False,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Recompute every attention head of a model on a text, verify it, and measure what it does.
+
+    Args:
+        text: one text.
+        model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or
+            a transformers model already in memory. The last runs where and as it is; if it was
+            loaded with sdpa or flash attention it is switched to eager attention for the one forward
+            pass, because only eager attention gives a pattern to compare with, and switched back.
+            Its train mode, too.
+        tokenizer: of a model in memory; a fast one.
+        pair: a second segment (BERT).
+        revision: branch, tag or commit of a hub id.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        words: merge word pieces: sum over the pieces attended to, mean over those attending.
+        local_window: largest distance that counts as local, in tokens (or words).
+        long_range_from: smallest distance that counts as long-range, likewise.
+        syntax: measure syntactic patterns where spaCy and a pipeline are installed.
+        parser: the spaCy pipeline to use; default an installed English one.
+        truncate: cut a text that is longer than the model instead of raising.
+        progress: told of every layer verified.
+
+    Returns:
+        tokens, verified patterns, statistics, verdicts and figures.
+
+    Raises:
+        AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
+            not reproduce the model.
+    """
+    if local_window < 0 or long_range_from < 1:
+        raise UsageError(
+            f"expected local_window >= 0 and long_range_from >= 1, found {local_window} and {long_range_from}."
+        )
+    if not isinstance(text, str) or not isinstance(pair, str | None):
+        raise TextError(f"expected text as a string, found {type(text).__name__}; analyze one text at a time.")
+    checkpoint = _checkpoint(model, tokenizer, revision, device, dtype)
+    _tell(progress, "verifying", 0, checkpoint.n_layers)
+    tokens = checkpoint.tokenize(text, pair, truncate)
+    texts = [text] if pair is None else [text, pair]
+    parse, note = _parse(texts, tokens, parser) if syntax else (None, "--no-syntax was given.")
+    units = merge_units(tokens, words)
+    causal = checkpoint.architecture.causal
+    frame = Frame(units, causal, positional_masks(len(units), causal, local_window, long_range_from))
+    heads: list[HeadFindings] = []
+
+    def reduce(layer: VerifiedLayer) -> None:
+        heads.extend(_judged(layer, frame, parse))
+        _tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
+
+    attention = verify_attention(checkpoint, tokens, reduce)
+    return Analysis(
+        text=text,
+        pair=pair,
+        checkpoint=checkpoint,
+        tokens=tokens,
+        frame=frame,
+        attention=attention,
+        heads=tuple(heads),
+        parse=parse,
+        syntax_note=note,
+        options=Options(words, local_window, long_range_from),
+    )
+
+
+def check_figures(figures: Sequence[str], formats: Sequence[str]) -> None:
+    """Refuse unknown names of figure sets and file formats.
+
+    Raises:
+        UsageError: with the valid names.
+    """
+    for kind, given, known in (("figure", figures, FIGURES), ("format", formats, FORMATS)):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(known)}.")
+
+
+def _checkpoint(
+    model: str | Path | Source | nn.Module, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None
+) -> Checkpoint:
+    if isinstance(model, nn.Module):
+        if revision or device or dtype:
+            raise UsageError(
+                "revision, device and dtype are for models by name; a loaded model runs as it is: "
+                "move or convert it yourself, model.to(...)."
+            )
+        return from_loaded(model, tokenizer)
+    if tokenizer is not None:
+        raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
+    source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
+    place = resolve_device(device or "auto")
+    return load_checkpoint(source, place, resolve_dtype(dtype or "float32", place))
+
+
+def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
+    try:
+        pipeline = load_parser(parser)
+    except ParserError:
+        if parser is not None:
+            raise
+        pipeline = None
+    if pipeline is None:
+        return None, "no spaCy pipeline with a dependency parser is installed (pip install 'attnviz[syntax]')."
+    return parse_texts(pipeline, texts, tokens), ""
+
+
+def _judged(layer: VerifiedLayer, frame: Frame, parse: Parse | None) -> Iterator[HeadFindings]:
+    statistics = measure(layer, frame)
+    relations = relation_accuracy(layer, parse) if parse else []
+    for head in range(layer.check.heads_compared):
+        of_head = {name: values[head] for name, values in statistics.items()}
+        patterns = judge(of_head, frame, relations, head)
+        yield HeadFindings(HeadId(layer.check.layer, head), of_head, tuple(patterns), label_of(patterns))
+
+
+def _figure_count(heads: Sequence[HeadFindings], figures: Sequence[str], formats: Sequence[str]) -> int:
+    return len(formats) * (("overview" in figures) + len(heads) * ("heads" in figures))
+
+
+def _tell(progress: Progress | None, what: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(what, done, total)

@@ -1,0 +1,263 @@
+"""The command line: parse, call, hand over.
+
+Data goes to standard output, progress and messages to standard error. Everything heavy is imported
+inside the command, so that ``attnviz --help`` answers at once.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnviz import __version__
+from attnviz.errors import AttnvizError, TextError, UsageError
+
+if TYPE_CHECKING:
+    from attnviz.analysis import Analysis
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="attnviz",
+    help="What the attention heads of a pretrained BERT or GPT-2 do: recomputed, verified, drawn and labelled.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """The console script ``attnviz``."""
+    app()
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"attnviz {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _attnviz(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What the attention heads of a pretrained BERT or GPT-2 do: recomputed, verified, drawn and labelled."""
+
+
+@app.command()
+def heads(
+    text: Annotated[str, typer.Argument(help="The sentence; - reads standard input.", show_default=False)],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Built-in name (minilm), checkpoint folder, or hub id.")
+    ] = "minilm",
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a hub model.", show_default=False)
+    ] = None,
+    pair: Annotated[
+        str | None, typer.Option(help="A second segment (BERT: token types 0 and 1).", show_default=False)
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Heads to draw and list: L2H8, 2.8, L2 (a layer), L0-3, L*H8. Repeatable; default all.",
+            show_default=False,
+        ),
+    ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="Merge word pieces into words: sum over keys, mean over queries.")
+    ] = False,
+    local_window: Annotated[
+        int, typer.Option(min=0, help="Largest distance that is local, in tokens (words with --words).")
+    ] = 1,
+    long_range_from: Annotated[int, typer.Option(min=1, help="Smallest distance that is long-range, likewise.")] = 4,
+    figures: Annotated[
+        str, typer.Option(help="Any of overview, heads (with commas between); all; none.")
+    ] = "overview,heads",
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="png, svg or pdf. Repeatable; default png.", show_default=False),
+    ] = None,
+    save_attention: Annotated[
+        bool, typer.Option("--save-attention", help="Also write attention.safetensors, a tensor a layer.")
+    ] = False,
+    syntax: Annotated[
+        bool, typer.Option("--syntax/--no-syntax", help="Parse the text, where spaCy and a pipeline are installed.")
+    ] = True,
+    parser: Annotated[
+        str | None,
+        typer.Option(help="spaCy pipeline to parse with; default an installed English one.", show_default=False),
+    ] = None,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Cut a text that is longer than the model instead of refusing it.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", "-d", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/MODEL.", show_default=False),
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, help="Heads in the table, clearest first; 0 for all.")] = 12,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the document of heads.json, and nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables, no progress, no messages.")] = False,
+) -> None:
+    """Verify, measure and draw every attention head on one text (or a pair).
+
+    Writes overview.png, heads/L00H00.png …, heads.json and heads.csv, and prints tables.
+    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
+    130 interrupted.
+    """
+    with _errors_to_exit_codes():
+        content = _read_text(text)
+        _check_unicode("--pair", pair)
+        from attnviz.sources import find_checkpoint
+
+        source = find_checkpoint(model, revision)
+        wanted_figures, wanted_formats = _figure_sets(figures), _split(formats) or ["png"]
+        from attnviz.export import OutputFolder
+
+        folder = out if out is not None else _default_folder(model)
+        with OutputFolder(folder) as output, _progress(quiet) as progress:
+            progress("loading", 0, 0)
+            from attnviz.analysis import analyze, check_figures
+
+            check_figures(wanted_figures, wanted_formats)
+            analysis = analyze(
+                content,
+                source,
+                pair=pair,
+                device=device,
+                dtype=dtype,
+                words=words,
+                local_window=local_window,
+                long_range_from=long_range_from,
+                syntax=syntax,
+                parser=parser,
+                truncate=truncate,
+                progress=progress,
+            )
+            document = analysis.write(
+                output,
+                select=select or (),
+                figures=wanted_figures,
+                formats=wanted_formats,
+                save_attention=save_attention,
+                progress=progress,
+            )
+            written = output.commit(document)
+        _print_results(analysis, document, select or [], top, as_json, quiet)
+        if not quiet:
+            typer.echo(f"Wrote {len(written)} files to {folder}", err=True)
+
+
+def _print_results(
+    analysis: "Analysis", document: dict[str, Any], select: list[str], top: int, as_json: bool, quiet: bool
+) -> None:
+    if as_json:
+        from attnviz.export import json_text
+
+        sys.stdout.write(json_text(document))
+    elif not quiet:
+        from rich.console import Console
+
+        from attnviz.tables import report
+
+        console = Console(highlight=False)
+        console.print(report(analysis, analysis.select(select), top=top, width=console.width))
+
+
+@contextmanager
+def _errors_to_exit_codes() -> Iterator[None]:
+    """One line on standard error for what the user can mend; 130 for Ctrl-C; bugs keep their traceback."""
+    try:
+        yield
+    except AttnvizError as error:
+        typer.echo(f"attnviz: {_printable(str(error))}", err=True)
+        raise typer.Exit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        typer.echo("attnviz: interrupted; nothing was written.", err=True)
+        raise typer.Exit(_INTERRUPTED) from error
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress display on standard error; silent where that is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as display:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = display.add_task(what, total=total or None)
+            display.update(tasks[what], completed=done, total=total or None)
+
+        yield tell
+
+
+def _read_text(text: str) -> str:
+    if text != "-":
+        _check_unicode("TEXT", text)
+        if not text.strip():
+            raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
+        return text
+    data = sys.stdin.buffer.read()
+    try:
+        content = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"standard input is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
+            "convert it, for example: iconv -f latin1 -t utf-8"
+        ) from error
+    if not content.strip():
+        raise TextError("standard input is empty or blank; expected a sentence.")
+    return content.removesuffix("\n").removesuffix("\r")
+
+
+def _check_unicode(name: str, text: str | None) -> None:
+    """Arguments that are not UTF-8 reach Python as lone surrogates."""
+    for position, character in enumerate(text or ""):
+        if "\udc80" <= character <= "\udcff":
+            raise TextError(
+                f"{name} is not valid UTF-8: found byte 0x{ord(character) - 0xDC00:02x} at character {position}; "
+                "expected text encoded as UTF-8."
+            )
+
+
+def _figure_sets(figures: str) -> list[str]:
+    if figures == "none":
+        return []
+    return ["overview", "heads"] if figures == "all" else _split([figures])
+
+
+def _split(values: list[str] | None) -> list[str]:
+    parts = [part.strip() for value in values or [] for part in value.split(",")]
+    if "" in parts:
+        raise UsageError(f"expected names with commas between, found {', '.join(map(repr, values or []))}.")
+    return list(dict.fromkeys(parts))
+
+
+def _default_folder(model: str) -> Path:
+    from attnviz.sources import BUILT_IN
+
+    is_folder = model not in BUILT_IN and Path(model).expanduser().is_dir()
+    name = Path(model).expanduser().resolve().name if is_folder else model.replace("/", "--")
+    return Path("attnviz-out") / (name or "model")
+
+
+def _printable(message: str) -> str:
+    """The message without anything that would steer a terminal."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
