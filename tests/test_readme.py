@@ -1,0 +1,150 @@
+"""The README says what the program does: its commands run as written, its options and numbers are the program's."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from attnviz.cli import app
+from attnviz.errors import AttnvizError
+from attnviz.patterns import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
+from attnviz.verify import TOLERANCES
+from tests.conftest import needs_minilm, needs_parser
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHELL = list(re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S))
+COMMANDS = [line for block in SHELL for line in block.splitlines() if line.startswith(("attnviz", "echo"))]
+
+
+def section(title: str) -> str:
+    return README.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+@needs_minilm
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "attnviz-out" / "minilm" / "heads.json").is_file()
+
+
+def test_there_are_commands_to_run() -> None:
+    assert len(COMMANDS) == 5
+
+
+def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
+    first, second = (block.strip() for block in SHELL[:2])
+    assert first.startswith("python3 -m venv .venv && .venv/bin/pip install -c .ci/constraints.txt")
+    assert first.endswith('attnviz heads "The cat that I saw ran away"')
+    assert second.endswith("-m pytest")
+    assert "<!-- command: test -->\n```sh\n" + second in README
+
+
+def test_ci_runs_the_second_command_exactly_as_written() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    extract = re.search(r"command=\$\((awk .*? README\.md)\)", script, re.S)
+    assert extract is not None
+    found = subprocess.run(extract[1], shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert found == SHELL[1].strip()
+
+
+def test_the_options_of_the_readme_are_the_options_of_the_program() -> None:
+    table = [
+        line.split("|")[1] for line in section("Options of `attnviz heads`").splitlines() if line.startswith("| `")
+    ]
+    listed = {option for cell in table for option in re.findall(r"--[a-z-]+", cell)}
+    shown = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, ["heads", "--help"], terminal_width=200).stdout))
+    assert listed - {"--no-syntax"} == shown - {"--help", "--syntax", "--no-syntax"}
+
+
+def test_the_thresholds_of_the_readme_are_the_thresholds_of_the_program() -> None:
+    text = section("How to read the numbers")
+    assert f"`sink` above {SINK_ONLY}" in text
+    assert f"`sink` above {SINK_SHARE}" in text
+    assert f"above {MAJORITY} (Clark et al. 2019) and {round(MARGIN * 100)} points" in text
+    assert f"at least {BROAD_SHARE:.2f} of uniform" in text
+    assert f"below n = {ENOUGH}" in text
+
+
+def test_the_tolerances_of_the_readme_are_the_tolerances_of_the_program() -> None:
+    text = section("How to read the numbers")
+    for dtype, written in (
+        (torch.float32, "{0.pattern:.0e} in float32"),
+        (torch.float64, "{0.pattern:.0e} in float64"),
+        (torch.float16, "{0.pattern:.0e} and {0.output:.0e} in float16"),
+        (torch.bfloat16, "{0.pattern:.0e} and {0.output:.0e} in bfloat16"),
+    ):
+        assert re.sub(r"e-0", "e-", written.format(TOLERANCES[dtype])) in text
+
+
+@needs_minilm
+@needs_parser
+def test_the_table_of_the_readme_is_what_the_program_prints() -> None:
+    import attnviz
+
+    printed = attnviz.analyze("The cat that I saw ran away", device="cpu").report(width=80)
+    shown = README.split("```text\n")[1].split("```")[0].splitlines()
+    numbers = [line for line in shown if re.match(r"L\dH|Head|previous-token|nsubj|Patterns", line)]
+    assert len(numbers) == 8
+    for line in numbers:
+        assert line in [printed_line.rstrip() for printed_line in printed.splitlines()]
+
+
+@needs_minilm
+def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)[0]
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    analysis = names["analysis"]
+    assert analysis.head("L1H8").label == "next-token"  # type: ignore[attr-defined]
+    assert analysis.head("L1H8").statistics["next"] == pytest.approx(0.90, abs=0.005)  # type: ignore[attr-defined]
+    assert analysis.pattern("L1H8").shape == (9, 9)  # type: ignore[attr-defined]
+    assert (tmp_path / "L1H8.pdf").is_file()
+    assert (tmp_path / "results" / "overview.svg").is_file()
+
+
+def test_every_error_is_of_the_family_that_the_readme_names() -> None:
+    from attnviz import errors
+
+    assert all(issubclass(getattr(errors, name), AttnvizError) for name in errors.__all__)
+
+
+@needs_minilm
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "explore_heads.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the model is still set to sdpa" in done.stdout
+
+
+@pytest.mark.slow
+@needs_minilm
+def test_the_walkthrough_runs(tmp_path: Path) -> None:
+    assert shutil.which("bash")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", ROOT / "examples" / "walkthrough.sh"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "L1H8 0.9 uniform 0.12" in done.stdout
