@@ -9,12 +9,11 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from attnviz.architectures import ARCHITECTURES, Architecture, architecture_of
-from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.errors import ArchitectureError, AttnvizError, CheckpointError
 from attnviz.sources import Source, weight_files
 from attnviz.tokens import Tokens, tokenize
 
@@ -101,10 +100,10 @@ def load_checkpoint(source: Source, device: torch.device, dtype: torch.dtype) ->
         CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
-    _check_architecture(source.folder)
+    _check_architecture(source.folder, dtype)
     _check_weights(source.folder)
     model, report = _load_model(source.folder, dtype)
-    architecture = architecture_of(model.config)
+    architecture = architecture_of(model.config, dtype)
     _check_report(source, architecture, report)
     return Checkpoint(
         source.name, source.revision, architecture, model.to(device).eval(), _load_tokenizer(source.folder)
@@ -118,7 +117,9 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         ArchitectureError: the reference attention does not reproduce this architecture.
         CheckpointError: no tokenizer was given.
     """
-    architecture = architecture_of(getattr(model, "config", None))
+    parameter = next(model.parameters(), None)
+    dtype = torch.float32 if parameter is None else parameter.dtype
+    architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: analyze(text, model=model, tokenizer=tokenizer).")
     base = architecture.base_model(model)
@@ -126,15 +127,22 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     return Checkpoint(str(name), None, architecture, base, tokenizer)
 
 
-def _check_architecture(folder: Path) -> None:
-    """Refuse an unknown architecture by its config alone, before any weight is read."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    model_type = config.get("model_type")
-    if model_type not in ARCHITECTURES:
+def _check_architecture(folder: Path, dtype: torch.dtype) -> None:
+    """Refuse what is not reproduced by its config alone, before any weight is read."""
+    model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
             f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
         )
+    from transformers import AutoConfig
+
+    with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot read {folder / 'config.json'}"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    try:
+        architecture_of(config, dtype)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
 
 def _check_weights(folder: Path) -> None:
@@ -154,7 +162,7 @@ def _check_weights(folder: Path) -> None:
 def _load_model(folder: Path, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoModel
 
-    with _quiet_transformers():
+    with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot load the checkpoint in {folder}"):
         try:
             model, report = AutoModel.from_pretrained(
                 folder,
@@ -170,9 +178,6 @@ def _load_model(folder: Path, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
                 f"the weights in {folder} are a pickle that torch's weights-only loader refuses, because reading it "
                 "would run code; expected model.safetensors: convert it on a machine where you trust it."
             ) from error
-        except (OSError, RuntimeError, ValueError, EOFError, ArithmeticError, StrictDataclassError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise CheckpointError(f"transformers cannot load the checkpoint in {folder}: {reason}") from error
     return model, report
 
 
@@ -181,7 +186,11 @@ def _check_report(source: Source, architecture: Architecture, report: dict[str, 
     missing = sorted(
         key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights or ("\0",))
     )
-    unexpected = sorted(key for key in report["unexpected_keys"] if key.split(".")[0] not in architecture.head_weights)
+    unexpected = sorted(
+        key
+        for key in report["unexpected_keys"]
+        if key.split(".")[0] not in architecture.head_weights and not key.endswith(architecture.old_buffers)
+    )
     reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
     found = [
         f"{len(keys)} {kind} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
@@ -203,12 +212,23 @@ def _load_tokenizer(folder: Path) -> Any:
             f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
             f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
         )
-    with _quiet_transformers():
-        try:
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # the tokenizers library raises bare Exception for a file it cannot parse
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise CheckpointError(f"cannot read the tokenizer in {folder}: {reason}") from error
+    with _quiet_transformers(), _as_checkpoint_error(f"cannot read the tokenizer in {folder}"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+@contextmanager
+def _as_checkpoint_error(what: str) -> Iterator[None]:
+    """Whatever transformers raises on a folder's files is about those files; its reason is passed on.
+
+    A broken config alone makes it raise KeyError, TypeError, AssertionError and more.
+    """
+    try:
+        yield
+    except (AttnvizError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise CheckpointError(f"{what}: {reason}") from error
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Which device and number format a model runs in, checked against this machine."""
 
+import re
+
 import torch
 
 from attnviz.errors import DeviceError, UsageError
@@ -12,6 +14,9 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+
+_DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -28,11 +33,7 @@ def resolve_device(name: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     kind, _, number = name.partition(":")
-    if (
-        kind not in ("cpu", "cuda", "mps")
-        or (number and (kind != "cuda" or not number.isdecimal()))
-        or name[-1:] == ":"
-    ):
+    if not _DEVICE.fullmatch(name):
         raise UsageError(f"unknown device {name!r}: expected one of auto, cpu, cuda, cuda:N, mps.")
     if kind == "cuda":
         _check_cuda(name, int(number or 0))

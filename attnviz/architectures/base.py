@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from attnviz.attention import HeadParameters
@@ -40,6 +41,9 @@ class Architecture(Protocol):
     optional_weights: tuple[str, ...]
     """First name of the weights that no attention depends on, so that a checkpoint may lack them."""
 
+    old_buffers: tuple[str, ...]
+    """Endings of what earlier versions of transformers saved beside the weights: constant masks."""
+
     segments: bool
     """Whether it tells the two segments of a sentence pair apart by token type."""
 
@@ -49,7 +53,7 @@ class Architecture(Protocol):
     causal: bool
     """Whether a query sees only itself and what precedes it."""
 
-    def refuse(self, config: Any) -> None:
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Raise ArchitectureError where the config asks for what the reference does not reproduce."""
 
     def base_model(self, model: nn.Module) -> nn.Module:

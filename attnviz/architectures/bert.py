@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from attnviz.architectures.base import AttentionModules
@@ -18,11 +19,12 @@ class Bert:
     class_prefix = "Bert"
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
     optional_weights: tuple[str, ...] = ("pooler",)
+    old_buffers: tuple[str, ...] = ("embeddings.position_ids",)
     segments = True
     sink_first = False
     causal = False
 
-    def refuse(self, config: Any) -> None:
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse decoders, cross-attention and relative positions.
 
         Raises:

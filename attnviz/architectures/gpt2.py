@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from attnviz.architectures.base import AttentionModules
@@ -18,12 +19,13 @@ class GPT2:
     class_prefix = "GPT2"
     head_weights: tuple[str, ...] = ("lm_head", "score", "classifier", "qa_outputs", "multiple_choice_head")
     optional_weights: tuple[str, ...] = ()
+    old_buffers: tuple[str, ...] = (".attn.bias", ".attn.masked_bias")
     segments = False
     sink_first = True
     causal = True
 
-    def refuse(self, config: Any) -> None:
-        """Refuse cross-attention; the scaling flags are reproduced.
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse cross-attention, and float64 where scores are upcast to float32; other flags are reproduced.
 
         Raises:
             ArchitectureError: naming the setting.
@@ -32,6 +34,11 @@ class GPT2:
             raise ArchitectureError(
                 "this GPT-2 has add_cross_attention=True, which the reference attention does not "
                 "reproduce; expected a decoder without an encoder."
+            )
+        if config.reorder_and_upcast_attn and dtype == torch.float64:
+            raise ArchitectureError(
+                "this GPT-2 has reorder_and_upcast_attn=True, with which transformers cannot compute in float64; "
+                "expected float32, float16 or bfloat16."
             )
 
     def base_model(self, model: nn.Module) -> nn.Module:

@@ -1,0 +1,126 @@
+"""How heads are named and selected."""
+
+import pytest
+
+from attnviz.errors import UsageError
+from attnviz.heads import HeadId, all_heads, select_heads
+
+
+def names(*selections: str, n_layers: int = 6, n_heads: int = 12) -> list[str]:
+    return [str(head) for head in select_heads(selections, n_layers, n_heads)]
+
+
+def test_head_prints_with_its_numbers_counted_from_0():
+    assert str(HeadId(2, 8)) == "L2H8"
+    assert str(HeadId(0, 0)) == "L0H0"
+    assert f"{HeadId(11, 10)}" == "L11H10"
+
+
+def test_file_stems_sort_in_the_models_order():
+    heads = [HeadId(2, 8), HeadId(2, 10), HeadId(10, 0)]
+    assert [head.file_stem for head in heads] == ["L02H08", "L02H10", "L10H00"]
+    assert sorted(head.file_stem for head in heads) == [head.file_stem for head in heads]
+
+
+@pytest.mark.parametrize("text", ["L2H8", "l2h8", "2.8", "L2.8", "2H8", " L2H8 ", "L02H08"])
+def test_head_is_parsed_in_every_form(text):
+    assert HeadId.parse(text) == HeadId(2, 8)
+
+
+@pytest.mark.parametrize("text", ["", "L2", "2", "H8", "L2H", "2-8", "L2H8H9", "L*H8", "L-1H8", "two", "2.8.1"])
+def test_what_is_no_head_is_an_error(text):
+    with pytest.raises(UsageError, match=r"expected a head such as L2H8 or 2\.8, found"):
+        HeadId.parse(text)
+
+
+def test_parsing_what_was_printed_gives_the_same_head():
+    for head in all_heads(3, 12):
+        assert HeadId.parse(str(head)) == head
+        assert HeadId.parse(head.file_stem) == head
+
+
+def test_all_heads_come_layer_by_layer():
+    assert all_heads(2, 3) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ("L2H8", ["L2H8"]),
+        ("2.8", ["L2H8"]),
+        ("l2h8", ["L2H8"]),
+        (" L2H8 ", ["L2H8"]),
+        ("L0H0", ["L0H0"]),
+        ("L5H11", ["L5H11"]),
+        ("L2", [f"L2H{h}" for h in range(12)]),
+        ("L0-1", [f"L{la}H{h}" for la in (0, 1) for h in range(12)]),
+        ("L0-L1", [f"L{la}H{h}" for la in (0, 1) for h in range(12)]),
+        ("L3-3", [f"L3H{h}" for h in range(12)]),
+        ("L*H8", [f"L{la}H8" for la in range(6)]),
+        ("*.8", [f"L{la}H8" for la in range(6)]),
+        ("L2H*", [f"L2H{h}" for h in range(12)]),
+        ("L2H3-5", ["L2H3", "L2H4", "L2H5"]),
+        ("L2H3-H5", ["L2H3", "L2H4", "L2H5"]),
+        ("L1-2H3-4", ["L1H3", "L1H4", "L2H3", "L2H4"]),
+        ("2.8,L0H1", ["L0H1", "L2H8"]),
+    ],
+)
+def test_selection_in_every_form(selection, expected):
+    assert names(selection) == expected
+
+
+@pytest.mark.parametrize("selection", ["L*", "L*H*", "*.*", "L0-5"])
+def test_selection_of_everything(selection):
+    assert select_heads([selection], 6, 12) == all_heads(6, 12)
+
+
+def test_no_selection_means_all():
+    assert select_heads([], 2, 3) == all_heads(2, 3)
+
+
+def test_several_selections_are_joined_in_the_models_order_without_repeats():
+    assert names("L2H8", "L0H3", "2.8", "L2H8,L0H3") == ["L0H3", "L2H8"]
+
+
+def test_selected_heads_are_head_ids():
+    assert all(isinstance(head, HeadId) for head in select_heads(["L2", "L*H1"], 6, 12))
+
+
+@pytest.mark.parametrize(
+    "selection", ["", "2", "H8", "L", "foo", "L2H", "L2H8H9", "L-1", "L2H-1", "L2,", "L1.5.2", "L2-*", "L2 H8", "L2;L3"]
+)
+def test_selection_that_cannot_be_read_is_an_error_with_the_forms(selection):
+    with pytest.raises(
+        UsageError, match=r"cannot read the selection .*expected one of L2H8, 2\.8, L2 \(a layer\), L0-3"
+    ):
+        names(selection)
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        ("L6H0", "the selection 'L6H0' names layer 6, but the model has layers 0 to 5"),
+        ("L6", "the selection 'L6' names layer 6, but the model has layers 0 to 5"),
+        ("L0H12", "the selection 'L0H12' names head 12, but the model has heads 0 to 11"),
+        ("2.12", "the selection '2.12' names head 12, but the model has heads 0 to 11"),
+        ("L0-6", "the selection 'L0-6' names layer 0-6, but the model has layers 0 to 5"),
+        ("L3-1", "the selection 'L3-1' names layer 3-1, but the model has layers 0 to 5"),
+        ("L*H12", r"the selection 'L\*H12' names head 12, but the model has heads 0 to 11"),
+        ("L2H5-3", "the selection 'L2H5-3' names head 5-3, but the model has heads 0 to 11"),
+        ("L2H8,L6H0", "the selection 'L6H0' names layer 6"),
+    ],
+)
+def test_selection_outside_the_model_is_an_error_with_the_valid_range(selection, message):
+    with pytest.raises(UsageError, match=message):
+        names(selection)
+
+
+def test_absurdly_long_numbers_are_a_usage_error():
+    with pytest.raises(UsageError, match="head"):
+        names("L0H" + "9" * 5000)
+    with pytest.raises(UsageError, match="head"):
+        HeadId.parse("L0H" + "9" * 5000)
+
+
+def test_usage_errors_exit_with_2():
+    assert UsageError.exit_code == 2
