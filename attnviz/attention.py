@@ -74,7 +74,7 @@ def project(x: Tensor, projection: Projection) -> Tensor:
     n_heads, _, d_head = projection.weight.shape
     side_by_side = projection.weight.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head]
     projected = x @ side_by_side + projection.bias.flatten()  # [.., n, n_heads * d_head]
-    return projected.unflatten(-1, (n_heads, d_head)).transpose(-3, -2)  # [.., n_heads, n, d_head]
+    return projected.reshape(*x.shape[:-1], n_heads, d_head).transpose(-3, -2)  # [.., n_heads, n, d_head]
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:

@@ -57,6 +57,7 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
         for layer, modules in enumerate(checkpoint.architecture.modules(checkpoint.model)):
             stack.enter_context(_hooked(layer, modules.pattern, modules.output, visit_next))
         stack.enter_context(torch.inference_mode())
+        stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         checkpoint.model(**inputs, use_cache=False)
     if visited != list(range(checkpoint.n_layers)):
         raise VerificationError(

@@ -107,6 +107,11 @@ class VerifiedLayer:
     tolerance: Tolerance
     pattern: Tensor
 
+    @property
+    def wide(self) -> Tensor:
+        """The pattern in float32 at least, so that sums over it are exact enough for statistics."""
+        return self.pattern if self.pattern.dtype == torch.float64 else self.pattern.float()
+
     def __post_init__(self) -> None:
         """Refuse what did not verify, so that no number can be taken from it."""
         if not _within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
@@ -117,7 +122,7 @@ class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
 
     Only the d_model-sized inputs of the layers stay in memory. A recomputed layer must match the
-    norms noted at verification, so a model that was changed in between is noticed.
+    fingerprint taken at verification, so a model that was changed in between is noticed.
     """
 
     def __init__(
@@ -126,14 +131,14 @@ class VerifiedAttention:
         tokens: Tokens,
         verification: Verification,
         inputs: list[Tensor],
-        norms: list[Tensor],
+        fingerprints: list[Tensor],
     ) -> None:
         """Called by :func:`verify_attention` alone."""
         self.checkpoint = checkpoint
         self.tokens = tokens
         self.verification = verification
         self._inputs = inputs
-        self._norms = norms
+        self._fingerprints = fingerprints
 
     def layer(self, layer: int) -> VerifiedLayer:
         """Recompute the patterns of one layer.
@@ -142,8 +147,14 @@ class VerifiedAttention:
             VerificationError: the model's weights are no longer those that were verified.
         """
         check = self.verification.layers[layer]
-        pattern, _ = _recompute(self.checkpoint, layer, self._inputs[layer], None)
-        if not torch.allclose(_norm(pattern), self._norms[layer], rtol=1e-4, atol=1e-4):
+        x, model = self._inputs[layer], self.checkpoint
+        if (x.dtype, x.device) != (model.dtype, model.device):
+            raise VerificationError(
+                f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {model.device}; "
+                "analyze again."
+            )
+        pattern, _ = _recompute(model, layer, x, None)
+        if not torch.allclose(_fingerprint(pattern), self._fingerprints[layer], rtol=1e-4, atol=1e-4):
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."
@@ -181,7 +192,7 @@ def verify_attention(
     tolerance = TOLERANCES[checkpoint.dtype]
     checks: list[LayerCheck] = []
     inputs: list[Tensor] = []
-    norms: list[Tensor] = []
+    fingerprints: list[Tensor] = []
     mismatches: list[_Mismatch] = []
 
     def compare(record: LayerRecord) -> None:
@@ -193,7 +204,7 @@ def verify_attention(
         if mismatches:
             return
         inputs.append(record.attention_input)
-        norms.append(_norm(pattern))
+        fingerprints.append(_fingerprint(pattern))
         visit(VerifiedLayer(check, tolerance, pattern))
 
     model_inputs = tokens.model_inputs(checkpoint.device)
@@ -205,21 +216,27 @@ def verify_attention(
             f"{worst.message} Nothing was drawn. --dtype float64 tells rounding, which it shrinks, from an error, "
             "which it does not."
         )
-    return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, norms)
+    return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, fingerprints)
 
 
 def _recompute(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     if attention_mask is None:
         attention_mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
         allowed = attention.allowed_positions(attention_mask, parameters.causal)
         return attention.multi_head_attention(x, parameters, allowed)
 
 
-def _norm(pattern: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(pattern, dim=(-2, -1))
-    return norm.float()
+def _fingerprint(pattern: Tensor) -> Tensor:
+    """A few numbers a head that change when any weight does, or when weights or heads change places.
+
+    Products with fixed random vectors on both sides, [batch, n_heads, 4].
+    """
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.rand(5, pattern.shape[-1], generator=generator).to(pattern)
+    fingerprint: Tensor = vectors[0] @ (pattern @ vectors[1:].T)
+    return fingerprint.float()
 
 
 def _compare(record: LayerRecord, pattern: Tensor, output: Tensor) -> LayerCheck:

@@ -10,7 +10,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no tes
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ.pop("COLUMNS", None)
 
+import torch  # noqa: E402
+
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+torch.set_num_threads(1)  # small matrices, and several tests at once: threads would only wait for each other
 
 SENTENCE = "The cat that I saw ran away"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

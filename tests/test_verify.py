@@ -1,0 +1,706 @@
+"""Verification must fail for every wrong attention, pass for the right one, and never compare nothing."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import BertForMaskedLM, GPT2LMHeadModel
+from typer.testing import CliRunner
+
+from attnviz import attention, verify
+from attnviz.architectures.bert import Bert
+from attnviz.architectures.gpt2 import GPT2
+from attnviz.attention import HeadParameters, Projection
+from attnviz.capture import capture_layers
+from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.cli import app
+from attnviz.errors import AttnvizError, VerificationError
+from attnviz.verify import TOLERANCES, LayerCheck, VerifiedAttention, VerifiedLayer, verify_attention
+from tests.conftest import SENTENCE
+from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+KINDS = ["bert", "gpt2"]
+DTYPES = [torch.float32, torch.float64]
+MAKERS = {"bert": sharp_bert, "gpt2": sharp_gpt2}
+HEADED = {"bert": BertForMaskedLM, "gpt2": GPT2LMHeadModel}
+TOKENIZERS = {"bert": bert_tokenizer(), "gpt2": gpt2_tokenizer()}
+MODELING = {
+    "bert": "transformers.models.bert.modeling_bert.eager_attention_forward",
+    "gpt2": "transformers.models.gpt2.modeling_gpt2.eager_attention_forward",
+}
+ARCHITECTURE = {"bert": Bert, "gpt2": GPT2}
+N_LAYERS, N_HEADS = 3, 4
+VALUE = r"-?(?:\d[\d.]*(?:e[+-]\d+)?|nan|inf)"
+
+
+def checkpoint_of(kind: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Checkpoint:
+    return from_loaded(MAKERS[kind](**changes).to(dtype), TOKENIZERS[kind])
+
+
+def run(checkpoint: Checkpoint, visit: Callable[[VerifiedLayer], None] = lambda layer: None) -> VerifiedAttention:
+    return verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), visit)
+
+
+# --- the right attention ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
+def test_right_reference_verifies_far_inside_the_tolerance(kind, dtype, limit):
+    verification = run(checkpoint_of(kind, dtype)).verification
+    assert verification.pattern_error <= limit < TOLERANCES[dtype].pattern
+    assert verification.output_error <= limit < TOLERANCES[dtype].output
+    assert verification.tolerance == TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_verifies_within_its_wider_tolerance(kind, dtype):
+    verification = run(checkpoint_of(kind, dtype)).verification
+    assert 0 <= verification.pattern_error <= TOLERANCES[dtype].pattern
+    assert verification.heads_compared == N_LAYERS * N_HEADS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_report_covers_every_layer_and_head(kind):
+    seen: list[VerifiedLayer] = []
+    verified = run(checkpoint_of(kind), seen.append)
+    assert verified.verification.heads_compared == N_LAYERS * N_HEADS
+    assert [check.layer for check in verified.verification.layers] == [0, 1, 2]
+    assert [check.heads_compared for check in verified.verification.layers] == [N_HEADS] * N_LAYERS
+    assert [layer.check for layer in seen] == list(verified.verification.layers)
+    n = len(verified.tokens)
+    assert all(layer.pattern.shape == (1, N_HEADS, n, n) for layer in seen)
+    assert verified.verification.pattern_error == max(c.pattern_error for c in verified.verification.layers)
+    assert verified.verification.output_error == max(c.output_error for c in verified.verification.layers)
+    assert all(check.output_scale > 0 for check in verified.verification.layers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_can_be_recomputed_later(kind):
+    seen: list[VerifiedLayer] = []
+    verified = run(checkpoint_of(kind), seen.append)
+    for layer in (2, 0, 1):
+        again = verified.layer(layer)
+        torch.testing.assert_close(again.pattern, seen[layer].pattern, rtol=0, atol=1e-6)
+        assert again.check == seen[layer].check
+
+
+def test_float64_reorder_and_upcast_is_refused_by_name_where_transformers_cannot_compute_it():
+    with pytest.raises(AttnvizError, match="reorder_and_upcast_attn"):
+        run(checkpoint_of("gpt2", torch.float64, reorder_and_upcast_attn=True))
+
+
+# --- mutations: every wrong attention must be noticed ------------------------------------------------
+
+
+def zeros(projection: Projection) -> Projection:
+    return Projection(projection.weight, torch.zeros_like(projection.bias))
+
+
+def joined(projection: Projection) -> Tensor:
+    """[d_model, n_heads * d_head], as the checkpoint has it."""
+    return projection.weight.transpose(0, 1).flatten(1)
+
+
+def interleaved(projection: Projection) -> Projection:
+    """Columns dealt out to the heads one by one instead of in blocks."""
+    n_heads, _, d_head = projection.weight.shape
+    weight = joined(projection).unflatten(1, (d_head, n_heads)).permute(2, 0, 1)
+    return Projection(weight, projection.bias.flatten().unflatten(0, (d_head, n_heads)).T)
+
+
+def rolled(projection: Projection) -> Projection:
+    return Projection(projection.weight.roll(1, 0), projection.bias.roll(1, 0))
+
+
+def not_projecting(projection: Projection) -> Projection:
+    n_heads, d_model, d_head = projection.weight.shape
+    identity = torch.eye(d_model, dtype=projection.weight.dtype)
+    return Projection(
+        identity.unflatten(1, (n_heads, d_head)).transpose(0, 1).contiguous(), torch.zeros_like(projection.bias)
+    )
+
+
+def transposed_output(p: HeadParameters) -> Tensor:
+    return p.output_weight.flatten(0, 1).T.unflatten(0, p.output_weight.shape[:2])
+
+
+def without_biases(p: HeadParameters) -> HeadParameters:
+    return replace(
+        p,
+        query=zeros(p.query),
+        key=zeros(p.key),
+        value=zeros(p.value),
+        output_bias=torch.zeros_like(p.output_bias),
+    )
+
+
+Change = Callable[[HeadParameters], HeadParameters]
+
+PATTERN_MUTATIONS: dict[str, Change] = {
+    "no scale": lambda p: replace(p, scale=1.0),
+    "scale by sqrt(d_model)": lambda p: replace(p, scale=p.query.weight.shape[1] ** -0.5),
+    "scale by d_head": lambda p: replace(p, scale=1 / p.query.weight.shape[2]),
+    "query and key swapped": lambda p: replace(p, query=p.key, key=p.query),
+    "no query and key biases": lambda p: replace(p, query=zeros(p.query), key=zeros(p.key)),
+    "no biases": without_biases,
+    "query from the value weights": lambda p: replace(p, query=p.value),
+    "heads interleaved": lambda p: replace(
+        p, query=interleaved(p.query), key=interleaved(p.key), value=interleaved(p.value)
+    ),
+    "heads permuted": lambda p: replace(
+        p, query=rolled(p.query), key=rolled(p.key), value=rolled(p.value), output_weight=p.output_weight.roll(1, 0)
+    ),
+    "causal the other way": lambda p: replace(p, causal=not p.causal),
+}
+OUTPUT_MUTATIONS: dict[str, Change] = {
+    "no value bias": lambda p: replace(p, value=zeros(p.value)),
+    "no output bias": lambda p: replace(p, output_bias=torch.zeros_like(p.output_bias)),
+    "W_O transposed": lambda p: replace(p, output_weight=transposed_output(p)),
+    "value not projected": lambda p: replace(p, value=not_projecting(p.value)),
+    "values interleaved": lambda p: replace(p, value=interleaved(p.value)),
+    "values of another head": lambda p: replace(p, value=rolled(p.value)),
+    "W_O of another head": lambda p: replace(p, output_weight=p.output_weight.roll(1, 0)),
+}
+
+
+def softmax_over_queries(scores: Tensor, allowed: Tensor) -> Tensor:
+    return torch.softmax(scores.masked_fill(~allowed, -torch.inf), dim=-2)
+
+
+def softmax_before_mask(scores: Tensor, allowed: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-1).masked_fill(~allowed, 0)
+
+
+def softmax_of_transposed_scores(scores: Tensor, allowed: Tensor) -> Tensor:
+    return torch.softmax(scores.mT.masked_fill(~allowed, -torch.inf), dim=-1)
+
+
+def no_concatenation(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
+    """Heads reshaped without moving the head axis behind the position."""
+    weighted = torch.matmul(pattern, value)
+    flat = weighted.reshape(*weighted.shape[:-3], weighted.shape[-2], -1)
+    return flat @ parameters.output_weight.flatten(0, 1) + parameters.output_bias
+
+
+def head_average(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
+    weighted = torch.einsum("...hqk,...hke,hed->...hqd", pattern, value, parameters.output_weight)
+    return weighted.mean(-3) + parameters.output_bias
+
+
+def change_parameters(monkeypatch: pytest.MonkeyPatch, kind: str, change: Change) -> None:
+    original = ARCHITECTURE[kind].parameters
+    monkeypatch.setattr(
+        ARCHITECTURE[kind], "parameters", lambda self, model, layer: change(original(self, model, layer))
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", PATTERN_MUTATIONS)
+def test_wrong_patterns_fail_verification(monkeypatch, name, kind, dtype):
+    checkpoint = checkpoint_of(kind, dtype)
+    change_parameters(monkeypatch, kind, PATTERN_MUTATIONS[name])
+    with pytest.raises(VerificationError, match="The largest difference is in layer"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OUTPUT_MUTATIONS)
+def test_wrong_outputs_under_right_patterns_fail_verification(monkeypatch, name, kind, dtype):
+    checkpoint = checkpoint_of(kind, dtype)
+    change_parameters(monkeypatch, kind, OUTPUT_MUTATIONS[name])
+    with pytest.raises(VerificationError, match="All patterns agree, but the attention output of layer"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("kind", "function", "wrong"),
+    [
+        ("bert", "attention_pattern", softmax_over_queries),
+        ("gpt2", "attention_pattern", softmax_over_queries),
+        ("gpt2", "attention_pattern", softmax_before_mask),
+        ("bert", "attention_pattern", softmax_of_transposed_scores),
+        ("gpt2", "attention_pattern", softmax_of_transposed_scores),
+        ("bert", "attention_output", no_concatenation),
+        ("gpt2", "attention_output", no_concatenation),
+        ("bert", "attention_output", head_average),
+        ("gpt2", "attention_output", head_average),
+    ],
+)
+def test_wrong_steps_of_the_reference_fail_verification(monkeypatch, kind, function, wrong, dtype):
+    checkpoint = checkpoint_of(kind, dtype)
+    monkeypatch.setattr(attention, function, wrong)
+    with pytest.raises(VerificationError, match="do not reproduce the model: 3 of 3 layers differ"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("flag", ["scale_attn_weights", "scale_attn_by_inverse_layer_idx"])
+def test_ignoring_a_scaling_flag_of_gpt2_fails_verification(monkeypatch, flag, dtype):
+    checkpoint = checkpoint_of("gpt2", dtype, **{flag: flag != "scale_attn_weights"})
+    change_parameters(monkeypatch, "gpt2", lambda p: replace(p, scale=8**-0.5))
+    with pytest.raises(VerificationError, match="The largest difference is in layer"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", ["pattern", "output"])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1e-3), (torch.float64, 1e-3), (torch.float64, 1e-9)])
+def test_a_tiny_perturbation_of_one_number_fails_verification(monkeypatch, kind, part, dtype, size):
+    original = attention.multi_head_attention
+
+    def perturbed(x, parameters, allowed):
+        pattern, output = original(x, parameters, allowed)
+        if part == "pattern":
+            pattern[0, 3, 4, 2] += size
+        else:
+            output[0, 4, 31] += size * output.abs().max()
+        return pattern, output
+
+    monkeypatch.setattr(attention, "multi_head_attention", perturbed)
+    with pytest.raises(VerificationError, match="3 of 3 layers differ"):
+        run(checkpoint_of(kind, dtype))
+
+
+# --- what the user is told ----------------------------------------------------------------------------
+
+
+def disturb(monkeypatch: pytest.MonkeyPatch, layer: int, change: Callable[[Tensor, Tensor], None]) -> None:
+    """Change the reference's result in one layer only."""
+    original = attention.multi_head_attention
+    calls: list[int] = []
+
+    def disturbed(x, parameters, allowed):
+        pattern, output = original(x, parameters, allowed)
+        if len(calls) == layer:
+            change(pattern, output)
+        calls.append(len(calls))
+        return pattern, output
+
+    monkeypatch.setattr(attention, "multi_head_attention", disturbed)
+
+
+def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
+    checkpoint = checkpoint_of("bert")
+    records = []
+    capture_layers(checkpoint, checkpoint.tokenize(SENTENCE).model_inputs(checkpoint.device), records.append)
+    model_value = float(records[1].pattern[0, 2, 5, 3])
+
+    def change(pattern: Tensor, output: Tensor) -> None:
+        pattern[0, 2, 5, 3] += 0.5
+        pattern[0, 1, 5, 3] += 0.25
+
+    disturb(monkeypatch, 1, change)
+    pattern = (
+        r"^the recomputed heads do not reproduce the model: 1 of 3 layers differ\. The largest difference is in "
+        r"layer 1, head 2 \(L1H2\), query 5 \('saw'\), key 3 \('that'\): "
+        rf"the model attends ({VALUE}), the reference ({VALUE}) \(tolerance 0\.0001\)\. Nothing was drawn\."
+    )
+    with pytest.raises(VerificationError, match=pattern) as caught:
+        run(checkpoint)
+    found = re.search(rf"the model attends ({VALUE}), the reference ({VALUE})", str(caught.value))
+    assert found is not None
+    assert float(found[1]) == pytest.approx(model_value, rel=1e-4)
+    assert float(found[2]) == pytest.approx(model_value + 0.5, rel=1e-4)
+
+
+def test_message_for_an_output_names_layer_query_dimension_and_both_values(monkeypatch):
+    def change(pattern: Tensor, output: Tensor) -> None:
+        output[0, 6, 17] += 7.0
+
+    disturb(monkeypatch, 2, change)
+    pattern = (
+        r"1 of 3 layers differ\. All patterns agree, but the attention output of layer 2 \(all 4 heads together\) "
+        rf"differs most at query 6 \('ran'\), dimension 17: the model gives ({VALUE}), the reference ({VALUE}) "
+        rf"\(tolerance 0\.0001 of the layer's largest output, {VALUE}\)\. Nothing was drawn\."
+    )
+    with pytest.raises(VerificationError, match=pattern):
+        run(checkpoint_of("bert"))
+
+
+def test_message_tells_of_the_worst_layer(monkeypatch):
+    original = attention.multi_head_attention
+    sizes = iter([0.1, 0.4, 0.2])
+
+    def disturbed(x, parameters, allowed):
+        pattern, output = original(x, parameters, allowed)
+        pattern[0, 0, 1, 1] += next(sizes)
+        return pattern, output
+
+    monkeypatch.setattr(attention, "multi_head_attention", disturbed)
+    with pytest.raises(VerificationError, match=r"3 of 3 layers differ\. .* layer 1, head 0"):
+        run(checkpoint_of("gpt2"))
+
+
+def test_patterns_of_another_shape_are_an_error(monkeypatch):
+    original = attention.multi_head_attention
+
+    def fewer_heads(x, parameters, allowed):
+        pattern, output = original(x, parameters, allowed)
+        return pattern[:, :3], output
+
+    monkeypatch.setattr(attention, "multi_head_attention", fewer_heads)
+    with pytest.raises(VerificationError, match=r"layer 0: the reference gives patterns of shape \(1, 3, 9, 9\)"):
+        run(checkpoint_of("bert"))
+
+
+def test_layers_from_the_first_mismatch_on_are_not_handed_over(monkeypatch):
+    disturb(monkeypatch, 1, lambda pattern, output: pattern[0, 0, 0, 0].add_(0.5))
+    seen: list[int] = []
+    with pytest.raises(VerificationError, match="1 of 3 layers differ"):
+        run(checkpoint_of("bert"), lambda layer: seen.append(layer.check.layer))
+    assert seen == [0]
+
+
+# --- on the command line -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(bert_folder, gpt2_folder):
+    return {"bert": bert_folder, "gpt2": gpt2_folder}
+
+
+def heads_command(folder, out, *options: str):
+    return CliRunner().invoke(app, ["heads", SENTENCE, "-m", str(folder), "-o", str(out), "--no-syntax", *options])
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--quiet",)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_command_with_a_wrong_reference_exits_3_and_writes_nothing(monkeypatch, folders, tmp_path, kind, options):
+    change_parameters(monkeypatch, kind, PATTERN_MUTATIONS["no scale"])
+    out = tmp_path / "out"
+    result = heads_command(folders[kind], out, *options)
+    assert result.exit_code == 3
+    assert "the recomputed heads do not reproduce the model" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.rglob("*")) in ([], [out])
+
+
+def test_command_with_a_wrong_reference_leaves_earlier_results_as_they_were(monkeypatch, bert_folder, tmp_path):
+    first = heads_command(bert_folder, tmp_path, "--figures", "none")
+    assert first.exit_code == 0, first.stderr
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert tmp_path / "heads.json" in before
+    change_parameters(monkeypatch, "bert", OUTPUT_MUTATIONS["no output bias"])
+    assert heads_command(bert_folder, tmp_path, "--figures", "none").exit_code == 3
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def wrong_eager(scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    def eager(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+        weights = query @ key.mT * scale
+        weights = torch.softmax(weights if attention_mask is None else weights + attention_mask, dim=-1)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+
+    return eager
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_command_exits_3_when_transformers_itself_scales_wrongly(monkeypatch, folders, tmp_path, kind):
+    monkeypatch.setattr(MODELING[kind], wrong_eager(32**-0.5))
+    result = heads_command(folders[kind], tmp_path / "out")
+    assert result.exit_code == 3
+    assert "the model attends" in result.stderr
+    assert list(tmp_path.rglob("*")) in ([], [tmp_path / "out"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stand_in_for_transformers_attention_passes_with_the_right_scale(monkeypatch, kind):
+    """So that the test above fails for its scale and for nothing else."""
+    monkeypatch.setattr(MODELING[kind], wrong_eager(8**-0.5))
+    assert run(checkpoint_of(kind)).verification.heads_compared == N_LAYERS * N_HEADS
+
+
+# --- comparing nothing is not passing --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_runs_once_for_each_layer(monkeypatch, kind):
+    original = attention.multi_head_attention
+    results: list[tuple[Tensor, Tensor]] = []
+
+    def counted(x, parameters, allowed):
+        results.append(original(x, parameters, allowed))
+        return results[-1]
+
+    monkeypatch.setattr(attention, "multi_head_attention", counted)
+    run(checkpoint_of(kind))
+    assert len(results) == N_LAYERS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_runs_once(kind):
+    checkpoint = checkpoint_of(kind)
+    passes: list[nn.Module] = []
+    handle = checkpoint.model.register_forward_hook(lambda module, args, result: passes.append(module))
+    run(checkpoint)
+    handle.remove()
+    assert len(passes) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
+    original = verify._compare
+    compared: list[tuple[Tensor, ...]] = []
+
+    def keep(record, pattern, output):
+        compared.append((record.pattern, pattern, record.output, output))
+        return original(record, pattern, output)
+
+    monkeypatch.setattr(verify, "_compare", keep)
+    seen: list[VerifiedLayer] = []
+    run(checkpoint_of(kind), seen.append)
+    assert len(compared) == N_LAYERS
+    for (model_pattern, pattern, model_output, output), layer in zip(compared, seen, strict=True):
+        assert layer.pattern is pattern
+        places = {t.untyped_storage().data_ptr() for t in (model_pattern, pattern, model_output, output)}
+        assert len(places) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_model_says_later_does_not_change_what_was_verified(monkeypatch, kind):
+    """The reference never asks transformers for attention: with its attention broken, it still computes."""
+    seen: list[VerifiedLayer] = []
+    verified = run(checkpoint_of(kind), seen.append)
+
+    def broken(*args, **kwargs):
+        raise AssertionError("the model's own attention was called")
+
+    monkeypatch.setattr(MODELING[kind], broken)
+    for layer in range(N_LAYERS):
+        torch.testing.assert_close(verified.layer(layer).pattern, seen[layer].pattern, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_without_patterns_is_an_error(monkeypatch, kind):
+    eager = wrong_eager(8**-0.5)
+    monkeypatch.setattr(MODELING[kind], lambda *args, **kwargs: (eager(*args, **kwargs)[0], None))
+    with pytest.raises(VerificationError, match=r"layer 0 of the model returned no attention pattern, .* eager"):
+        run(checkpoint_of(kind))
+
+
+@pytest.mark.parametrize(("times", "found"), [(0, r"\[\]"), (2, r"\[0, 1, 2, 0, 1, 2\]")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_that_run_more_or_less_than_once_are_an_error(monkeypatch, kind, times, found):
+    checkpoint = checkpoint_of(kind)
+    forward = checkpoint.model.forward
+    monkeypatch.setattr(checkpoint.model, "forward", lambda **inputs: [forward(**inputs) for _ in range(times)])
+    with pytest.raises(VerificationError, match=rf"one attention pattern from each of 3 layers, .* layers {found}"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_skipped_layer_is_an_error(monkeypatch, kind):
+    checkpoint = checkpoint_of(kind)
+    name = "encoder.layer" if kind == "bert" else "h"
+    layers = checkpoint.model.get_submodule(name)
+    monkeypatch.setattr(layers[1], "forward", lambda hidden_states, *args, **kwargs: hidden_states)
+    with pytest.raises(VerificationError, match=r"from each of 3 layers, in order, found them from layers \[0, 2\]"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_without_layers_is_refused(kind):
+    no_layers = {"bert": "num_hidden_layers", "gpt2": "n_layer"}[kind]
+    with pytest.raises(AttnvizError, match="layers"):
+        run(checkpoint_of(kind, **{no_layers: 0}))
+
+
+TOLERANCE = TOLERANCES[torch.float32]
+GOOD = LayerCheck(layer=1, heads_compared=4, pattern_error=1e-6, output_error=1e-6, output_scale=1.0)
+
+
+def test_a_layer_within_tolerance_can_be_built():
+    pattern = torch.zeros(1, 4, 2, 2)
+    assert VerifiedLayer(GOOD, TOLERANCE, pattern).pattern is pattern
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pattern_error": 1.1e-4},
+        {"output_error": 1.1e-4},
+        {"pattern_error": float("nan")},
+        {"output_error": float("nan")},
+        {"pattern_error": float("inf")},
+        {"heads_compared": 3},
+        {"heads_compared": 0},
+    ],
+)
+def test_a_layer_outside_tolerance_cannot_be_built(change):
+    with pytest.raises(VerificationError, match="layer 1 did not verify"):
+        VerifiedLayer(replace(GOOD, **change), TOLERANCE, torch.zeros(1, 4, 2, 2))
+
+
+# --- numbers that are not finite ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", ["pattern", "output"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_number_in_the_models_attention_that_is_not_finite_fails_verification(monkeypatch, kind, part, value):
+    eager = wrong_eager(8**-0.5)
+
+    def spoiled(*args, **kwargs):
+        output, pattern = eager(*args, **kwargs)
+        if part == "pattern":
+            pattern[0, 1, 2, 1] = value
+        else:
+            output[0, 8, 0, 0] = value
+        return output, pattern
+
+    monkeypatch.setattr(MODELING[kind], spoiled)
+    with pytest.raises(
+        VerificationError, match=r"The model's own attention in layer \d has values .* not finite in float32"
+    ):
+        run(checkpoint_of(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_that_are_not_finite_fail_verification_although_both_sides_agree(kind):
+    checkpoint = checkpoint_of(kind)
+    name = "encoder.layer.1.attention.self.query.weight" if kind == "bert" else "h.1.attn.c_attn.weight"
+    with torch.no_grad():
+        checkpoint.model.get_parameter(name)[0, 0] = float("nan")
+    with pytest.raises(VerificationError, match=r"2 of 3 layers differ\. The model's own attention in layer 1 "):
+        run(checkpoint)
+
+
+def test_float16_overflow_fails_verification_and_advises_a_wider_dtype():
+    checkpoint = checkpoint_of("bert", torch.float16)
+    with torch.no_grad():
+        checkpoint.model.get_parameter("encoder.layer.0.attention.self.query.weight").mul_(1e4)
+    with pytest.raises(VerificationError, match="not finite in float16; a wider --dtype may help"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_nan_in_the_reference_fails_verification(monkeypatch, part):
+    disturb(monkeypatch, 0, lambda *results: results[part][0, 1, 2].fill_(float("nan")))
+    with pytest.raises(VerificationError, match=r"layer 0.*query [12] .*the reference nan"):
+        run(checkpoint_of("bert"))
+
+
+# --- a model that changed after verification -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recomputing_after_the_weights_changed_is_an_error(kind):
+    checkpoint = checkpoint_of(kind)
+    verified = run(checkpoint)
+    name = "encoder.layer.1.attention.self.query.weight" if kind == "bert" else "h.1.attn.c_attn.weight"
+    with torch.no_grad():
+        checkpoint.model.get_parameter(name).mul_(1.5)
+    assert verified.layer(0).check.layer == 0
+    with pytest.raises(VerificationError, match=r"layer 1 no longer gives the verified patterns: .*weights changed"):
+        verified.layer(1)
+
+
+def test_recomputing_after_two_sharp_heads_changed_places_is_an_error():
+    """One-hot patterns all have the same norm, so a norm alone does not tell one from another."""
+    checkpoint = checkpoint_of("bert")
+    attention_layer = checkpoint.model.get_submodule("encoder.layer.0.attention.self")
+    with torch.no_grad():
+        attention_layer.query.weight.mul_(1e4)
+        attention_layer.query.bias.mul_(1e4)
+    seen: list[VerifiedLayer] = []
+    verified = run(checkpoint, seen.append)
+    assert (seen[0].pattern.roll(1, 1) - seen[0].pattern).abs().max() > 0.99
+    with torch.no_grad():
+        for linear in (attention_layer.query, attention_layer.key):
+            linear.weight.copy_(linear.weight.roll(8, 0))
+            linear.bias.copy_(linear.bias.roll(8, 0))
+    with pytest.raises(VerificationError, match="layer 0 no longer gives the verified patterns"):
+        verified.layer(0)
+
+
+# --- the model is left as it was ---------------------------------------------------------------------------------
+
+
+def hooks_on(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
+
+
+def sdpa_model_in_mixed_modes(kind: str) -> Any:
+    """With a head on top, attention sdpa, in train mode except for one module."""
+    model = MAKERS[kind](model_class=HEADED[kind])
+    model.set_attn_implementation("sdpa")
+    model.train()
+    model.get_submodule("bert.encoder.layer.1" if kind == "bert" else "transformer.h.1").eval()
+    return model
+
+
+def state_of(model: Any) -> tuple[Any, ...]:
+    flags = {name: module.training for name, module in model.named_modules()}
+    implementations = {
+        name: module.config._attn_implementation for name, module in model.named_modules() if hasattr(module, "config")
+    }
+    return flags, implementations, hooks_on(model), {n: p.requires_grad for n, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sdpa_and_train_mode_give_the_same_numbers_and_are_restored(kind):
+    expected: list[VerifiedLayer] = []
+    run(from_loaded(MAKERS[kind](model_class=HEADED[kind]), TOKENIZERS[kind]), expected.append)
+    model = sdpa_model_in_mixed_modes(kind)
+    before = state_of(model)
+    assert set(before[1].values()) == {"sdpa"}
+    seen: list[VerifiedLayer] = []
+    verified = run(from_loaded(model, TOKENIZERS[kind]), seen.append)
+    assert verified.verification.heads_compared == N_LAYERS * N_HEADS
+    for mine, other in zip(seen, expected, strict=True):
+        assert torch.equal(mine.pattern, other.pattern)
+    assert state_of(model) == before
+    assert before[2] == 0
+
+
+@pytest.mark.parametrize("error", [VerificationError("stop"), KeyboardInterrupt(), ValueError("a bug")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_is_restored_after_an_error_in_between(kind, error):
+    model = sdpa_model_in_mixed_modes(kind)
+    before = state_of(model)
+
+    def visit(layer: VerifiedLayer) -> None:
+        if layer.check.layer == 1:
+            raise error
+
+    with pytest.raises(type(error)):
+        run(from_loaded(model, TOKENIZERS[kind]), visit)
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_is_restored_after_failed_verification(monkeypatch, kind):
+    model = sdpa_model_in_mixed_modes(kind)
+    before = state_of(model)
+    change_parameters(monkeypatch, kind, PATTERN_MUTATIONS["no scale"])
+    with pytest.raises(VerificationError, match="do not reproduce"):
+        run(from_loaded(model, TOKENIZERS[kind]))
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hooks_of_others_stay_on_the_model(kind):
+    model = MAKERS[kind]()
+    calls: list[nn.Module] = []
+    handle = model.register_forward_hook(lambda module, args, result: calls.append(module))
+    run(from_loaded(model, TOKENIZERS[kind]))
+    assert hooks_on(model) == 1
+    handle.remove()
+    assert calls == [model]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_verified_patterns_need_no_gradient(kind):
+    seen: list[VerifiedLayer] = []
+    run(checkpoint_of(kind), seen.append)
+    assert not any(layer.pattern.requires_grad for layer in seen)
