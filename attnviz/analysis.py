@@ -15,7 +15,7 @@ from attnviz import __version__
 from attnviz.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.devices import resolve_device, resolve_dtype
 from attnviz.drawing import heatmap_figure, overview_figure
-from attnviz.errors import ParserError, TextError, UsageError
+from attnviz.errors import TextError, UsageError
 from attnviz.export import OutputFolder, attention_bytes, document
 from attnviz.figures import heatmap_plans, model_overview_plan, quoted
 from attnviz.findings import Findings, HeadFindings, Options
@@ -223,12 +223,17 @@ def analyze(
             f"expected local_window >= 0 and long_range_from >= 1, found {local_window} and {long_range_from}."
         )
     if not isinstance(text, str) or not isinstance(pair, str | None):
-        raise TextError(f"expected text as a string, found {type(text).__name__}; analyze one text at a time.")
+        found = type(text if not isinstance(text, str) else pair).__name__
+        raise TextError(f"expected text (and pair) as a string, found {found}; analyze one text at a time.")
+    if parser is not None and not syntax:
+        raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     checkpoint = _checkpoint(model, tokenizer, revision, device, dtype)
     _tell(progress, "verifying", 0, checkpoint.n_layers)
     tokens = checkpoint.tokenize(text, pair, truncate)
     texts = [text] if pair is None else [text, pair]
-    parse, note = _parse(texts, tokens, parser) if syntax else (None, "--no-syntax was given.")
+    parse, note = (
+        _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
+    )
     units = merge_units(tokens, words)
     causal = checkpoint.architecture.causal
     frame = Frame(units, causal, positional_masks(len(units), causal, local_window, long_range_from))
@@ -283,12 +288,7 @@ def _checkpoint(
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
-    try:
-        pipeline = load_parser(parser)
-    except ParserError:
-        if parser is not None:
-            raise
-        pipeline = None
+    pipeline = load_parser(parser)
     if pipeline is None:
         return None, "no spaCy pipeline with a dependency parser is installed (pip install 'attnviz[syntax]')."
     return parse_texts(pipeline, texts, tokens), ""

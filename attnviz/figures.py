@@ -247,8 +247,8 @@ def _evidence(head: HeadFindings) -> str:
         baseline = f"offset {pattern.offset:+d}: {pattern.baseline:.2f}"
         return f"{pattern.name} ({arrow}) {pattern.score:.2f} · {baseline} · n = {pattern.n}"
     name = pattern.name if head.deciding else f"nearest: {pattern.name}"
-    baseline = pattern.baseline or 0.0
-    shown = f"{baseline:.2f}" if baseline >= 0.01 else f"{baseline:.1g}"
+    uniform = pattern.baseline or 0.0
+    shown = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
     return f"{name} {pattern.score:.2f} · uniform attention {shown} · n = {pattern.n}"
 
 

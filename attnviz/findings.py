@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from attnviz.checkpoint import Checkpoint
@@ -100,9 +99,7 @@ class Findings:
 
     def layer_patterns(self, layer: int) -> Tensor:
         """The verified patterns of one layer, [n_heads, n, n] over :attr:`units`, float32 or wider, on the CPU."""
-        pattern = self.attention.layer(layer).pattern[0]
-        wide = pattern if pattern.dtype == torch.float64 else pattern.float()
-        return merge_pattern(wide, self.units.members).cpu()
+        return merge_pattern(self.attention.layer(layer).wide[0], self.units.members).cpu()
 
     def select(self, selections: Iterable[str] = ()) -> list[HeadFindings]:
         """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …); all without one.

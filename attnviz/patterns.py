@@ -23,11 +23,13 @@ MAJORITY = 0.5
 MARGIN = 0.10
 """... and is at least 10 points above its baseline (Voita et al. 2019, section 5.2, for syntactic heads)."""
 
+_LEAST_MARGIN = MARGIN - 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
+
 SINK_SHARE = 0.6
 """A head rests on the sinks where they take more than this (Clark et al. 2019, plotting code for [CLS], [SEP])."""
 
 SINK_ONLY = 0.9
-"""Above this, too little attention lands on content to name it (Vig & Belinkov 2019, section 4.3)."""
+"""Above this, too little attention lands on content for a positional pattern (Vig & Belinkov 2019, section 4.3)."""
 
 BROAD_SHARE = 3.8 / 4.5
 """Entropy as a share of the uniform entropy (Clark et al. 2019: above 3.8 of about 4.5 nats)."""
@@ -102,7 +104,8 @@ def judge(
         relations: of the head's layer, from :func:`attnviz.syntax.relation_accuracy`.
         head: the head's place in its layer.
     """
-    patterns = [_positional(name, statistics[name], frame) for name in SHARES]
+    resting = (statistics["sink"] or 0.0) > SINK_ONLY
+    patterns = [_positional(name, statistics[name], frame, resting) for name in SHARES]
     patterns += [_sink(statistics["sink"], frame), _broad(statistics["entropy"], frame)]
     return patterns + [_syntactic(relation, head) for relation in relations]
 
@@ -133,7 +136,7 @@ def deciding_pattern(patterns: Sequence[Pattern]) -> Pattern | None:
     return next((passed[name] for name in (*_SPECIFIC, *_GENERAL) if name in passed), None)
 
 
-def _positional(name: str, score: float | None, frame: Frame) -> Pattern:
+def _positional(name: str, score: float | None, frame: Frame, resting: bool) -> Pattern:
     baseline = frame.baselines[name]
     return Pattern(
         name=PATTERN_NAMES[name],
@@ -141,8 +144,9 @@ def _positional(name: str, score: float | None, frame: Frame) -> Pattern:
         score=score,
         baseline=baseline,
         n=frame.counts[name],
-        passed=score is not None and baseline is not None and score > MAJORITY and score - baseline >= MARGIN,
-        threshold="over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)",
+        passed=_above(score, MAJORITY, baseline) and not resting,
+        threshold="over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019), "
+        "sink at most 0.9 (Vig & Belinkov 2019)",
     )
 
 
@@ -154,7 +158,7 @@ def _sink(score: float | None, frame: Frame) -> Pattern:
         score=score,
         baseline=baseline,
         n=int(frame.content.sum()),
-        passed=score is not None and baseline is not None and score > SINK_SHARE and score - baseline >= MARGIN,
+        passed=_above(score, SINK_SHARE, baseline),
         threshold="over 0.6 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)",
     )
 
@@ -173,6 +177,10 @@ def _broad(entropy: float | None, frame: Frame) -> Pattern:
     )
 
 
+def _above(score: float | None, threshold: float, baseline: float | None) -> bool:
+    return score is not None and baseline is not None and score > threshold and score - baseline >= _LEAST_MARGIN
+
+
 def _syntactic(relation: RelationAccuracy, head: int) -> Pattern:
     direction = max(DIRECTIONS, key=lambda direction: relation.accuracy[direction][head])
     score = relation.accuracy[direction][head]
@@ -182,7 +190,7 @@ def _syntactic(relation: RelationAccuracy, head: int) -> Pattern:
         score=score,
         baseline=relation.offset_accuracy,
         n=relation.n,
-        passed=score - relation.offset_accuracy >= MARGIN - 1e-9,
+        passed=score - relation.offset_accuracy >= _LEAST_MARGIN,
         threshold="0.10 above the best fixed offset (Voita et al. 2019)",
         direction=direction,
         offset=relation.offset,

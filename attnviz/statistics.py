@@ -117,7 +117,7 @@ def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]
     Returns:
         by name (:data:`SCALARS`), one number a head; None for what this text cannot measure.
     """
-    pattern = merge_pattern(layer.pattern[0].float(), frame.units.members)
+    pattern = merge_pattern(layer.wide[0], frame.units.members)
     n_heads, n, _ = pattern.shape
     content = frame.content.to(pattern.device)
     distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ frame.weights.to(pattern)).T]

@@ -145,7 +145,7 @@ def relation_accuracy(layer: VerifiedLayer, parse: Parse) -> list[RelationAccura
     """
     if not parse.arcs:
         return []
-    merged = merge_pattern(layer.pattern[0].float(), [word.positions for word in parse.words])
+    merged = merge_pattern(layer.wide[0], [word.positions for word in parse.words])
     guesses = _most_attended_other(merged).cpu()
     results = []
     for relation, count in Counter(arc.relation for arc in parse.arcs).most_common():

@@ -138,6 +138,8 @@ def tokenize(
                 "shorten the text, or pass --truncate (truncate=True) to cut it there."
             )
         encoding = _encode(tokenizer, text, pair, max_positions)
+        if len(encoding.ids) > max_positions:
+            raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
     if all(segment is None for segment in encoding.sequence_ids):
         raise TextError("no tokens are left of the text after tokenization; expected at least one visible character.")
     if max(encoding.ids) >= vocabulary_size:
@@ -273,21 +275,27 @@ def _running_words(encoding: Any) -> tuple[int | None, ...]:
 
 def _decoder(tokenizer: Any) -> Any:
     """A function from the pieces of one token or word to the text that they stand for."""
-    kind = type(tokenizer.backend_tokenizer.decoder).__name__
+    backend = tokenizer.backend_tokenizer
+    kind = f"{backend.decoder!r} {backend.pre_tokenizer!r}"
+    added = set(tokenizer.get_added_vocab())  # written as they are, whatever the alphabet of the rest
 
     def wordpiece(pieces: Sequence[str]) -> str:
         return "".join(piece.removeprefix(_CONTINUES) if len(piece) > 2 else piece for piece in pieces)
 
     def byte_level(pieces: Sequence[str]) -> str:
-        data = b"".join(_BYTES.get(character, character.encode()) for piece in pieces for character in piece)
+        data = b"".join(_bytes_of(piece, piece in added) for piece in pieces)
         return _without_leading_space(data.decode("utf-8", "backslashreplace"))
 
     def metaspace(pieces: Sequence[str]) -> str:
         return _without_leading_space("".join(pieces).replace("▁", " "))
 
-    if kind == "ByteLevel":
+    if "ByteLevel" in kind:
         return byte_level
-    return metaspace if kind == "Metaspace" else wordpiece
+    return metaspace if "Metaspace" in kind else wordpiece
+
+
+def _bytes_of(piece: str, added: bool) -> bytes:
+    return piece.encode() if added else b"".join(_BYTES.get(character, character.encode()) for character in piece)
 
 
 def _without_leading_space(text: str) -> str:

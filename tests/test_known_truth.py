@@ -1,0 +1,201 @@
+"""Checkpoints whose heads are built by hand: the labels, and the scores, must come out."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertModel, GPT2Model
+
+from attnviz import analyze
+from attnviz.analysis import Analysis
+from attnviz.patterns import Pattern
+from attnviz.syntax import load_parser, parse_texts
+from tests.conftest import needs_parser
+from tests.models import (
+    CAUSAL_LOOKS_AT,
+    LOOKS_AT,
+    bert_config,
+    bert_tokenizer,
+    gpt2_config,
+    gpt2_tokenizer,
+    hand_built_bert,
+    hand_built_gpt2,
+)
+
+TEXT = "the cat that i saw ran away and the dog was in the house of he"
+BERT_TOKENS = 18  # 16 words, [CLS] and [SEP]
+ALSO_LOCAL = {"previous-token", "next-token", "current-token"}
+"""Heads that look at most one position away are local, too."""
+
+
+def of_bert(layers: list[Any], text: str = TEXT, d_head: int = 32, **options: Any) -> Analysis:
+    model = hand_built_bert(layers, d_head)
+    return analyze(text, model=model, tokenizer=bert_tokenizer(), **{"syntax": False, **options})
+
+
+def of_gpt2(layers: list[Any], text: str = TEXT, **options: Any) -> Analysis:
+    return analyze(text, model=hand_built_gpt2(layers), tokenizer=gpt2_tokenizer(), syntax=False, **options)
+
+
+@pytest.fixture(scope="module")
+def bert() -> Analysis:
+    """Two layers with one head of every kind, in opposite order."""
+    heads = list(LOOKS_AT.values())
+    return of_bert([heads, heads[::-1]])
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> Analysis:
+    """Two layers with one head of every kind, in opposite order."""
+    heads = list(CAUSAL_LOOKS_AT.values())
+    return of_gpt2([heads, heads[::-1]])
+
+
+def named(analysis: Analysis, head: str) -> dict[str, Pattern]:
+    return {pattern.name: pattern for pattern in analysis.head(head).patterns}
+
+
+def claimed(analysis: Analysis, head: str) -> set[str]:
+    return {name for name, pattern in named(analysis, head).items() if pattern.passed}
+
+
+def places(looks_at: dict[str, Any], name: str) -> tuple[str, str]:
+    first = list(looks_at).index(name)
+    return f"L0H{first}", f"L1H{len(looks_at) - 1 - first}"
+
+
+@pytest.mark.parametrize("name", LOOKS_AT)
+def test_a_bert_head_built_for_a_pattern_gets_its_label_and_no_other(bert: Analysis, name: str):
+    for head in places(LOOKS_AT, name):
+        assert bert.head(head).label == name
+        assert claimed(bert, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
+        assert named(bert, head)[name].score == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("name", CAUSAL_LOOKS_AT)
+def test_a_gpt2_head_built_for_a_pattern_gets_its_label_and_no_other(gpt2: Analysis, name: str):
+    for head in places(CAUSAL_LOOKS_AT, name):
+        assert gpt2.head(head).label == name
+        assert claimed(gpt2, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
+        assert named(gpt2, head)[name].score == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["previous-token", "next-token", "current-token"])
+def test_the_shares_that_a_bert_head_was_not_built_for_are_near_zero(bert: Analysis, name: str):
+    patterns = named(bert, places(LOOKS_AT, name)[0])
+    for other in {"previous-token", "next-token", "current-token", "long-range"} - {name}:
+        assert patterns[other].score == pytest.approx(0, abs=0.01)
+
+
+def test_the_statistics_of_a_long_range_head_are_those_of_six_positions(bert: Analysis):
+    found = bert.head(places(LOOKS_AT, "long-range")[0]).statistics
+    assert found["distance"] == pytest.approx(6, abs=0.05)
+    assert found["confidence"] == pytest.approx(1, abs=0.01)
+    assert found["sink"] == pytest.approx(0, abs=0.01)
+
+
+def test_the_patterns_of_built_heads_are_where_they_were_aimed(bert: Analysis, gpt2: Analysis):
+    previous = bert.pattern(places(LOOKS_AT, "previous-token")[0])
+    assert previous[1:].argmax(-1).tolist() == list(range(BERT_TOKENS - 1))
+    following = bert.pattern(places(LOOKS_AT, "next-token")[0])
+    assert following[:-1].argmax(-1).tolist() == list(range(1, BERT_TOKENS))
+    assert gpt2.pattern(places(CAUSAL_LOOKS_AT, "sink")[0]).argmax(-1).tolist() == [0] * len(gpt2.tokens)
+    assert gpt2.pattern(places(CAUSAL_LOOKS_AT, "current-token")[0]).diagonal().tolist() == pytest.approx(
+        [1.0] * len(gpt2.tokens), abs=1e-3
+    )
+
+
+def test_a_uniform_bert_head_scores_its_baselines(bert: Analysis):
+    head = bert.head(places(LOOKS_AT, "broad")[0])
+    assert head.statistics["entropy"] == pytest.approx(bert.frame.entropy_uniform, abs=1e-4)
+    assert head.statistics["confidence"] == pytest.approx(1 / BERT_TOKENS, abs=1e-4)
+    for pattern in head.patterns:
+        assert pattern.score == pytest.approx(pattern.baseline, abs=1e-4), pattern.name
+
+
+def test_a_uniform_gpt2_head_is_near_its_baselines(gpt2: Analysis):
+    head = gpt2.head(places(CAUSAL_LOOKS_AT, "broad")[0])
+    assert head.statistics["entropy"] == pytest.approx(gpt2.frame.entropy_uniform, abs=1e-4)
+    for pattern in head.patterns:
+        assert pattern.score == (None if pattern.baseline is None else pytest.approx(pattern.baseline, abs=0.05))
+
+
+@pytest.mark.parametrize("position", [0, BERT_TOKENS - 1])
+def test_a_head_that_rests_on_a_special_token_is_a_sink(position: int):
+    found = of_bert([[lambda _: [position], LOOKS_AT["broad"]]])
+    assert found.head("L0H0").label == "sink"
+    assert found.head("L0H0").statistics["sink"] == pytest.approx(1, abs=0.01)
+    assert found.head("L0H1").label == "broad"
+
+
+def test_a_head_that_rests_on_a_word_in_the_middle_is_no_sink():
+    found = of_bert([[lambda _: [8], LOOKS_AT["broad"]]]).head("L0H0")
+    assert found.label != "sink"
+    assert found.statistics["sink"] == pytest.approx(0, abs=0.01)
+
+
+def test_a_gpt2_head_that_rests_on_the_second_position_is_no_sink():
+    found = of_gpt2([[lambda _: [1], lambda _: [0]]])
+    assert [head.label for head in found.heads] == ["long-range", "sink"]
+    assert found.head("L0H0").statistics["sink"] == pytest.approx(0, abs=0.01)
+
+
+def test_the_window_decides_what_is_local():
+    two_back = [[lambda query: [query - 2], LOOKS_AT["broad"]]]
+    assert of_bert(two_back).head("L0H0").label == "heterogeneous"
+    assert of_bert(two_back, local_window=2).head("L0H0").label == "local"
+    assert of_bert(two_back, long_range_from=2).head("L0H0").label == "long-range"
+
+
+def test_a_previous_token_head_by_words_is_partly_a_head_on_its_own_word():
+    """ "the" looks at [CLS]; of the four pieces of the long word one looks at "the", three at itself; "cat" at it."""
+    heads = [[LOOKS_AT["previous-token"], LOOKS_AT["broad"]]]
+    text = "the unbelievableness cat"
+    by_token, by_word = of_bert(heads, text), of_bert(heads, text, words=True)
+    assert by_token.head("L0H0").statistics["previous"] == pytest.approx(1, abs=0.01)
+    assert by_word.units.labels == ("[CLS]", "the", "unbelievableness", "cat", "[SEP]")
+    assert by_word.head("L0H0").statistics["previous"] == pytest.approx((1 / 4 + 1) / 2, abs=0.01)
+    assert by_word.head("L0H0").statistics["current"] == pytest.approx((3 / 4) / 2, abs=0.01)
+    assert by_word.head("L0H0").statistics["sink"] == pytest.approx(1 / 3, abs=0.01)
+
+
+@needs_parser
+@pytest.mark.parametrize("direction", ["dependent_to_head", "head_to_dependent"])
+def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
+    text = "The old cat saw the dog. A dog saw the old house. " * 3
+    model_text = text.strip()
+    tokenizer = bert_tokenizer()
+    plain = of_bert([[LOOKS_AT["broad"]] * 2], model_text, d_head=64)
+    parse = parse_texts(load_parser(), [model_text], plain.tokens)
+    aim = {}
+    for arc in parse.arcs:
+        (dependent,), (head,) = parse.words[arc.dependent].positions, parse.words[arc.head].positions
+        if arc.relation == "det":
+            aim |= {dependent: head} if direction == "dependent_to_head" else {head: dependent}
+    follower = lambda query: [aim.get(query, 0)]  # noqa: E731
+    model = hand_built_bert([[LOOKS_AT["broad"], follower]], d_head=64)
+    found = analyze(model_text, model=model, tokenizer=tokenizer)
+    assert found.head("L0H0").label == "broad"
+    assert found.head("L0H1").label == "syntactic:det"
+    det = named(found, "L0H1")["det"]
+    assert (det.score, det.n, det.direction, det.offset) == (1.0, 12, direction, 1)
+    assert det.baseline == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("model_class", "config", "tokenizer"),
+    [(BertModel, bert_config, bert_tokenizer), (GPT2Model, gpt2_config, gpt2_tokenizer)],
+    ids=["bert", "gpt2"],
+)
+def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any, tokenizer: Any, seed: int):
+    torch.manual_seed(seed)
+    found = analyze(TEXT, model=model_class(config()), tokenizer=tokenizer())
+    assert len(found.heads) == 12
+    assert {head.label for head in found.heads} <= {"broad", "heterogeneous"}
+    assert not any(
+        pattern.passed
+        for head in found.heads
+        for pattern in head.patterns
+        if pattern.kind not in ("broad", "syntactic")
+    )

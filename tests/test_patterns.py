@@ -1,0 +1,235 @@
+"""Verdicts at the edges of their thresholds, and the one label that comes of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from attnviz.findings import HeadFindings
+from attnviz.heads import HeadId
+from attnviz.patterns import (
+    BROAD_SHARE,
+    ENOUGH,
+    HETEROGENEOUS,
+    NOT_MEASURABLE,
+    Pattern,
+    deciding_pattern,
+    judge,
+    label_of,
+)
+from attnviz.statistics import SCALARS, Frame
+from attnviz.syntax import RelationAccuracy
+from tests.verified import frame_of
+
+# [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0.42, sink 1/6
+FRAME = frame_of([True] + [False] * 10 + [True])
+
+
+def judged(frame: Frame = FRAME, relations: list[RelationAccuracy] | None = None, **found: float) -> dict[str, Pattern]:
+    statistics = {**dict.fromkeys(SCALARS), **found}
+    return {pattern.name: pattern for pattern in judge(statistics, frame, relations or [], head=0)}
+
+
+def passed(frame: Frame = FRAME, **found: float) -> list[str]:
+    return [name for name, pattern in judged(frame, **found).items() if pattern.passed]
+
+
+def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5, n: int = 20) -> RelationAccuracy:
+    accuracy = {"dependent_to_head": [forward], "head_to_dependent": [backward]}
+    return RelationAccuracy("nsubj", n, 1, offset_accuracy, accuracy)
+
+
+def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n: int = 20, **more: float) -> Pattern:
+    return Pattern(name, kind, score, more.get("baseline", 0.1), n, True, "a test")
+
+
+# --- thresholds ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statistic", "name"),
+    [
+        ("previous", "previous-token"),
+        ("current", "current-token"),
+        ("next", "next-token"),
+        ("local", "local"),
+        ("long_range", "long-range"),
+    ],
+)
+def test_a_share_has_to_be_over_half(statistic: str, name: str):
+    assert passed(**{statistic: 0.5}) == []
+    assert passed(**{statistic: 0.5001}) == [name] if statistic != "long_range" else passed(long_range=0.53) == [name]
+
+
+def test_a_share_over_half_that_uniform_attention_almost_reaches_does_not_pass():
+    crowded = frame_of([False] * 3, local_window=1)  # local is 7/9 of all pairs
+    assert passed(crowded, local=7 / 9 + 0.09) == []
+    assert passed(crowded, local=7 / 9 + 0.11) == ["local"]
+
+
+def test_the_margin_of_a_share_includes_its_edge():
+    half = frame_of([False] * 2)  # current is half of all pairs
+    assert half.baselines["current"] == 0.5
+    assert passed(half, current=0.625) == ["current-token"]
+    assert passed(half, current=0.59) == []
+
+
+def test_a_sink_takes_more_than_three_fifths():
+    assert passed(sink=0.6) == []
+    assert passed(sink=0.6001) == ["sink"]
+
+
+def test_a_sink_on_a_text_of_little_else_needs_the_margin():
+    sinks = frame_of([True, False, True])
+    assert sinks.sink_baseline == pytest.approx(2 / 3)
+    assert passed(sinks, sink=0.75) == []
+    assert passed(sinks, sink=0.78) == ["sink"]
+
+
+def test_broad_is_a_share_of_the_uniform_entropy():
+    uniform = FRAME.entropy_uniform
+    assert passed(entropy=BROAD_SHARE * uniform + 1e-9) == ["broad"]
+    assert passed(entropy=BROAD_SHARE * uniform - 1e-6) == []
+    assert pytest.approx(0.8444, abs=1e-4) == BROAD_SHARE
+
+
+def test_broad_cannot_be_measured_on_one_token():
+    broad = judged(frame_of([True], causal=True), entropy=0.0)["broad"]
+    assert broad.score is None
+    assert broad.baseline is None
+    assert not broad.passed
+
+
+def test_a_relation_passes_ten_points_above_the_best_offset():
+    assert judged(relations=[relation(0.6)])["nsubj"].passed
+    assert judged(relations=[relation(0.5, 0.6)])["nsubj"].passed
+    assert not judged(relations=[relation(0.59)])["nsubj"].passed
+    assert judged(relations=[relation(0.8, offset_accuracy=0.7)])["nsubj"].passed
+
+
+def test_a_relation_is_judged_in_its_better_direction():
+    forward, backward = judged(relations=[relation(0.7, 0.2)]), judged(relations=[relation(0.2, 0.7)])
+    assert (forward["nsubj"].direction, forward["nsubj"].score) == ("dependent_to_head", 0.7)
+    assert (backward["nsubj"].direction, backward["nsubj"].score) == ("head_to_dependent", 0.7)
+    assert (forward["nsubj"].offset, forward["nsubj"].baseline, forward["nsubj"].n) == (1, 0.5, 20)
+
+
+def test_the_relations_of_the_right_head_are_read():
+    accuracy = {"dependent_to_head": [0.1, 0.9], "head_to_dependent": [0.0, 0.0]}
+    relations = [RelationAccuracy("det", 12, 1, 0.5, accuracy)]
+    scores = [judge(dict.fromkeys(SCALARS), FRAME, relations, head)[-1].score for head in (0, 1)]
+    assert scores == [0.1, 0.9]
+
+
+def test_verdicts_carry_baseline_and_n():
+    patterns = judged(previous=0.2, sink=0.3, entropy=1.0)
+    assert patterns["previous-token"].baseline == pytest.approx(0.09)
+    assert patterns["previous-token"].n == 9
+    assert patterns["previous-token"].margin == pytest.approx(0.11)
+    assert patterns["sink"].baseline == pytest.approx(1 / 6)
+    assert patterns["sink"].n == 10
+    assert patterns["broad"].n == 12
+    assert patterns["broad"].score == pytest.approx(1 / FRAME.entropy_uniform)
+
+
+def test_what_is_not_measured_does_not_pass_and_has_no_margin():
+    patterns = judged()
+    assert not any(pattern.passed for pattern in patterns.values())
+    assert patterns["local"].score is None
+    assert patterns["local"].margin == float("-inf")
+
+
+@pytest.mark.parametrize(("n", "enough"), [(ENOUGH - 1, False), (ENOUGH, True)])
+def test_few_instances_are_weak_evidence(n: int, enough: bool):
+    assert ENOUGH == 10
+    assert with_score("local", n=n).enough is enough
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+IN_ORDER = ["previous-token", "next-token", "current-token", "sink", "local", "long-range", "broad"]
+
+
+@pytest.mark.parametrize("first", range(len(IN_ORDER)))
+def test_the_more_telling_pattern_gives_the_label(first: int):
+    patterns = [with_score(name, kind=name if name in ("sink", "broad") else "positional") for name in IN_ORDER[first:]]
+    assert label_of(patterns) == label_of(patterns[::-1]) == IN_ORDER[first]
+
+
+def test_a_sink_over_nine_tenths_comes_before_everything():
+    sink, syntactic = with_score("sink", 0.901, "sink"), with_score("nsubj", kind="syntactic")
+    assert label_of([with_score("previous-token"), syntactic, sink]) == "sink"
+    assert label_of([with_score("previous-token"), replace(sink, score=0.9)]) == "previous-token"
+    assert label_of([syntactic, replace(sink, score=0.9)]) == "syntactic:nsubj"
+
+
+def test_a_relation_comes_before_the_positions_where_it_has_ten_instances():
+    previous = with_score("previous-token")
+    assert label_of([previous, with_score("nsubj", kind="syntactic", n=10)]) == "syntactic:nsubj"
+    assert label_of([previous, with_score("nsubj", kind="syntactic", n=9)]) == "previous-token"
+
+
+def test_a_relation_with_few_instances_alone_is_no_label():
+    patterns = [replace(with_score("local"), passed=False), with_score("nsubj", kind="syntactic", n=9)]
+    assert label_of(patterns) == HETEROGENEOUS
+    assert deciding_pattern(patterns) is None
+
+
+def test_the_relation_furthest_above_its_offset_gives_the_label():
+    near = with_score("det", 0.9, "syntactic", baseline=0.7)
+    far = with_score("nsubj", 0.6, "syntactic", baseline=0.2)
+    assert label_of([near, far]) == label_of([far, near]) == "syntactic:nsubj"
+    assert label_of([near, replace(far, passed=False)]) == "syntactic:det"
+
+
+def test_a_relation_named_like_a_position_is_not_taken_for_one():
+    impostor = with_score("sink", 0.95, "syntactic", n=3)
+    assert label_of([impostor, replace(with_score("local"), passed=False)]) == HETEROGENEOUS
+
+
+def test_a_head_that_shows_nothing_is_heterogeneous():
+    patterns = list(
+        judged(previous=0.2, current=0.2, next=0.2, local=0.4, long_range=0.3, sink=0.1, entropy=1.0).values()
+    )
+    assert label_of(patterns) == HETEROGENEOUS
+    assert deciding_pattern(patterns) is None
+
+
+def test_a_head_about_which_the_text_says_nothing_is_not_measurable():
+    patterns = list(judged(frame_of([True, True]), entropy=0.0).values())
+    assert label_of(patterns) == NOT_MEASURABLE
+
+
+def test_one_measured_share_is_enough_to_be_measurable():
+    assert label_of(list(judged(sink=0.1).values())) == HETEROGENEOUS
+    assert label_of(list(judged(current=0.1).values())) == HETEROGENEOUS
+
+
+def test_the_deciding_pattern_is_the_one_of_the_label():
+    patterns = list(judged(previous=0.8, local=0.9, entropy=1.0).values())
+    found = deciding_pattern(patterns)
+    assert found is not None
+    assert (found.name, found.score) == ("previous-token", 0.8)
+    assert label_of(patterns) == "previous-token"
+
+
+def findings(**found: float) -> HeadFindings:
+    patterns = tuple(judged(**found).values())
+    return HeadFindings(HeadId(0, 0), {**dict.fromkeys(SCALARS), **found}, patterns, label_of(patterns))
+
+
+def test_the_strongest_pattern_of_a_labelled_head_is_the_deciding_one():
+    head = findings(previous=0.8, local=1.0, entropy=1.0)
+    assert head.strongest == head.deciding
+    assert head.strongest is not None
+    assert head.strongest.name == "previous-token"
+
+
+def test_the_strongest_pattern_of_a_heterogeneous_head_is_furthest_above_its_baseline():
+    head = findings(previous=0.3, long_range=0.45, local=0.4, sink=0.5, entropy=1.0)
+    assert head.deciding is None
+    assert head.strongest is not None
+    assert head.strongest.name == "previous-token"
+
+
+def test_a_head_that_cannot_be_measured_has_no_strongest_pattern():
+    assert findings(entropy=1.0).strongest is None

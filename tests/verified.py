@@ -1,0 +1,47 @@
+"""Verified layers and frames made from numbers, for tests of what is computed from them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.masks import positional_masks
+from attnviz.statistics import Frame
+from attnviz.tokens import Units
+from attnviz.verify import LayerCheck, Tolerance, VerifiedLayer
+
+
+def verified(patterns: Any, dtype: torch.dtype = torch.float32) -> VerifiedLayer:
+    """A layer whose check passed, with the given patterns [n_heads, n, n] (or [n, n], one head)."""
+    pattern = torch.as_tensor(patterns, dtype=torch.float64)
+    pattern = pattern if pattern.ndim == 3 else pattern[None]
+    check = LayerCheck(layer=0, heads_compared=len(pattern), pattern_error=0.0, output_error=0.0, output_scale=1.0)
+    return VerifiedLayer(check, Tolerance(1e-4, 1e-4, "a test"), pattern[None].to(dtype))
+
+
+def frame_of(
+    sink: Sequence[bool],
+    causal: bool = False,
+    local_window: int = 1,
+    long_range_from: int = 4,
+    members: Sequence[tuple[int, ...]] | None = None,
+) -> Frame:
+    """A frame whose units have the given sink flags; each is one token unless ``members`` says otherwise."""
+    n = len(sink)
+    units = Units(
+        "token",
+        tuple(str(i) for i in range(n)),
+        (False,) * n,
+        tuple(sink),
+        tuple(members) if members else tuple((i,) for i in range(n)),
+    )
+    return Frame(units, causal, positional_masks(n, causal, local_window, long_range_from))
+
+
+def random_patterns(n: int, n_heads: int = 2, causal: bool = False, seed: int = 0, sharpness: float = 3.0) -> Tensor:
+    """Row-stochastic patterns [n_heads, n, n] in float64, far from uniform."""
+    scores = sharpness * torch.randn(n_heads, n, n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    if causal:
+        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
+    return scores.softmax(-1)
