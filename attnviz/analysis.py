@@ -27,10 +27,10 @@ from attnviz.sources import Source, find_checkpoint
 from attnviz.statistics import Frame, measure
 from attnviz.syntax import Parse, load_parser, parse_texts, relation_accuracy
 from attnviz.tables import report
-from attnviz.tokens import Tokens, merge_units
+from attnviz.tokens import Tokens, merge_units, visible
 from attnviz.verify import VerifiedLayer, verify_attention
 
-__all__ = ["FIGURES", "Analysis", "Progress", "analyze"]
+__all__ = ["FIGURES", "Analysis", "Progress", "analyze", "check_figures"]
 
 FIGURES = ("overview", "heads")
 """Sets of figures that can be asked for by name."""
@@ -105,7 +105,7 @@ class Analysis(Findings):
         """
         check_figures(figures, formats)
         with OutputFolder(Path(folder)) as output:
-            content = self.write(
+            written = self.write(
                 output,
                 select=select,
                 figures=figures,
@@ -113,8 +113,7 @@ class Analysis(Findings):
                 save_attention=save_attention,
                 progress=progress,
             )
-            output.commit(content)
-        return content
+            return output.commit(written)
 
     def write(
         self,
@@ -147,8 +146,8 @@ class Analysis(Findings):
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""
         return (
-            f"<Analysis of {quoted(self.text)} with {self.checkpoint.name}: {len(self.units)} {self.units.name}s, "
-            f"{self.verification.heads_compared} heads verified>"
+            f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
+            f"{len(self.units)} {self.units.name}s, {self.verification.heads_compared} heads verified>"
         )
 
     def _repr_html_(self) -> str:
@@ -274,7 +273,7 @@ def _checkpoint(
     model: str | Path | Source | nn.Module, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None
 ) -> Checkpoint:
     if isinstance(model, nn.Module):
-        if revision or device or dtype:
+        if any(option is not None for option in (revision, device, dtype)):
             raise UsageError(
                 "revision, device and dtype are for models by name; a loaded model runs as it is: "
                 "move or convert it yourself, model.to(...)."
@@ -283,8 +282,8 @@ def _checkpoint(
     if tokenizer is not None:
         raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
     source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
-    place = resolve_device(device or "auto")
-    return load_checkpoint(source, place, resolve_dtype(dtype or "float32", place))
+    place = resolve_device("auto" if device is None else device)
+    return load_checkpoint(source, place, resolve_dtype("float32" if dtype is None else dtype, place))
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:

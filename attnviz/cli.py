@@ -7,6 +7,7 @@ inside the command, so that ``attnviz --help`` answers at once.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from attnviz.errors import AttnvizError, TextError, UsageError
 
 if TYPE_CHECKING:
     from attnviz.analysis import Analysis
+    from attnviz.export import OutputFolder
 
 __all__ = ["app", "main"]
 
@@ -111,14 +113,14 @@ def heads(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables, no progress, no messages.")] = False,
 ) -> None:
-    """Verify, measure and draw every attention head on one text (or a pair).
+    """Verify, measure and draw every attention head on one text.
 
     Writes overview.png, heads/L00H00.png …, heads.json and heads.csv, and prints tables.
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
     130 interrupted.
     """
-    with _errors_to_exit_codes():
-        content = _read_text(text)
+    with _errors_to_exit_codes() as outcome:
+        sentence = _read_text(text)
         _check_unicode("--pair", pair)
         from attnviz.sources import find_checkpoint
 
@@ -128,12 +130,13 @@ def heads(
 
         folder = out if out is not None else _default_folder(model)
         with OutputFolder(folder) as output, _progress(quiet) as progress:
+            outcome.folder = output
             progress("loading", 0, 0)
             from attnviz.analysis import analyze, check_figures
 
             check_figures(wanted_figures, wanted_formats)
             analysis = analyze(
-                content,
+                sentence,
                 source,
                 pair=pair,
                 device=device,
@@ -146,7 +149,7 @@ def heads(
                 truncate=truncate,
                 progress=progress,
             )
-            document = analysis.write(
+            content = analysis.write(
                 output,
                 select=select or (),
                 figures=wanted_figures,
@@ -154,10 +157,10 @@ def heads(
                 save_attention=save_attention,
                 progress=progress,
             )
-            written = output.commit(document)
+            document = output.commit(content)
         _print_results(analysis, document, select or [], top, as_json, quiet)
         if not quiet:
-            typer.echo(f"Wrote {len(written)} files to {folder}", err=True)
+            typer.echo(f"Wrote {output.count} files to {_printable(str(folder))}", err=True)
 
 
 def _print_results(
@@ -176,16 +179,25 @@ def _print_results(
         console.print(report(analysis, analysis.select(select), top=top, width=console.width))
 
 
+@dataclass
+class _Outcome:
+    """How far a command came: the folder that it writes to, once there is one."""
+
+    folder: "OutputFolder | None" = None
+
+
 @contextmanager
-def _errors_to_exit_codes() -> Iterator[None]:
+def _errors_to_exit_codes() -> Iterator[_Outcome]:
     """One line on standard error for what the user can mend; 130 for Ctrl-C; bugs keep their traceback."""
+    outcome = _Outcome()
     try:
-        yield
+        yield outcome
     except AttnvizError as error:
         typer.echo(f"attnviz: {_printable(str(error))}", err=True)
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
-        typer.echo("attnviz: interrupted; nothing was written.", err=True)
+        written = outcome.folder is not None and outcome.folder.committed
+        typer.echo(f"attnviz: interrupted; {'all files were written' if written else 'nothing was written'}.", err=True)
         raise typer.Exit(_INTERRUPTED) from error
 
 

@@ -13,18 +13,16 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
 
 from attnviz.colours import FRAME, INK, QUIET, colour_levels, colour_map, colour_table
 from attnviz.figures import DPI, HeatmapPlan, OverviewPlan
-from attnviz.fonts import drawable, font_families
+from attnviz.fonts import drawable, fitted, font_families, text_width
 
 __all__ = [
     "HeatmapFigure",
@@ -53,8 +51,8 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, *, vector: bool = False) -> AxesIm
     """
     cells = _draw_cells(ax, plan, vector)
     _dress(ax, plan)
-    families = font_families((plan.title, plan.evidence))
-    ax.set_title(f"{plan.title}\n{plan.evidence}", loc="left", fontsize=9, color=INK, family=families, parse_math=False)
+    title = f"{drawable(plan.title)}\n{drawable(plan.evidence)}"
+    ax.set_title(title, loc="left", fontsize=9, color=INK, family=font_families([title]), parse_math=False)
     return cells
 
 
@@ -72,7 +70,8 @@ def _name_heads(ax: Axes, plan: OverviewPlan) -> None:
     ax.set_axis_off()
     for head, label, left, top in plan.cells:
         ax.text(left, top - 20, str(head), fontsize=7, weight="bold", color=INK, va="bottom")
-        ax.text(left, top - 5, label, fontsize=6, color=INK, va="bottom", parse_math=False)
+        named = fitted(label, 6, DPI, plan.pitch - 4)
+        ax.text(left, top - 5, named, fontsize=6, color=INK, va="bottom", parse_math=False)
     for layer, top in plan.layers:
         middle = top + plan.size / 2
         ax.text(-12, middle, f"layer {layer}", fontsize=8, color=INK, rotation=90, ha="right", va="center")
@@ -87,6 +86,7 @@ class HeatmapFigure:
         axes: where the cells go.
         title, evidence: the texts that change from head to head.
         left, top: pixel at which the cells begin.
+        room: pixels from the left to the right of the title.
     """
 
     figure: Figure
@@ -95,10 +95,16 @@ class HeatmapFigure:
     evidence: Text
     left: int
     top: int
+    room: int
+
+    def name(self, plan: HeatmapPlan) -> None:
+        """Write the plan's title and evidence, cut to the room there is."""
+        self.title.set_text(fitted(plan.title, 10, DPI, self.room, "bold"))
+        self.evidence.set_text(fitted(plan.evidence, 7.5, DPI, self.room))
 
 
 def heatmap_layout(plan: HeatmapPlan) -> HeatmapFigure:
-    """A figure with everything but the cells, sized so that every cell is a whole number of pixels."""
+    """A figure with everything but the cells and the title, sized so that every cell is a whole number of pixels."""
     slanted = _slanted(plan)
     longest = _longest_label(plan)
     left = longest + 44
@@ -111,10 +117,9 @@ def heatmap_layout(plan: HeatmapPlan) -> HeatmapFigure:
     box = (left - 1, below - 1, plan.size + 2, plan.size + 2)
     axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
     _dress(axes, plan)
-    families = font_families((plan.title, plan.evidence))
-    style: dict[str, Any] = {"family": families, "va": "top", "parse_math": False}
-    title = figure.text(12 / width, 1 - 12 / height, plan.title, size=10, weight="bold", color=INK, **style)
-    evidence = figure.text(12 / width, 1 - 36 / height, plan.evidence, size=7.5, color=INK, **style)
+    style: dict[str, Any] = {"family": font_families(()), "va": "top", "parse_math": False}
+    title = figure.text(12 / width, 1 - 12 / height, "", size=10, weight="bold", color=INK, **style)
+    evidence = figure.text(12 / width, 1 - 36 / height, "", size=7.5, color=INK, **style)
     if plan.pooled > 1:
         note = f"each cell is the largest of {plan.pooled} × {plan.pooled} weights (pooled for drawing only)"
         figure.text(12 / width, 1 - 54 / height, note, size=6.5, color=QUIET, **style)
@@ -122,14 +127,15 @@ def heatmap_layout(plan: HeatmapPlan) -> HeatmapFigure:
     bar = figure.add_axes(
         ((left + plan.size + 22) / width, (below + plan.size - bar_height) / height, 14 / width, bar_height / height)
     )
-    _colour_bar(figure, bar, plan.vmax)
-    return HeatmapFigure(figure, axes, title, evidence, left, above)
+    _colour_bar(figure, bar, plan.vmax, bar_height)
+    return HeatmapFigure(figure, axes, title, evidence, left, above, width - 24)
 
 
 def heatmap_figure(plan: HeatmapPlan, *, vector: bool = False) -> Figure:
     """A new figure with one heatmap, colour bar and title; see :func:`draw_heatmap` for ``vector``."""
     with figure_style():
         layout = heatmap_layout(plan)
+        layout.name(plan)
         _draw_cells(layout.axes, plan, vector)
         return layout.figure
 
@@ -144,7 +150,8 @@ def overview_figure(plan: OverviewPlan, *, image: bool = True) -> Figure:
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         axes = figure.add_axes((left / width, below / height, image_width / width, image_height / height))
         (draw_overview if image else _name_heads)(axes, plan)
-        title, *notes = (drawable(text) for text in (plan.title, *plan.notes))
+        title = fitted(plan.title, 11, DPI, width - left - 16, "bold")
+        notes = [fitted(note, 7.5, DPI, width - left - 16) for note in plan.notes]
         families = font_families((title, *notes))
         style: dict[str, Any] = {"family": families, "va": "top", "parse_math": False, "color": INK}
         figure.text(left / width, 1 - 14 / height, title, size=11, weight="bold", **style)
@@ -159,7 +166,7 @@ def overview_figure(plan: OverviewPlan, *, image: bool = True) -> Figure:
                 bar_height / height,
             )
         )
-        _colour_bar(figure, bar, 1.0)
+        _colour_bar(figure, bar, 1.0, bar_height)
         return figure
 
 
@@ -217,12 +224,12 @@ def _dress(ax: Axes, plan: HeatmapPlan) -> None:
     ax.set_ylabel("query (attends from)", fontsize=8, color=INK)
 
 
-def _colour_bar(figure: Figure, bar: Axes, vmax: float) -> None:
+def _colour_bar(figure: Figure, bar: Axes, vmax: float, height: int) -> None:
     mappable = ScalarMappable(Normalize(0, vmax), colour_map())
     colour_bar = figure.colorbar(mappable, cax=bar, ticks=np.linspace(0, vmax, 5))
     colour_bar.outline.set(linewidth=72 / DPI, edgecolor=FRAME)
     bar.tick_params(labelsize=7, length=2, width=72 / DPI, color=FRAME, labelcolor=INK)
-    bar.set_ylabel("attention weight", fontsize=7.5, color=INK)
+    bar.set_ylabel("attention weight" if height >= 150 else "weight", fontsize=7.5, color=INK)
 
 
 def _slanted(plan: HeatmapPlan) -> bool:
@@ -231,11 +238,8 @@ def _slanted(plan: HeatmapPlan) -> bool:
 
 def _longest_label(plan: HeatmapPlan) -> int:
     """Pixels that the widest label takes, measured as matplotlib will draw it."""
-    renderer = RendererAgg(1, 1, DPI)
-    labels = [drawable(plan.labels[tick]) for tick in plan.ticks]
-    properties = FontProperties(family=font_families(labels), size=plan.font_size)
-    widths: list[float] = [renderer.get_text_width_height_descent(label, properties, False)[0] for label in set(labels)]
-    return math.ceil(max(widths))
+    labels = {drawable(plan.labels[tick]) for tick in plan.ticks}
+    return math.ceil(max(text_width(label, plan.font_size, DPI) for label in labels))
 
 
 def _ordinal(number: int) -> str:

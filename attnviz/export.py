@@ -121,6 +121,12 @@ class OutputFolder:
         self._staging: Path | None = None
         self._created: list[Path] = []
         self._staged: list[str] = []
+        self.committed = False
+
+    @property
+    def count(self) -> int:
+        """How many files this run has written."""
+        return len(self._staged)
 
     def __enter__(self) -> "OutputFolder":
         """Make the folder and check that it can be written to.
@@ -153,14 +159,14 @@ class OutputFolder:
             target.write_bytes(content.encode() if isinstance(content, str) else content)
         self._staged.append(name)
 
-    def commit(self, content: dict[str, Any]) -> list[Path]:
+    def commit(self, content: dict[str, Any]) -> dict[str, Any]:
         """Write heads.csv and heads.json, then move every file to its place.
 
         Args:
-            content: from :func:`document`; a list of the folder's files is added to what is written.
+            content: from :func:`document`.
 
         Returns:
-            the paths of the files that this run wrote.
+            what heads.json holds: the content, and a list of attnviz's files in the folder.
 
         Raises:
             OutputError: a file that attnviz did not write has the name of one of these.
@@ -168,17 +174,21 @@ class OutputFolder:
         self.write("heads.csv", csv_text(content))
         earlier = self._earlier()
         kept = earlier if self._same_analysis(content) else set()
-        self.write(_MANIFEST, json_text({**content, "files": sorted({*self._staged, *kept, _MANIFEST})}))
+        complete = {**content, "files": sorted({*self._staged, *kept, _MANIFEST})}
+        self.write(_MANIFEST, json_text(complete))
         assert self._staging is not None
         self._refuse_foreign(self._staged)
-        with _uninterrupted(), self._as_output_error("write to", self.path):
-            for name in sorted(self._staged, key=lambda name: name != _MANIFEST):
+        with self._as_output_error("write to", self.path):
+            for name in self._staged:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        with _uninterrupted(), self._as_output_error("write to", self.path, unchanged=False):
+            for name in sorted(self._staged, key=lambda name: name != _MANIFEST):
                 (self._staging / name).replace(self.path / name)
             for name in earlier - kept - set(self._staged):
                 (self.path / name).unlink(missing_ok=True)
+            self.committed = True
         self._created.clear()
-        return [self.path / name for name in self._staged]
+        return complete
 
     def __exit__(self, *_: object) -> None:
         """Remove the hidden folder, and folders made for nothing."""
@@ -207,6 +217,8 @@ class OutputFolder:
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         earlier = self._earlier()
         foreign = sorted(name for name in {*names, _MANIFEST} - earlier if (self.path / name).exists())
+        if (self.path / "heads").exists() and not (self.path / "heads").is_dir():
+            foreign.append("heads")
         if foreign:
             raise OutputError(
                 f"{self.path} holds {', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}, which attnviz did not "
@@ -221,12 +233,13 @@ class OutputFolder:
                 return
 
     @contextmanager
-    def _as_output_error(self, action: str, path: Path) -> Iterator[None]:
+    def _as_output_error(self, action: str, path: Path, *, unchanged: bool = True) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise OutputError(
-                f"cannot {action} {path}: {error.strerror or error}; nothing was changed. "
+                f"cannot {action} {path}: {error.strerror or error}; "
+                f"{'nothing was changed' if unchanged else 'its files may be of two runs: run again'}. "
                 "Choose another folder with -o, or make room."
             ) from error
 

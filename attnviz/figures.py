@@ -103,6 +103,11 @@ class OverviewPlan:
     notes: tuple[str, ...]
 
     @property
+    def pitch(self) -> int:
+        """Pixels from one column of the grid to the next."""
+        return _pitch(self.size)
+
+    @property
     def origin(self) -> tuple[int, int]:
         """Left and top of the image in its figure, in pixels: room for layer names, title and notes."""
         return 56, 52 + 20 * len(self.notes)
@@ -169,7 +174,7 @@ def plan_overview(
     size = m * max(1, 120 // m)
     rows = sorted({head.layer for head, _, _ in small})
     columns = sorted({head.head for head, _, _ in small})
-    width, height = max(size, 104) + 14, size + 44
+    width, height = _pitch(size), size + 44
     image = np.full((len(rows) * height, len(columns) * width, 3), 255, dtype=np.uint8)
     cells, table = [], colour_table()
     for head, label, values in small:
@@ -246,10 +251,17 @@ def _evidence(head: HeadFindings) -> str:
         arrow = "dep → head" if pattern.direction == "dependent_to_head" else "head → dep"
         baseline = f"offset {pattern.offset:+d}: {pattern.baseline:.2f}"
         return f"{pattern.name} ({arrow}) {pattern.score:.2f} · {baseline} · n = {pattern.n}"
+    if pattern.margin <= 0:
+        return "no positional pattern above uniform attention"
     name = pattern.name if head.deciding else f"nearest: {pattern.name}"
     uniform = pattern.baseline or 0.0
     shown = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
     return f"{name} {pattern.score:.2f} · uniform attention {shown} · n = {pattern.n}"
+
+
+def _pitch(size: int) -> int:
+    """A column of the overview holds a pattern or a label, whichever is wider, and a gap."""
+    return max(size, 104) + 14
 
 
 def _short(label: str) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from functools import cache
 
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
-__all__ = ["DEFAULT_FAMILY", "drawable", "font_families"]
+__all__ = ["DEFAULT_FAMILY", "drawable", "fitted", "font_families", "text_width"]
 
 DEFAULT_FAMILY = "DejaVu Sans"
 """Comes with matplotlib, so figures look the same on every machine."""
@@ -32,6 +33,26 @@ def drawable(text: str) -> str:
         character if character in have or _family_with(character) is not None else f"U+{ord(character):04X}"
         for character in text
     )
+
+
+def text_width(text: str, size: float, dpi: float, weight: str = "normal") -> float:
+    """Pixels that a text takes, measured as matplotlib will draw it."""
+    properties = FontProperties(family=font_families([text]), size=size, weight=weight)
+    width: float = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, properties, False)[0]
+    return width
+
+
+def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
+    """The text as it can be drawn, cut with an ellipsis where it is wider than so many pixels."""
+    shown = drawable(text)
+    if len(shown) * size * dpi / 72 <= pixels or text_width(shown, size, dpi, weight) <= pixels:
+        return shown
+    low, high = 0, len(shown)  # the first ``low`` characters fit, the first ``high`` do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = text_width(shown[:middle] + "…", size, dpi, weight) <= pixels
+        low, high = (middle, high) if fits else (low, middle)
+    return shown[:low] + "…"
 
 
 @cache

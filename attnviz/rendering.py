@@ -78,8 +78,6 @@ def heatmap_pixels(plans: Iterable[HeatmapPlan]) -> Iterator[Pixels]:
         if layout is None:
             with figure_style():
                 layout = heatmap_layout(plan)
-                for text in (layout.title, layout.evidence):
-                    text.set_visible(False)
                 background = _drawn(layout.figure)
             indexed = _indexed(background)
         with figure_style():
@@ -104,9 +102,8 @@ def _title_strip(layout: HeatmapFigure, background: Pixels, plan: HeatmapPlan) -
     assert isinstance(canvas, FigureCanvasAgg)
     strip = np.asarray(canvas.buffer_rgba())[: layout.top - 1, :, :3]
     strip[:] = background[: layout.top - 1]
-    for text, content in ((layout.title, plan.title), (layout.evidence, plan.evidence)):
-        text.set_visible(True)
-        text.set_text(content)
+    layout.name(plan)
+    for text in (layout.title, layout.evidence):
         text.draw(canvas.get_renderer())
     return strip
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.findings import Findings, HeadFindings
+from attnviz.heads import HeadId
 from attnviz.patterns import ENOUGH, PATTERN_NAMES, Pattern
 from attnviz.tokens import visible
 
@@ -75,16 +76,17 @@ def head_table(findings: Findings, heads: Sequence[HeadFindings], *, top: int, w
         numbers = [_number(head.statistics[name]) for name in ("entropy", "distance")]
         numbers += [_number(head.statistics[name]) for _, name in (*_SHARES, *_FAR)]
         evidence = _evidence(head.deciding) if wide else []
-        table.add_row(str(head.id), head.label, *evidence, *numbers)
+        _add_row(table, [str(head.id), head.label, *evidence, *numbers])
     table.add_section()
     baseline = ["uniform", "", *([""] * 3 if wide else []), _number(findings.frame.entropy_uniform), "", ""]
     baseline += [
         _number(findings.frame.sink_baseline),
         *(_number(findings.frame.baselines[name]) for name in PATTERN_NAMES),
     ]
-    table.add_row(*baseline, style="dim")
+    _add_row(table, baseline, style="dim")
     if left_out:
-        table.caption = f"{left_out} more heads are left out: --top 0 lists all; heads.csv has them."
+        more = "1 more head is" if left_out == 1 else f"{left_out} more heads are"
+        table.caption = f"{more} left out: --top 0 lists all; heads.csv has them."
     return table
 
 
@@ -111,10 +113,11 @@ def pattern_table(heads: Sequence[HeadFindings], *, width: int) -> Table:
         if kind == "syntactic" and previous_kind != kind:
             table.add_section()
         previous_kind = kind
-        table.add_row(*_pattern_row(entries, strongest))
+        _add_row(table, _pattern_row(entries, strongest))
     more = len([kind for kind, _ in by_name if kind == "syntactic"]) - _RELATIONS
     if more > 0:
-        table.caption = f"{more} rarer relations are left out; heads.json has them."
+        rarer = "1 rarer relation is" if more == 1 else f"{more} rarer relations are"
+        table.caption = f"{rarer} left out; heads.json has them."
     return table
 
 
@@ -154,15 +157,20 @@ def _notes(findings: Findings) -> Text:
     return Text("\n".join(lines), style="dim")
 
 
-def _clearest(head: HeadFindings) -> tuple[bool, float, HeadFindings]:
+def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
     deciding = head.deciding
-    return deciding is None, -(head.strongest.margin if head.strongest else float("-inf")), head
+    return deciding is None, -(head.strongest.margin if head.strongest else float("-inf")), head.id
 
 
 def _evidence(pattern: Pattern | None) -> list[str]:
     if pattern is None:
         return ["–", "–", "–"]
     return [_number(pattern.score), _number(pattern.baseline), str(pattern.n)]
+
+
+def _add_row(table: Table, cells: list[str], style: str | None = None) -> None:
+    """Cells as they are: a string would be read as rich's markup, and labels may hold brackets."""
+    table.add_row(*(Text(cell) for cell in cells), style=style)
 
 
 def _number(value: float | None) -> str:

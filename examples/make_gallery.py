@@ -26,7 +26,8 @@ PAGE = (
     "at it, and then hurried on, Alice started to her feet, for it flashed across her mind that she had never before "
     "seen a rabbit with either a waistcoat-pocket, or a watch to take out of it, and burning with curiosity, she ran "
     "across the field after it, and fortunately was just in time to see it pop down a large rabbit-hole under the "
-    "hedge. In another moment down went Alice after it, never once considering how in the world she was to get out again."
+    "hedge. In another moment down went Alice after it, never once considering how in the world "
+    "she was to get out again."
 )
 
 # name in the gallery: text, options of analyze(), selection, figures

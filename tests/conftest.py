@@ -10,7 +10,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no tes
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ.pop("COLUMNS", None)
 
-import torch  # noqa: E402
+import torch
 
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 

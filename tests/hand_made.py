@@ -1,0 +1,124 @@
+"""An analysis whose every number can be worked out by hand: two layers of two heads on six tokens."""
+
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.analysis import Analysis
+from attnviz.architectures import ARCHITECTURES
+from attnviz.checkpoint import Checkpoint
+from attnviz.findings import HeadFindings, Options
+from attnviz.heads import HeadId
+from attnviz.masks import positional_masks
+from attnviz.patterns import judge, label_of
+from attnviz.statistics import Frame, measure
+from attnviz.syntax import Parse, relation_accuracy
+from attnviz.tokens import Tokens, merge_units
+from attnviz.verify import LayerCheck, Tolerance, Verification, VerifiedLayer
+
+LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")
+
+
+def previous_pattern(n: int) -> Tensor:
+    """Every position attends to the one before it, the first to itself."""
+    return torch.eye(n)[[0, *range(n - 1)]]
+
+
+def uniform_pattern(n: int, causal: bool = False) -> Tensor:
+    """Every position attends to all that it may, alike."""
+    allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
+    return allowed / allowed.sum(1, keepdim=True)
+
+
+def first_pattern(n: int) -> Tensor:
+    """Every position attends to the first."""
+    return torch.eye(n)[[0] * n]
+
+
+def mixed_pattern(n: int) -> Tensor:
+    """Half of the attention on the position itself, a quarter on the first, a quarter on the one before."""
+    return torch.eye(n) / 2 + first_pattern(n) / 4 + previous_pattern(n) / 4
+
+
+def by_design(n: int, causal: bool = False) -> Tensor:
+    """[2 layers, 2 heads, n, n]: L0H0 previous, L0H1 uniform, L1H0 first, L1H1 mixed."""
+    heads = [previous_pattern(n), uniform_pattern(n, causal), first_pattern(n), mixed_pattern(n)]
+    return torch.stack(heads).reshape(2, 2, n, n)
+
+
+def tokens_of(labels: Sequence[str], special: Iterable[int], causal: bool = False, truncated: int = 0) -> Tokens:
+    """Tokens with the given labels; those not special are one word each."""
+    n, marked = len(labels), set(special)
+    words = iter(range(n))
+    return Tokens(
+        ids=tuple(range(100, 100 + n)),
+        labels=tuple(labels),
+        special=tuple(i in marked for i in range(n)),
+        sink=tuple(i in marked or (causal and i == 0) for i in range(n)),
+        words=tuple(None if i in marked else next(words) for i in range(n)),
+        segments=tuple(None if i in marked else 0 for i in range(n)),
+        offsets=tuple((0, 0) for _ in labels),
+        type_ids=None if causal else (0,) * n,
+        word_labels=tuple(label for i, label in enumerate(labels) if i not in marked),
+        truncated=truncated,
+    )
+
+
+def hand_made(
+    *,
+    labels: Sequence[str] = LABELS,
+    special: Iterable[int] = (0, 5),
+    patterns: Tensor | None = None,
+    causal: bool = False,
+    name: str = "by-hand",
+    text: str = "the cat ran away",
+    pair: str | None = None,
+    parse: Parse | None = None,
+    note: str = "--no-syntax was given.",
+    words: bool = False,
+    truncated: int = 0,
+) -> Analysis:
+    """An analysis of given patterns [n_layers, n_heads, n, n]; no model is run."""
+    tokens = tokens_of(labels, special, causal, truncated)
+    given = by_design(len(labels), causal) if patterns is None else patterns
+    n_layers, n_heads = given.shape[:2]
+    frame = Frame(merge_units(tokens, words), causal, positional_masks(len(tokens), causal, 1, 4))
+    tolerance = Tolerance(1e-4, 1e-4, "a test")
+    layers = [
+        VerifiedLayer(LayerCheck(i, n_heads, 2e-7 * (i + 1), 1e-7, 1.5), tolerance, given[i][None])
+        for i in range(n_layers)
+    ]
+    heads = []
+    for layer in layers:
+        statistics = measure(layer, frame)
+        relations = relation_accuracy(layer, parse) if parse else []
+        for head in range(n_heads):
+            of_head = {key: values[head] for key, values in statistics.items()}
+            found = judge(of_head, frame, relations, head)
+            heads.append(HeadFindings(HeadId(layer.check.layer, head), of_head, tuple(found), label_of(found)))
+    attention: Any = SimpleNamespace(
+        verification=Verification(tolerance, tuple(layer.check for layer in layers)), layer=layers.__getitem__
+    )
+    return Analysis(
+        text=text,
+        pair=pair,
+        checkpoint=_checkpoint(name, causal, n_layers, n_heads),
+        tokens=tokens,
+        frame=frame,
+        attention=attention,
+        heads=tuple(heads),
+        parse=parse,
+        syntax_note="" if parse else note,
+        options=Options(words=words),
+    )
+
+
+def _checkpoint(name: str, causal: bool, n_layers: int, n_heads: int) -> Checkpoint:
+    model = nn.Linear(1, 1)
+    model.config = SimpleNamespace(  # type: ignore[assignment]
+        num_hidden_layers=n_layers, num_attention_heads=n_heads, hidden_size=8 * n_heads
+    )
+    return Checkpoint(name, None, ARCHITECTURES["gpt2" if causal else "bert"], model, None)

@@ -1,0 +1,714 @@
+"""The command line: options, exit codes, messages, and which stream gets what."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from attnviz import __version__
+from attnviz.cli import app
+from attnviz.errors import VerificationError
+from tests.conftest import SENTENCE, needs_minilm, needs_parser
+
+runner = CliRunner()
+
+CONTRACT_OPTIONS = [
+    "--model", "-m", "--revision", "--device", "-d", "--dtype", "--out", "-o", "--json", "--quiet", "-q", "--pair",
+    "--select", "--words", "--local-window", "--long-range-from", "--figures", "--format", "--save-attention",
+    "--no-syntax", "--truncate", "--help",
+]  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def heads(here, bert_folder):
+    """A function that runs ``attnviz heads`` on the tiny BERT, without a parser, into ``out``."""
+
+    def run(*arguments, model=bert_folder, text=SENTENCE, out="out", **options):
+        return runner.invoke(
+            app, ["heads", text, "-m", str(model), "-o", str(out), "--no-syntax", *arguments], **options
+        )
+
+    return run
+
+
+def command(*arguments, **options):
+    """``python -m attnviz`` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "attnviz", *arguments],
+        capture_output=True,
+        check=False,
+        timeout=120,
+        **options,
+    )
+
+
+def names_in(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
+
+
+def plain(result):
+    """What was printed, on one line, so that wrapping does not matter."""
+    return " ".join((result.stdout + result.stderr).split())
+
+
+def assert_refused(result, code, *parts):
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    for part in parts:
+        assert part in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert not Path("out").exists()
+
+
+# --- help and version
+
+
+def test_the_version_is_printed():
+    result = runner.invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"attnviz {__version__}\n")
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_names_the_commands(flag):
+    result = runner.invoke(app, [flag])
+    assert result.exit_code == 0
+    assert "Usage: attnviz [OPTIONS] COMMAND [ARGS]..." in result.stdout
+    assert re.search(r"^  heads +\S", result.stdout, re.MULTILINE)
+
+
+def test_no_arguments_show_the_help():
+    result = runner.invoke(app, [])
+    assert "Usage: attnviz [OPTIONS] COMMAND [ARGS]..." in result.output
+    assert result.exit_code in (0, 2)
+
+
+def test_help_of_heads_names_every_option_of_the_contract_with_its_defaults():
+    result = runner.invoke(app, ["heads", "--help"], terminal_width=200, max_content_width=200)
+    assert result.exit_code == 0
+    for option in CONTRACT_OPTIONS:
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", result.stdout), option
+    text = " ".join(result.stdout.split())
+    for default in ("minilm", "1; x>=0", "4; x>=1", "overview,heads", "auto", "float32", "12; x>=0"):
+        assert f"[default: {default}]" in text
+    assert "default attnviz-out/MODEL" in text
+    for code in ("0 done", "1 an error", "2 wrong usage", "3 the heads do not reproduce", "130 interrupted"):
+        assert code in text
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from attnviz.cli import app\n"
+        "assert CliRunner().invoke(app, ['heads', '--help']).exit_code == 0\n"
+        "heavy = ('torch', 'transformers', 'matplotlib', 'numpy', 'spacy', 'safetensors', 'huggingface_hub')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_python_m_attnviz_is_the_command_and_names_itself_so():
+    done = command("--help", text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: ")
+
+
+# --- what a run writes and prints
+
+
+def test_a_run_writes_the_files_of_the_contract_and_prints_tables(heads):
+    result = heads()
+    assert result.exit_code == 0, result.output
+    expected = ["heads.csv", "heads.json", *(f"heads/L0{i}H0{j}.png" for i in range(3) for j in range(4))]
+    assert names_in("out") == sorted([*expected, "overview.png"])
+    assert result.stdout.startswith("Verified 12 heads in 3 layers of ")
+    assert "Heads (12, clearest pattern first)" in result.stdout
+    assert "Patterns (the 3 strongest heads of each, with their scores)" in result.stdout
+    assert result.stderr == "Wrote 15 files to out\n"
+    for path in Path("out").rglob("*.png"):
+        Image.open(path).verify()
+
+
+def test_json_is_the_document_of_heads_json_and_nothing_else_on_standard_output(heads):
+    result = heads("--json", "--figures", "none")
+    assert result.exit_code == 0
+    printed, written = json.loads(result.stdout), json.loads(Path("out/heads.json").read_text())
+    assert printed["model"]["n_heads"] == 4
+    assert len(printed["heads"]) == 12
+    assert {key: written[key] for key in printed} == printed
+    assert result.stderr == "Wrote 2 files to out\n"
+
+
+def test_json_on_standard_output_is_byte_for_byte_heads_json(heads):
+    result = heads("--json", "--figures", "none", "--quiet")
+    assert result.stdout == Path("out/heads.json").read_text()
+
+
+def test_quiet_prints_nothing(heads):
+    result = heads("--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert "overview.png" in names_in("out")
+
+
+def test_quiet_still_prints_errors(heads):
+    assert_refused(heads("--quiet", text=" "), 1, "TEXT is empty or blank")
+
+
+@pytest.mark.parametrize(
+    ("selections", "expected"),
+    [
+        (["L2H3"], ["L2H3"]),
+        (["2.3"], ["L2H3"]),
+        (["L1"], ["L1H0", "L1H1", "L1H2", "L1H3"]),
+        (["L*H2"], ["L0H2", "L1H2", "L2H2"]),
+        (["L0-1"], [f"L{i}H{j}" for i in range(2) for j in range(4)]),
+        (["L2H3", "L0H0"], ["L0H0", "L2H3"]),
+        (["L2H3,0.0"], ["L0H0", "L2H3"]),
+    ],
+)
+def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expected):
+    result = heads(*(word for selection in selections for word in ("--select", selection)), "--json")
+    found = json.loads(result.stdout)
+    assert [head["id"] for head in found["heads"]] == expected
+    drawn = [f"heads/L0{name[1]}H0{name[3]}.png" for name in expected]
+    assert found["figures"] == ["overview.png", *drawn]
+    assert len(Path("out/heads.csv").read_text().splitlines()) == 1 + len(expected)
+    assert names_in("out/heads") == [Path(name).name for name in drawn]
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ("none", []),
+        ("overview", ["overview.png"]),
+        ("heads", ["heads/L00H01.png"]),
+        ("all", ["overview.png", "heads/L00H01.png"]),
+        ("heads, overview", ["overview.png", "heads/L00H01.png"]),
+    ],
+)
+def test_figures_are_chosen_by_name(heads, figures, expected):
+    result = heads("--figures", figures, "--select", "L0H1", "--json")
+    assert json.loads(result.stdout)["figures"] == expected
+    assert names_in("out") == sorted([*expected, "heads.csv", "heads.json"])
+
+
+def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
+    heads("--format", "svg", "--format", "pdf", "--select", "L0H1")
+    assert names_in("out") == sorted(
+        [
+            *(f"heads/L00H01.{kind}" for kind in ("pdf", "svg")),
+            "overview.pdf",
+            "overview.svg",
+            "heads.csv",
+            "heads.json",
+        ]
+    )
+    heads("--format", "png", "--select", "L0H1")
+    assert {"overview.svg", "overview.png", "heads/L00H01.png"} <= set(names_in("out"))
+    heads("--select", "L0H1", text="the dog ran")
+    assert names_in("out") == ["heads.csv", "heads.json", "heads/L00H01.png", "overview.png"]
+
+
+def test_attention_is_saved_where_it_is_asked_for(heads):
+    heads("--save-attention", "--figures", "none")
+    tensors = load_file("out/attention.safetensors")
+    assert sorted(tensors) == ["layer.0", "layer.1", "layer.2"]
+    assert tensors["layer.1"].shape == (4, 9, 9)
+    torch.testing.assert_close(tensors["layer.1"].sum(-1), torch.ones(4, 9))
+
+
+def test_a_pair_has_two_segments(heads):
+    result = heads("--pair", "the dog ran", "--json", "--figures", "none")
+    found = json.loads(result.stdout)
+    assert found["pair"] == "the dog ran"
+    assert [token["text"] for token in found["tokens"]].count("[SEP]") == 2
+
+
+def test_words_are_merged(heads):
+    result = heads("--words", "--json", "--figures", "heads", "--select", "L0H0", text="unbelievableness ran")
+    found = json.loads(result.stdout)
+    assert found["words"] == ["[CLS]", "unbelievableness", "ran", "[SEP]"]
+    assert found["options"]["words"] is True
+    assert [token["word"] for token in found["tokens"]] == [None, 0, 0, 0, 0, 1, None]
+
+
+def test_the_pattern_distances_can_be_set(heads):
+    narrow = json.loads(heads("--json", "--figures", "none", "--local-window", "0", "--long-range-from", "1").stdout)
+    head = narrow["heads"][0]
+    assert head["local"] == head["current"]
+    assert head["baseline"]["local"] == pytest.approx(head["baseline"]["current"])
+    assert head["local"] + head["long_range"] == pytest.approx(1.0, abs=1e-5)
+    assert narrow["options"]["local_window"] == 0
+    assert narrow["options"]["long_range_from"] == 1
+
+
+def test_top_limits_the_table_and_0_lists_all(heads):
+    assert "Heads (2 of 12, clearest pattern first)" in heads("--top", "2", "--figures", "none").stdout
+    assert "Heads (12, clearest pattern first)" in heads("--top", "0", "--figures", "none").stdout
+
+
+def test_float64_and_cpu_can_be_asked_for(heads):
+    result = heads("--dtype", "float64", "--device", "cpu", "--json", "--figures", "none")
+    found = json.loads(result.stdout)
+    assert (found["model"]["dtype"], found["model"]["device"]) == ("float64", "cpu")
+    assert found["verification"]["pattern_tolerance"] == 1e-12
+    assert max(layer["pattern_error"] for layer in found["verification"]["layers"]) < 1e-12
+
+
+def test_a_causal_model_works_too(heads, gpt2_folder):
+    result = heads("--json", "--figures", "none", model=gpt2_folder, text="the cat ran")
+    found = json.loads(result.stdout)
+    assert found["model"]["architecture"] == "gpt2"
+    assert all(head["next"] is None for head in found["heads"])
+
+
+def test_the_default_folder_is_named_after_the_model(here, bert_folder):
+    arguments = ["heads", "the cat ran", "-m", str(bert_folder), "--no-syntax", "--figures", "none"]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert names_in("attnviz-out/tiny-bert") == ["heads.csv", "heads.json"]
+    assert result.stderr == f"Wrote 2 files to {Path('attnviz-out/tiny-bert')}\n"
+
+
+def test_a_relative_model_folder_is_found(here, bert_folder):
+    (here / "link").symlink_to(bert_folder)
+    arguments = ["heads", "the cat ran", "-m", "./link", "-o", "out", "--no-syntax", "--figures", "none", "-q"]
+    assert runner.invoke(app, arguments).exit_code == 0
+
+
+def test_a_text_of_one_token_gives_tables_although_nothing_can_be_measured(heads, gpt2_folder):
+    for model in (gpt2_folder, None):
+        result = heads("--figures", "none", text="cat", **({"model": model} if model else {}))
+        assert result.exit_code == 0, result.exception
+        assert "Heads (12, clearest pattern first)" in result.stdout
+
+
+# --- texts from standard input, and hostile ones
+
+
+def test_a_dash_reads_standard_input_and_drops_the_last_line_end(heads):
+    result = heads("--json", "--figures", "none", text="-", input="the cat ran\n")
+    assert json.loads(result.stdout)["text"] == "the cat ran"
+
+
+@pytest.mark.parametrize("data", [b"", b" \n\t\n"])
+def test_blank_standard_input_is_refused(heads, data):
+    assert_refused(heads(text="-", input=data), 1, "standard input is empty or blank; expected a sentence.")
+
+
+def test_standard_input_that_is_not_utf8_is_refused_with_the_place(heads):
+    result = heads(text="-", input="caf\u00e9 noir".encode("latin-1"))
+    assert_refused(
+        result, 1, "standard input is not valid UTF-8: found byte 0xe9 at byte 3", "iconv -f latin1 -t utf-8"
+    )
+
+
+def test_an_argument_that_is_not_utf8_is_refused(here, bert_folder):
+    for arguments in ([b"caf\xe9"], [b"cafe", b"--pair", b"caf\xe9"]):
+        done = command(
+            "heads", *arguments, "-m", str(bert_folder), "-o", "out", env={**os.environ, "LC_ALL": "C.UTF-8"}
+        )
+        assert done.returncode == 1
+        assert done.stdout == b""
+        assert b"is not valid UTF-8: found byte 0xe9 at character 3" in done.stderr
+        assert b"Traceback" not in done.stderr
+        assert not Path("out").exists()
+
+
+HOSTILE = [
+    "[/b] [bold]the[/bold] cat",
+    "$\\frac$ the $",
+    "the\x00cat\x07",
+    "\x1b[31mthe cat\x1b[0m \x1b]0;title\x07",
+    "the 😀 🦄 cat",
+    "猫 the 走",
+    "مرحبا the cat",
+    "the\u202ecat\u2066 \u200b",
+    "the\r\ncat\tran",
+    "%s %d {} {0}",
+    "<b>&amp;</b>",
+    "cafe\u0301 ﬁ",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_run_through_and_steer_no_terminal(heads, gpt2_folder, text):
+    result = heads("--figures", "all", "--select", "L0H0", model=gpt2_folder, text=text, color=True)
+    assert result.exit_code == 0, result.exception
+    assert json.loads(Path("out/heads.json").read_text())["text"] == text
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", result.stdout + result.stderr)
+
+
+def test_hostile_texts_come_back_from_json_as_they_were(heads, gpt2_folder):
+    text = "\x1b[31mcat 猫🦄[/b]$\\frac$\x00\n"
+    as_json = heads("--json", "--figures", "none", model=gpt2_folder, text=text)
+    assert json.loads(as_json.stdout)["text"] == text
+    assert as_json.stdout.isascii()
+
+
+def test_texts_that_no_font_can_draw_are_drawn_without_a_word_on_standard_error(here, bert_folder):
+    arguments = ("heads", "猫 the 🦄 मछली", "-m", str(bert_folder), "-o", "out", "--no-syntax", "--select", "L0H0")
+    done = command(*arguments, text=True, encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    assert (done.returncode, done.stderr) == (0, "Wrote 4 files to out\n")
+
+
+ESCAPE = "\x1b[31mred"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--model", ESCAPE],
+        ["--model", f"./{ESCAPE}"],
+        ["--revision", ESCAPE],
+        ["--select", ESCAPE],
+        ["--figures", ESCAPE],
+        ["--format", ESCAPE],
+        ["--device", ESCAPE],
+        ["--dtype", ESCAPE],
+        ["--local-window", ESCAPE],
+        ["--parser", ESCAPE],
+        [f"--{ESCAPE}"],
+        ["one", ESCAPE],
+    ],
+)
+def test_no_argument_can_smuggle_an_escape_into_an_error(here, bert_folder, arguments):
+    model = [] if "--model" in arguments else ["--model", str(bert_folder)]
+    result = runner.invoke(app, ["heads", "the cat", *model, "-o", "out", *arguments], color=True)
+    assert result.exit_code in (1, 2)
+    assert "\x1b" not in result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_no_folder_name_can_smuggle_an_escape_into_the_last_line(heads):
+    result = heads("--figures", "none", out=ESCAPE, color=True)
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout + result.stderr
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t ", "\u3000"])
+def test_an_empty_or_blank_text_is_refused(heads, text):
+    assert_refused(heads(text=text), 1, "TEXT is empty or blank; expected a sentence, or - to read standard input.")
+
+
+@pytest.mark.parametrize("pair", ["", "  "])
+def test_an_empty_or_blank_pair_is_refused(heads, pair):
+    assert_refused(heads("--pair", pair), 1, "the pair is", "expected at least one word")
+
+
+def test_a_text_without_tokens_is_refused(heads):
+    assert_refused(heads(text="\u200b"), 1, "no tokens are left of the text after tokenization")
+
+
+def test_a_text_that_is_too_long_is_refused_with_both_numbers_and_cut_when_asked(heads):
+    long = " ".join(["cat"] * 50)
+    assert_refused(heads(text=long), 1, "the text has 52 tokens, but the model has 40 positions", "--truncate")
+    result = heads("--truncate", "--figures", "none", text=long)
+    assert result.exit_code == 0
+    assert "The text was cut: its last 12 tokens were left out (--truncate)." in plain(result)
+    assert len(json.loads(Path("out/heads.json").read_text())["tokens"]) == 40
+
+
+def test_a_pair_for_a_model_without_segments_is_refused(heads, gpt2_folder):
+    assert_refused(heads("--pair", "b", model=gpt2_folder), 1, "this architecture has no sentence segments")
+
+
+@pytest.mark.parametrize("model", ["no-such-model", "no-such-organisation/no-such-model"])
+def test_an_unknown_model_is_refused_offline_with_the_next_command(heads, model):
+    result = heads(model=model)
+    assert_refused(
+        result,
+        1,
+        f"attnviz: cannot load the model '{model}'",
+        "not a built-in name (minilm",
+        "HF_HUB_OFFLINE is set",
+        "Type: attnviz heads TEXT --model minilm",
+    )
+
+
+@pytest.mark.parametrize("model", ["./nothing", "/no/such/folder", "../x"])
+def test_a_missing_folder_is_refused(heads, model):
+    assert_refused(heads(model=model), 1, "expected a folder with a checkpoint at", "found nothing")
+
+
+def test_a_folder_without_a_config_is_refused(heads, here):
+    (here / "empty").mkdir()
+    assert_refused(heads(model="./empty"), 1, "empty has no config.json: expected a checkpoint")
+
+
+def test_another_architecture_is_refused_by_name(heads, here):
+    (here / "other").mkdir()
+    (here / "other" / "config.json").write_text('{"model_type": "t5"}')
+    (here / "other" / "model.safetensors").write_bytes(b"")
+    assert_refused(heads(model="./other"), 1, "'t5'", "expected one of: bert, gpt2")
+
+
+@pytest.mark.parametrize("model", ["minilm", "folder"])
+def test_a_revision_of_what_has_none_is_wrong_usage(heads, bert_folder, model):
+    result = heads("--revision", "main", model=bert_folder if model == "folder" else model)
+    assert_refused(result, 2, "only a hub id has revisions")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cpu:1", "", "CUDA"])
+def test_an_unknown_device_is_wrong_usage(heads, device):
+    assert_refused(heads("--device", device), 2, "unknown device", "expected one of auto, cpu, cuda, cuda:N, mps.")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:3"])
+def test_cuda_without_a_gpu_is_refused(heads, device):
+    assert_refused(heads("-d", device), 1, f"the device '{device}' was asked for", "finds no CUDA GPU here")
+
+
+def test_an_unknown_dtype_is_wrong_usage(heads):
+    assert_refused(
+        heads("--dtype", "int8"), 2, "unknown dtype 'int8': expected one of float32, float64, bfloat16, float16."
+    )
+
+
+@pytest.mark.parametrize(
+    ("selection", "message"),
+    [
+        ("L3H0", "names layer 3, but the model has layers 0 to 2"),
+        ("L0H4", "names head 4, but the model has heads 0 to 3"),
+        ("L2-5", "names layer 2-5, but the model has layers 0 to 2"),
+        ("L2-1", "names layer 2-1, but the model has layers 0 to 2"),
+        ("9.9", "names layer 9, but the model has layers 0 to 2"),
+        ("nonsense", "cannot read the selection 'nonsense': expected one of L2H8, 2.8, L2"),
+        ("", "cannot read the selection ''"),
+        ("L0H0,", "cannot read the selection ''"),
+    ],
+)
+def test_an_unknown_head_or_layer_is_wrong_usage_with_the_valid_range(heads, selection, message):
+    assert_refused(heads("--select", selection), 2, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "gif"], "unknown format 'gif': expected any of png, svg, pdf."),
+        (["--format", "PNG"], "unknown format 'PNG'"),
+        (["--figures", "pictures"], "unknown figure 'pictures': expected any of overview, heads"),
+        (["--figures", ""], "expected names with commas between"),
+        (["--figures", "overview,"], "expected names with commas between"),
+        (["--local-window", "-1"], "Invalid value for '--local-window'"),
+        (["--long-range-from", "0"], "Invalid value for '--long-range-from'"),
+        (["--top", "-1"], "Invalid value for '--top'"),
+        (["--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_what_was_expected(heads, arguments, message):
+    assert_refused(heads(*arguments), 2, message)
+
+
+def test_an_unknown_parser_is_refused(here, bert_folder):
+    result = runner.invoke(app, ["heads", "the cat", "-m", str(bert_folder), "-o", "out", "--parser", "no_such_parser"])
+    assert_refused(result, 1, "no_such_parser")
+
+
+def test_wrong_usage_is_told_before_the_model_is_loaded(heads, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("attnviz.analysis.load_checkpoint", never)
+    for arguments in (["--format", "gif"], ["--figures", "x"], ["--device", "gpu"], ["--dtype", "int8"]):
+        assert_refused(heads(*arguments), 2, "expected")
+
+
+def test_a_missing_text_is_wrong_usage():
+    result = runner.invoke(app, ["heads"])
+    assert result.exit_code == 2
+    assert "Missing argument" in result.stderr
+
+
+def test_an_output_path_that_is_a_file_is_refused(heads, here):
+    (here / "file").write_text("mine")
+    result = heads(out="file")
+    assert result.exit_code == 1
+    assert "cannot write to file: it is a file; expected a folder" in result.stderr
+    assert (here / "file").read_text() == "mine"
+
+
+def test_a_foreign_overview_is_refused_before_the_model_is_loaded(heads, here, monkeypatch):
+    monkeypatch.setattr("attnviz.analysis.analyze", lambda *_, **__: pytest.fail("the model was run"))
+    (here / "out").mkdir()
+    (here / "out" / "overview.png").write_text("mine")
+    result = heads()
+    assert result.exit_code == 1
+    assert "holds overview.png, which attnviz did not write" in result.stderr
+    assert names_in("out") == ["overview.png"]
+
+
+def test_heads_that_do_not_verify_exit_with_3_and_write_nothing(heads, monkeypatch):
+    def differ(*_, **__):
+        raise VerificationError("the recomputed heads do not reproduce the model: 1 of 3 layers differ.")
+
+    monkeypatch.setattr("attnviz.analysis.verify_attention", differ)
+    assert_refused(heads(), 3, "attnviz: the recomputed heads do not reproduce the model")
+
+
+def test_a_wrong_scale_exits_with_3_and_writes_nothing(heads, monkeypatch):
+    import attnviz.attention as attention
+
+    right = attention.multi_head_attention
+
+    def wrong(x, parameters, allowed):
+        return right(x * 1.5, parameters, allowed)
+
+    monkeypatch.setattr(attention, "multi_head_attention", wrong)
+    assert_refused(heads(), 3, "do not reproduce the model", "Nothing was drawn")
+
+
+def test_a_bug_keeps_its_traceback(heads, monkeypatch):
+    def bug(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("attnviz.analysis.verify_attention", bug)
+    assert isinstance(heads().exception, ZeroDivisionError)
+    assert not Path("out").exists()
+
+
+def test_an_error_is_one_line(heads):
+    assert heads(text=" ").stderr.count("\n") == 1
+    assert heads("--select", "L9").stderr.count("\n") == 1
+
+
+# --- interruption, streams, colour
+
+
+def test_an_interrupted_run_exits_with_130_and_writes_nothing(heads, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnviz.analysis.heatmap_files", interrupted)
+    assert_refused(heads(), 130, "attnviz: interrupted; nothing was written.")
+
+
+SLOW = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the tests run in the background
+import attnviz.analysis as analysis
+original = analysis.heatmap_files
+def slow(plans, kind):
+    for data in original(plans, kind):
+        sys.stderr.write("drawing\\n"); sys.stderr.flush()
+        time.sleep(0.2)
+        yield data
+analysis.heatmap_files = slow
+from attnviz.cli import main
+main()
+"""
+
+
+def test_ctrl_c_while_drawing_exits_with_130_without_traceback_or_files(here, bert_folder):
+    (here / "out").mkdir()
+    (here / "out" / "notes.txt").write_text("mine")
+    arguments = ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out", "--no-syntax"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    watchdog = threading.Timer(100, process.kill)
+    watchdog.start()
+    try:
+        assert process.stderr.readline() == "drawing\n"
+        assert any(path.name.startswith(".attnviz-") for path in (here / "out").iterdir())  # it had begun to write
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate()
+    finally:
+        watchdog.cancel()
+    assert (process.returncode, stdout) == (130, "")
+    assert "attnviz: interrupted; nothing was written." in stderr
+    assert "Traceback" not in stderr
+    assert [path.name for path in (here / "out").iterdir()] == ["notes.txt"]
+
+
+def test_pipes_get_plain_text_and_nothing_but_data_on_standard_output(here, bert_folder):
+    done = command(
+        "heads", SENTENCE, "-m", str(bert_folder), "-o", "out", "--no-syntax", "--figures", "none", text=True
+    )
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    assert done.stdout.startswith("Verified 12 heads")
+    assert done.stderr == "Wrote 2 files to out\n"
+
+
+@pytest.mark.parametrize(("variables", "coloured"), [({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_follow_no_color(heads, monkeypatch, variables, coloured):
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    result = heads("--figures", "none", env=variables)
+    assert (re.search(r"\x1b\[[0-9;]*3[0-7]m", result.stdout) is not None) == coloured
+
+
+def test_tables_follow_the_width_of_the_terminal(heads, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "  Baseline  n" in heads("--figures", "none").stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    result = heads("--figures", "none")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_closed_pipe_ends_quietly(here, bert_folder):
+    reading, writing = os.pipe()
+    os.close(reading)
+    arguments = ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out", "--no-syntax", "--figures", "none", "--json"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "attnviz", *arguments],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert names_in("out") == ["heads.csv", "heads.json"]
+
+
+# --- the real model
+
+
+@needs_minilm
+def test_minilm_is_the_default_and_its_heads_are_verified(here):
+    result = runner.invoke(app, ["heads", SENTENCE, "--no-syntax", "--select", "L2H8", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["model"]["name"], found["model"]["n_layers"], found["model"]["n_heads"]) == ("minilm", 6, 12)
+    assert found["verification"]["heads_compared"] == 72
+    assert names_in("attnviz-out/minilm") == ["heads.csv", "heads.json", "heads/L02H08.png", "overview.png"]
+
+
+@needs_minilm
+@needs_parser
+def test_minilm_with_a_parser_lists_relations(here):
+    result = runner.invoke(app, ["heads", SENTENCE, "-o", "out", "--figures", "none"])
+    assert result.exit_code == 0, result.output
+    assert "Syntax: parse by en_core_web_sm" in plain(result)
+    assert re.search(r"^nsubj (dep→head|head→dep) ", result.stdout, re.MULTILINE)

@@ -1,0 +1,385 @@
+"""What stands on the axes, and that nobody's matplotlib is disturbed by it."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from attnviz.colours import INK, QUIET, colour_levels, colour_table
+from attnviz.drawing import (
+    draw_heatmap,
+    draw_overview,
+    figure_style,
+    heatmap_figure,
+    heatmap_layout,
+    overview_figure,
+)
+from attnviz.figures import plan_heatmap, plan_overview, quoted
+from attnviz.heads import HeadId
+
+ODD_SETTINGS = {
+    "text.usetex": True,
+    "font.family": "DejaVu Serif",
+    "font.size": 30,
+    "figure.facecolor": "black",
+    "axes.facecolor": "black",
+    "savefig.facecolor": "black",
+    "axes.grid": True,
+    "text.color": "white",
+    "xtick.color": "white",
+    "ytick.color": "white",
+    "axes.labelcolor": "white",
+    "image.origin": "lower",
+    "image.interpolation": "bilinear",
+    "figure.dpi": 37,
+    "savefig.dpi": 41,
+    "savefig.bbox": "tight",
+    "ytick.labelright": True,
+    "xtick.top": True,
+    "axes.linewidth": 9,
+    "lines.antialiased": False,
+}
+HOSTILE = [
+    "$\\frac$",
+    "[/b]",
+    "$",
+    "a_{b}^c",
+    "🦄",
+    "猫",
+    "مرحبا",
+    "\x1b[31m",
+    "\n",
+    "\x00",
+    "\t",
+    "",
+    " ",
+    "&<>\"'",
+    "%s{}",
+]
+
+
+def one_dark_cell(n=4, query=0, key=2):
+    pattern = np.zeros((n, n), np.float32)
+    pattern[query, key] = 1.0
+    return pattern
+
+
+def plan_of(pattern, labels=None, quiet=None, **changes):
+    n = len(pattern)
+    labels = [f"w{i}" for i in range(n)] if labels is None else labels
+    return plan_heatmap(pattern, labels, quiet=quiet or [False] * n, **{"title": "L0H0  local", **changes})
+
+
+def random_pattern(n, seed=0):
+    return np.random.default_rng(seed).dirichlet(np.ones(n) / 2, n).astype(np.float32)
+
+
+def overview_of(heads=((0, 0), (0, 1), (1, 1)), title="model: 2 layers", notes=("“a text”",), n=4):
+    patterns = ((HeadId(*head), "local", one_dark_cell(n)) for head in heads)
+    return plan_overview(patterns, title=title, notes=notes)
+
+
+def new_axes():
+    return Figure(figsize=(4, 3)).add_axes((0.3, 0.3, 0.6, 0.5))
+
+
+def pixels_of(figure):
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def texts(labels):
+    return [label.get_text() for label in labels]
+
+
+def test_rows_are_queries_from_the_top_and_columns_keys_from_the_left():
+    ax = new_axes()
+    image = draw_heatmap(ax, plan_of(one_dark_cell(4, query=0, key=2)))
+    drawn = image.get_array()
+    assert drawn[0, 2].tolist() == colour_table()[-1].tolist()
+    assert (np.delete(drawn.reshape(16, 3), 2, axis=0) == 255).all()
+    assert ax.get_xlim()[0] < ax.get_xlim()[1]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # row 0 is at the top
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key (attended to)", "query (attends from)")
+
+
+@pytest.mark.parametrize(("query", "key"), [(0, 2), (3, 0), (1, 1), (3, 3)])
+def test_the_dark_pixels_are_where_query_and_key_say(query, key):
+    ax = new_axes()
+    draw_heatmap(ax, plan_of(one_dark_cell(4, query, key)))
+    pixels = pixels_of(ax.figure)
+    dark = (np.abs(pixels.astype(int) - colour_table()[-1]).sum(-1) < 10).nonzero()
+    row, column = dark[0].mean(), dark[1].mean()
+    expected = ax.transData.transform((key, query))
+    assert column == pytest.approx(expected[0], abs=1.5)
+    assert row == pytest.approx(pixels.shape[0] - expected[1], abs=1.5)
+    assert len(dark[0]) > 500  # a cell, not a speck
+
+
+def test_a_vector_heatmap_has_one_rectangle_a_cell_in_the_same_places():
+    ax = new_axes()
+    pattern = random_pattern(5)
+    mesh = draw_heatmap(ax, plan_of(pattern), vector=True)
+    assert isinstance(mesh, QuadMesh)
+    np.testing.assert_array_equal(mesh.get_array(), pattern)
+    corners = mesh.get_coordinates()
+    assert corners[0, 0].tolist() == [-0.5, -0.5]
+    assert corners[1, 3].tolist() == [2.5, 0.5]  # second index to the right, first downwards
+    assert mesh.get_clim() == (0, 1)
+    np.testing.assert_allclose(mesh.to_rgba(pattern)[..., :3] * 255, colour_table()[colour_levels(pattern)], atol=2.1)
+
+
+def test_a_large_vector_heatmap_is_an_image():
+    ax = new_axes()
+    image = draw_heatmap(ax, plan_of(random_pattern(65)), vector=True)
+    assert not isinstance(image, QuadMesh)
+    assert image.get_interpolation() == "none"
+    assert isinstance(draw_heatmap(new_axes(), plan_of(random_pattern(64)), vector=True), QuadMesh)
+
+
+def test_labels_and_title_stand_on_the_callers_axes_and_special_tokens_in_grey():
+    ax = new_axes()
+    position = ax.get_position().bounds
+    labels = ["[CLS]", "the", "cat", "[SEP]"]
+    draw_heatmap(ax, plan_of(one_dark_cell(), labels, [True, False, False, True], evidence="local 0.70"))
+    assert texts(ax.get_xticklabels()) == texts(ax.get_yticklabels()) == labels
+    assert ax.get_title(loc="left") == "L0H0  local\nlocal 0.70"
+    for axis_labels in (ax.get_xticklabels(), ax.get_yticklabels()):
+        assert [to_hex(label.get_color()) for label in axis_labels] == [QUIET, INK, INK, QUIET]
+    assert ax.get_xticks().tolist() == ax.get_yticks().tolist() == [0, 1, 2, 3]
+    assert ax.get_position().bounds == position
+
+
+def test_every_seventh_of_512_tokens_is_named_and_the_axis_says_so():
+    ax = new_axes()
+    draw_heatmap(ax, plan_of(np.eye(512, dtype=np.float32)))
+    assert texts(ax.get_yticklabels())[:3] == ["w0", "w7", "w14"]
+    assert ax.get_xlabel() == "key (attended to), every 7th token named"
+
+
+@pytest.mark.parametrize(
+    ("n", "unit", "ending"),
+    [(80, "token", ", every 2nd token named"), (250, "word", ", every 4th word named"), (9, "word", "")],
+)
+def test_the_axis_tells_which_labels_are_left_out(n, unit, ending):
+    ax = new_axes()
+    draw_heatmap(ax, plan_of(np.eye(n, dtype=np.float32), unit=unit))
+    assert ax.get_xlabel() == f"key (attended to){ending}"
+
+
+def test_pooled_rows_are_counted_in_tokens():
+    figure = heatmap_figure(plan_of(np.eye(1025, dtype=np.float32)))
+    assert figure.axes[0].get_xlabel() == "key (attended to), every 14th token named"
+    assert "each cell is the largest of 2 × 2 weights (pooled for drawing only)" in texts(figure.texts)
+
+
+def test_only_the_given_axes_are_drawn_on():
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    draw_heatmap(left, plan_of(one_dark_cell()))
+    assert not right.images
+    assert not right.get_title(loc="left")
+    assert figure.axes == [left, right]
+
+
+@pytest.mark.parametrize("n", [1, 2, 9, 21, 22, 60, 130])
+def test_every_pixel_of_every_cell_has_the_colour_of_its_weight(n):
+    plan = plan_of(random_pattern(n))
+    layout = heatmap_layout(plan)
+    pixels = pixels_of(heatmap_figure(plan))
+    cells = pixels[layout.top : layout.top + plan.size, layout.left : layout.left + plan.size]
+    expected = colour_table()[colour_levels(plan.values)].repeat(plan.cell, 0).repeat(plan.cell, 1)
+    np.testing.assert_array_equal(cells, expected)
+    border = pixels[layout.top - 1 : layout.top + plan.size + 1, layout.left - 1]
+    assert (border[1:-1] < 250).all()  # the frame stands beside the cells
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], ["a" * 16, "W" * 30], ["W" * 16] * 9, ["m" * 16] * 60])
+def test_nothing_runs_over_the_edge_of_a_heatmap(labels):
+    plan = plan_of(random_pattern(len(labels)), labels, evidence="nearest: previous-token 0.00 · uniform attention 0.1")
+    pixels = pixels_of(heatmap_figure(plan))
+    assert_clear_edges(pixels)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The committee that the president had appointed last year finally published its long awaited report",
+        "猫" * 90,
+        "WWW " * 30,
+    ],
+    ids=["english", "without font", "wide"],
+)
+def test_the_text_does_not_run_over_the_edge_of_an_overview(text):
+    assert_clear_edges(pixels_of(overview_figure(overview_of(heads=[(0, 0)], n=300, notes=[quoted(text)] * 2))))
+
+
+def test_a_long_model_name_does_not_run_over_the_edge_of_an_overview():
+    name = "organisation-with-a-long-name/a-model-with-a-still-longer-name-fine-tuned-on-many-things-v2"
+    assert_clear_edges(pixels_of(overview_figure(overview_of(title=f"{name}: 12 layers × 12 heads"))))
+
+
+def assert_clear_edges(pixels):
+    for name, edge in {"left": pixels[:, 0], "right": pixels[:, -1], "top": pixels[0], "bottom": pixels[-1]}.items():
+        assert (edge == 255).all(), f"something is cut off at the {name}"
+
+
+def test_heatmap_labels_do_not_touch_each_other_or_the_axis_label():
+    plan = plan_of(random_pattern(60), [f"somewhat{i}" for i in range(60)])
+    figure = heatmap_figure(plan)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    ax = figure.axes[0]
+    boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+    assert all(upper.y0 >= lower.y1 - 4 for upper, lower in pairwise(boxes))
+    assert max(box.x1 for box in boxes) <= ax.get_window_extent().x0
+    assert ax.yaxis.label.get_window_extent().x1 <= min(box.x0 for box in boxes)
+    below = min(label.get_window_extent().y0 for label in ax.get_xticklabels())
+    assert ax.xaxis.label.get_window_extent().y1 <= below
+
+
+def test_a_heatmap_has_a_colour_bar_from_0_to_1():
+    bar = heatmap_figure(plan_of(one_dark_cell())).axes[1]
+    assert bar.get_ylim() == (0, 1)
+    assert bar.get_ylabel() == "attention weight"
+    assert texts(bar.get_yticklabels()) == ["0.00", "0.25", "0.50", "0.75", "1.00"]
+
+
+def test_other_patterns_make_other_pictures_and_none_is_blank():
+    first, second = (pixels_of(heatmap_figure(plan_of(random_pattern(6, seed)))) for seed in (1, 2))
+    assert first.shape == second.shape
+    assert (first != second).any()
+    assert (first < 128).any()
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_hostile_labels_are_drawn_without_crash_or_warning(vector):
+    plan = plan_of(random_pattern(len(HOSTILE)), HOSTILE, title="$\\frac$ [/b]", evidence="$x_{$ \\")
+    figure = heatmap_figure(plan, vector=vector)
+    pixels_of(figure)
+    shown = texts(figure.axes[0].get_yticklabels())
+    assert shown[:4] == HOSTILE[:4]
+    assert not any(character in "".join(shown) for character in "\x1b\n\x00\t")
+    ax = new_axes()
+    draw_heatmap(ax, plan, vector=vector)
+    pixels_of(ax.figure)
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_a_figure_with_only_one_hostile_label_can_be_drawn(label):
+    pixels_of(heatmap_figure(plan_of(np.ones((1, 1), np.float32), [label])))
+
+
+@pytest.mark.parametrize("hostile", ["$\\frac$", "猫", "🦄", "مرحبا", "U+E000 \ue000"])
+def test_hostile_texts_above_a_picture_are_drawn_without_crash_or_warning(hostile):
+    pixels_of(overview_figure(overview_of(title=hostile, notes=[hostile])))
+    pixels_of(heatmap_figure(plan_of(one_dark_cell(), title=hostile, evidence=hostile)))
+    ax = new_axes()
+    draw_heatmap(ax, plan_of(one_dark_cell(), title=hostile, evidence=hostile))
+    pixels_of(ax.figure)
+
+
+def test_an_overview_names_heads_labels_and_layers_on_the_callers_axes():
+    ax = new_axes()
+    image = draw_overview(ax, overview_of())
+    assert texts(ax.texts) == ["L0H0", "local", "L0H1", "local", "L1H1", "local", "layer 0", "layer 1"]
+    height, width = image.get_array().shape[:2]
+    assert ax.get_xlim() == (0, width)
+    assert ax.get_ylim() == (height, 0)  # downwards
+
+
+def test_the_pixels_of_an_overview_are_those_of_its_plan():
+    plan = overview_of()
+    pixels = pixels_of(overview_figure(plan))
+    height = len(plan.image)
+    left, top = plan.origin
+    assert pixels.shape[0] == top + height + 24
+    for _, _, x, y in plan.cells:
+        found = pixels[top + y - 1 : top + y + plan.size + 1, left + x - 1 : left + x + plan.size + 1]
+        np.testing.assert_array_equal(found, plan.image[y - 1 : y + plan.size + 1, x - 1 : x + plan.size + 1])
+
+
+def test_the_texts_of_an_overview_do_not_overlap():
+    plan = overview_of(heads=[(layer, head) for layer in range(2) for head in range(3)], n=9)
+    plan = replace(plan, cells=tuple((head, "not measurable", x, y) for head, _, x, y in plan.cells))
+    figure = overview_figure(plan)
+    FigureCanvasAgg(figure).draw()
+    boxes = [text.get_window_extent() for text in [*figure.texts, *figure.axes[0].texts]]
+    for i, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[i + 1 :])
+
+
+def test_the_users_settings_do_not_change_the_figures():
+    heat, overview = plan_of(random_pattern(9)), overview_of()
+    expected = pixels_of(heatmap_figure(heat)), pixels_of(overview_figure(overview))
+    with matplotlib.rc_context(ODD_SETTINGS):
+        figures = heatmap_figure(heat), overview_figure(overview)
+        found = []
+        for figure in figures:
+            with figure_style():
+                found.append(pixels_of(figure))
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_figure_that_the_user_draws_under_odd_settings_looks_the_same():
+    plan = plan_of(random_pattern(9))
+    expected = pixels_of(heatmap_figure(plan))
+    with matplotlib.rc_context(ODD_SETTINGS):
+        found = pixels_of(heatmap_figure(plan))
+    np.testing.assert_array_equal(expected, found)
+
+
+def test_drawing_leaves_settings_and_backend_as_they_were():
+    with matplotlib.rc_context({"font.size": 17, "svg.hashsalt": "mine"}):
+        before = dict(matplotlib.rcParams)
+        heatmap_figure(plan_of(one_dark_cell()))
+        overview_figure(overview_of())
+        draw_heatmap(new_axes(), plan_of(one_dark_cell()))
+        assert dict(matplotlib.rcParams) == before
+
+
+def test_settings_come_back_after_an_error():
+    with matplotlib.rc_context({"font.size": 17}):
+        with pytest.raises(KeyError), figure_style():
+            raise KeyError
+        assert matplotlib.rcParams["font.size"] == 17
+
+
+PYPLOT_CHECK = """
+import sys, warnings
+warnings.simplefilter("error")
+import numpy as np
+from attnviz.drawing import heatmap_figure, overview_figure, draw_heatmap
+from attnviz.figures import plan_heatmap, plan_overview
+from attnviz.heads import HeadId
+from attnviz.rendering import figure_bytes, heatmap_files
+plan = plan_heatmap(np.eye(3, dtype=np.float32), ["a", "b", "c"], quiet=[False] * 3, title="t")
+overview = plan_overview([(HeadId(0, 0), "x", np.eye(3, dtype=np.float32))], title="t")
+for kind in ("png", "svg", "pdf"):
+    list(heatmap_files([plan], kind))
+figure_bytes(overview_figure(overview), "png")
+assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
+import matplotlib
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+mine = plt.figure()
+heatmap_figure(plan); draw_heatmap(mine.add_subplot(), plan); list(heatmap_files([plan], "png"))
+assert plt.get_fignums() == [1] and plt.gcf() is mine
+assert matplotlib.get_backend() == "svg", matplotlib.get_backend()
+print("undisturbed")
+"""
+
+
+def test_pyplot_is_neither_imported_nor_disturbed():
+    done = subprocess.run([sys.executable, "-c", PYPLOT_CHECK], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("undisturbed\n", "")

@@ -1,0 +1,526 @@
+"""What lands on disk: the documents, and a folder that changes whole or not at all."""
+
+import csv
+import errno
+import io
+import json
+import os
+import signal
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from attnviz import __version__
+from attnviz.errors import OutputError
+from attnviz.export import OutputFolder, attention_bytes, csv_text, document, json_text
+from attnviz.syntax import Arc, Parse, Word
+from tests.hand_made import LABELS, by_design, hand_made
+
+MODEL_KEYS = ["name", "architecture", "revision", "n_layers", "n_heads", "d_model", "d_head", "device", "dtype"]
+HEAD_KEYS = [
+    "id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink", "previous", "current",
+    "next", "local", "long_range", "baseline", "patterns", "label",
+]  # fmt: skip
+SHARES = ["previous", "current", "next", "local", "long_range"]
+CSV_HEADER = (
+    "id,layer,head,entropy,entropy_uniform,distance,confidence,sink,previous,current,next,local,long_range,label"
+)
+PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
+
+
+def document_of(analysis, heads=None, figures=("overview.png",)):
+    return document(analysis, analysis.heads if heads is None else heads, figures, "1.2.3")
+
+
+def contents(folder):
+    """Every path below a folder, hidden ones too, with its bytes (None for a folder)."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def save(folder, files=("overview.png",), analysis=None, content=b"picture"):
+    analysis = analysis or hand_made()
+    with OutputFolder(folder) as output:
+        for name in files:
+            output.write(name, content)
+        return output.commit(document_of(analysis, figures=files))
+
+
+def open_only(folder):
+    with OutputFolder(folder):
+        pytest.fail("the folder was opened")
+
+
+# --- documents
+
+
+def test_the_document_has_every_key_of_the_contract():
+    found = document_of(hand_made())
+    assert list(found)[:5] == ["attnviz", "model", "text", "pair", "options"]
+    assert {"attnviz", "model", "text", "pair", "tokens", "verification", "heads", "figures"} <= set(found)
+    assert list(found["model"]) == MODEL_KEYS
+    assert [list(token) for token in found["tokens"]] == [["id", "text", "special", "word"]] * 6
+    assert list(found["verification"]) == [
+        "passed",
+        "heads_compared",
+        "pattern_tolerance",
+        "output_tolerance",
+        "layers",
+    ]
+    for layer in found["verification"]["layers"]:
+        assert list(layer) == ["layer", "pattern_error", "output_error", "output_scale"]
+    for head in found["heads"]:
+        assert list(head) == HEAD_KEYS
+        assert list(head["baseline"]) == SHARES
+        for pattern in head["patterns"]:
+            assert list(pattern)[:5] == ["name", "score", "baseline", "n", "passed"]
+
+
+def test_the_document_holds_the_values_of_the_analysis():
+    found = document_of(hand_made(), figures=["overview.png", "heads/L00H00.png"])
+    assert found["attnviz"] == "1.2.3"
+    assert found["model"] == {
+        "name": "by-hand",
+        "architecture": "bert",
+        "revision": None,
+        "n_layers": 2,
+        "n_heads": 2,
+        "d_model": 16,
+        "d_head": 8,
+        "device": "cpu",
+        "dtype": "float32",
+    }
+    assert (found["text"], found["pair"]) == ("the cat ran away", None)
+    assert [token["text"] for token in found["tokens"]] == list(LABELS)
+    assert found["tokens"][0] == {"id": 100, "text": "[CLS]", "special": True, "word": None}
+    assert found["tokens"][1] == {"id": 101, "text": "the", "special": False, "word": 0}
+    assert found["verification"] == {
+        "passed": True,
+        "heads_compared": 4,
+        "pattern_tolerance": 1e-4,
+        "output_tolerance": 1e-4,
+        "layers": [
+            {"layer": 0, "pattern_error": 2e-7, "output_error": 1e-7, "output_scale": 1.5},
+            {"layer": 1, "pattern_error": 4e-7, "output_error": 1e-7, "output_scale": 1.5},
+        ],
+    }
+    assert found["figures"] == ["overview.png", "heads/L00H00.png"]
+    first = found["heads"][0]
+    assert (first["id"], first["layer"], first["head"], first["label"]) == ("L0H0", 0, 0, "previous-token")
+    assert (first["previous"], first["local"], first["sink"], first["confidence"]) == (1.0, 1.0, 0.25, 1.0)
+    assert first["distance"] == pytest.approx(5 / 6)
+    assert first["baseline"] == pytest.approx(
+        {"previous": 3 / 16, "current": 1 / 4, "next": 3 / 16, "local": 10 / 16, "long_range": None}
+    )
+    json.loads(json_text(found))
+
+
+def test_what_cannot_be_measured_is_null_and_never_zero():
+    found = json.loads(json_text(document_of(hand_made(causal=True, special=()))))
+    first = found["heads"][0]
+    assert first["next"] is None
+    assert first["baseline"]["next"] is None
+    assert first["patterns"][2] == {**first["patterns"][2], "name": "next-token", "score": None, "passed": False}
+    assert first["current"] == 0.0  # measured, and nothing there
+
+
+def test_a_pair_and_words_and_a_parser_stand_in_the_document():
+    found = document_of(hand_made(pair="and on", words=True, parse=PARSE))
+    assert (found["pair"], found["words"]) == ("and on", list(LABELS))
+    assert found["options"]["words"] is True
+    assert found["options"]["parser"] == "a-parser"
+    last = found["heads"][0]["patterns"][-1]
+    assert (last["name"], last["n"], last["offset"]) == ("det", 1, 1)
+    assert last["direction"] in ("dependent_to_head", "head_to_dependent")
+
+
+def test_only_the_given_heads_are_listed():
+    analysis = hand_made()
+    assert [head["id"] for head in document_of(analysis, analysis.select(["L1"]))["heads"]] == ["L1H0", "L1H1"]
+
+
+@pytest.mark.parametrize("text", ["\x1b[31m", "猫🦄", "\u202e", "\u2028", "<script>", '"quoted"', "$\\frac$ [/b]"])
+def test_json_is_plain_ascii_and_gives_any_text_back(text):
+    written = json_text(document_of(hand_made(text=text, name=text)))
+    assert written.isascii()
+    assert all(character.isprintable() or character == "\n" for character in written)
+    assert json.loads(written)["text"] == json.loads(written)["model"]["name"] == text
+    assert written.endswith("}\n")
+
+
+def test_json_refuses_what_is_no_number():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_text({"score": float("nan")})
+
+
+def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
+    content = document_of(hand_made())
+    text = csv_text(content)
+    assert text.splitlines()[0] == CSV_HEADER
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["id"] for row in rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
+    for row, head in zip(rows, content["heads"], strict=True):
+        for name in CSV_HEADER.split(","):
+            assert row[name] == ("" if head[name] is None else str(head[name]))
+    assert rows[0]["long_range"] == ""
+    assert "\r" not in text
+
+
+def test_a_csv_cell_with_a_comma_is_quoted():
+    content = document_of(hand_made())
+    content["heads"][0]["label"] = 'syntactic:a,"b'
+    rows = list(csv.DictReader(io.StringIO(csv_text(content))))
+    assert rows[0]["label"] == 'syntactic:a,"b'
+
+
+def test_attention_is_one_tensor_a_layer(tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(attention_bytes(hand_made()))
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        assert sorted(file.keys()) == ["layer.0", "layer.1"]
+        for layer in range(2):
+            found = file.get_tensor(f"layer.{layer}")
+            assert (found.shape, found.dtype) == ((2, 6, 6), torch.float32)
+            assert torch.equal(found, by_design(6)[layer])
+        assert file.metadata() == {"unit": "token", "labels": json.dumps(list(LABELS)), "model": "by-hand"}
+
+
+def test_merged_words_are_saved_merged(bert_folder, tmp_path):
+    from attnviz import analyze
+
+    analysis = analyze("the unbelievableness ran", bert_folder, words=True, syntax=False)
+    (tmp_path / "a.safetensors").write_bytes(attention_bytes(analysis))
+    with safe_open(tmp_path / "a.safetensors", framework="pt") as file:
+        found = file.get_tensor("layer.0")
+        assert json.loads(file.metadata()["labels"]) == ["[CLS]", "the", "unbelievableness", "ran", "[SEP]"]
+    assert found.shape == (4, 5, 5)
+    torch.testing.assert_close(found.sum(-1), torch.ones(4, 5))
+
+
+# --- the folder
+
+
+def test_a_run_leaves_its_files_and_nothing_hidden(tmp_path):
+    out = tmp_path / "a" / "b"
+    written = save(out, ["overview.png", "heads/L00H00.png"])
+    assert sorted(contents(out)) == ["heads", "heads.csv", "heads.json", "heads/L00H00.png", "overview.png"]
+    manifest = json.loads((out / "heads.json").read_text())
+    assert written == manifest
+    assert manifest["files"] == ["heads.csv", "heads.json", "heads/L00H00.png", "overview.png"]
+    assert manifest["figures"] == ["overview.png", "heads/L00H00.png"]
+    assert (out / "heads.csv").read_text().startswith(CSV_HEADER)
+
+
+def test_an_error_while_files_are_moved_does_not_claim_that_nothing_changed(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OutputError, match=r"No space left on device; its files may be of two runs: run again"):
+        save(tmp_path)
+
+
+def test_an_exception_leaves_the_earlier_files_byte_identical_and_no_hidden_folder(tmp_path):
+    save(tmp_path)
+    before = contents(tmp_path)
+
+    def fail_after_writing():
+        with OutputFolder(tmp_path) as output:
+            output.write("overview.png", b"other")
+            output.write("heads/L00H00.png", b"new")
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail_after_writing()
+    assert contents(tmp_path) == before
+
+
+def test_without_commit_nothing_appears(tmp_path):
+    with OutputFolder(tmp_path / "new" / "folder") as output:
+        output.write("overview.png", b"picture")
+    assert contents(tmp_path) == {}
+
+
+def test_folders_made_for_nothing_are_removed_but_not_those_that_were_there(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(KeyboardInterrupt), OutputFolder(tmp_path / "mine" / "x" / "y"):
+        raise KeyboardInterrupt
+    assert contents(tmp_path) == {"mine": None}
+
+
+def test_a_rerun_on_the_same_text_adds_formats_and_replaces_its_own_files(tmp_path):
+    save(tmp_path, ["overview.png", "heads/L00H00.png"])
+    save(tmp_path, ["overview.svg", "heads/L00H00.png"], content=b"second")
+    found = contents(tmp_path)
+    assert (found["overview.png"], found["overview.svg"], found["heads/L00H00.png"]) == (
+        b"picture",
+        b"second",
+        b"second",
+    )
+    assert set(json.loads(found["heads.json"])["files"]) == {name for name, data in found.items() if data is not None}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"text": "another text"},
+        {"pair": "a pair"},
+        {"name": "another-model"},
+        {"words": True},
+        {"causal": True, "special": ()},
+    ],
+)
+def test_another_analysis_removes_the_figures_of_the_one_before(tmp_path, other):
+    save(tmp_path, ["overview.png", "heads/L00H00.png", "heads/L01H01.svg", "attention.safetensors"])
+    save(tmp_path, ["overview.png"], hand_made(**other), b"new")
+    found = contents(tmp_path)
+    assert {name for name, data in found.items() if data is not None} == {"overview.png", "heads.json", "heads.csv"}
+    assert found["overview.png"] == b"new"
+    assert json.loads(found["heads.json"])["files"] == ["heads.csv", "heads.json", "overview.png"]
+
+
+def test_foreign_files_are_kept_whatever_is_run(tmp_path):
+    (tmp_path / "heads").mkdir()
+    mine = {"notes.txt": b"n", "heads/mine.png": b"m", "heads/L00H00.png.bak": b"b", "overview.jpg": b"j"}
+    for name, data in mine.items():
+        (tmp_path / name).write_bytes(data)
+    save(tmp_path, ["overview.png", "heads/L00H00.png"])
+    save(tmp_path, ["overview.png"], hand_made(text="another"))
+    assert mine.items() <= contents(tmp_path).items()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "overview.png",
+        "overview.svg",
+        "heads/L00H00.png",
+        "heads/L11H11.pdf",
+        "heads.csv",
+        "heads.json",
+        "attention.safetensors",
+    ],
+)
+@pytest.mark.parametrize("manifest", [None, "not json", "[]", '{"other": 1}'])
+def test_a_foreign_file_of_our_name_is_refused_before_anything_is_done(tmp_path, name, manifest):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    if manifest is not None:
+        (tmp_path / "heads.json").write_text(manifest)
+    if name != "heads.json" or manifest is None:
+        (tmp_path / name).write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(OutputError, match=r"which attnviz did not write .* will not replace; choose another folder"):
+        open_only(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_foreign_file_beside_a_manifest_that_does_not_list_it_is_refused(tmp_path):
+    save(tmp_path, ["overview.png"])
+    (tmp_path / "overview.svg").write_bytes(b"mine")
+    with pytest.raises(OutputError, match=r"holds overview\.svg, which attnviz did not write"), OutputFolder(tmp_path):
+        pytest.fail("the folder was opened")
+
+
+def test_a_foreign_file_that_appears_meanwhile_is_not_replaced(tmp_path):
+    with OutputFolder(tmp_path) as output:
+        output.write("overview.png", b"ours")
+        (tmp_path / "overview.png").write_bytes(b"mine")
+        with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
+            output.commit(document_of(hand_made()))
+    assert contents(tmp_path) == {"overview.png": b"mine"}
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "../../x",
+        "../x",
+        "/etc/x",
+        "heads/../../x",
+        "heads/../x",
+        "x",
+        ".",
+        "",
+        "heads",
+        "HEADS.CSV",
+        "overview.png\n",
+        7,
+    ],
+)
+def test_a_crafted_manifest_cannot_make_us_delete_anything(tmp_path, listed):
+    out = tmp_path / "a" / "out"
+    (out / "heads").mkdir(parents=True)
+    for victim in (tmp_path / "x", tmp_path / "a" / "x", out / "x", out / "heads" / "x", out / "HEADS.CSV"):
+        victim.write_bytes(b"keep")
+    manifest = {**document_of(hand_made(text="old")), "files": [listed, "heads.json"]}
+    (out / "heads.json").write_text(json_text(manifest))
+    before = contents(tmp_path)
+    save(out, ["overview.png"])
+    after = contents(tmp_path)
+    assert set(before) <= set(after)
+    assert {name for name in before if before[name] != after[name]} == {"a/out/heads.json"}
+
+
+def test_a_crafted_manifest_with_an_absolute_path_is_ignored(tmp_path):
+    victim = tmp_path / "overview.png"
+    victim.write_bytes(b"keep")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "heads.json").write_text(json.dumps({"attnviz": "1", "files": [str(victim), "../overview.png"]}))
+    save(out, ["heads/L00H00.png"])
+    assert victim.read_bytes() == b"keep"
+
+
+@pytest.mark.parametrize("files", ["overview.png", None, 3, {"overview.png": 1}])
+def test_a_manifest_whose_list_is_no_list_is_not_believed(tmp_path, files):
+    (tmp_path / "heads.json").write_text(json.dumps({"attnviz": "1", "files": files}))
+    (tmp_path / "overview.png").write_bytes(b"mine")
+    with pytest.raises(OutputError, match="did not write"), OutputFolder(tmp_path):
+        pytest.fail("the folder was opened")
+    assert (tmp_path / "overview.png").read_bytes() == b"mine"
+
+
+def test_the_path_of_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(OutputError, match="it is a file; expected a folder, or a new name, for -o"):
+        open_only(tmp_path / "file")
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+def test_a_path_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(OutputError, match=r"cannot make the folder .*: .*nothing was changed"):
+        open_only(tmp_path / "file" / "below")
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "overview.png").mkdir()
+    with pytest.raises(OutputError):
+        save(tmp_path)
+    assert contents(tmp_path) == {"overview.png": None}
+
+
+def test_a_file_in_the_place_of_the_heads_folder_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "heads").write_bytes(b"mine")
+    with pytest.raises(OutputError):
+        save(tmp_path, ["overview.png", "heads/L00H00.png"])
+    assert contents(tmp_path) == {"heads": b"mine"}
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_with_the_reason(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(OutputError, match=r"cannot make the folder .*: Permission denied; nothing was changed"):
+        open_only(tmp_path / "new")
+    assert contents(tmp_path) == {}
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    save(tmp_path)
+    before = contents(tmp_path)
+    write = Path.write_bytes
+
+    def full(path, data):
+        if path.name == "L00H01.png":
+            write(path, data[:3])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OutputError, match=r"cannot write .*L00H01\.png: No space left on device; nothing was changed"):
+        save(tmp_path, ["overview.png", "heads/L00H00.png", "heads/L00H01.png"], content=b"other")
+    assert contents(tmp_path) == before
+
+
+def test_ctrl_c_while_files_are_moved_waits_until_all_are(tmp_path, monkeypatch):
+    replace = Path.replace
+    moved = []
+
+    def interrupted(path, target):
+        moved.append(Path(target).name)
+        if len(moved) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, ["overview.png", "heads/L00H00.png"])
+    assert sorted(contents(tmp_path)) == ["heads", "heads.csv", "heads.json", "heads/L00H00.png", "overview.png"]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_ctrl_c_while_writing_leaves_what_was_there(tmp_path, monkeypatch):
+    save(tmp_path)
+    before = contents(tmp_path)
+    write = Path.write_bytes
+
+    def interrupted(path, data):
+        write(path, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, content=b"other")
+    assert contents(tmp_path) == before
+
+
+def test_the_manifest_is_moved_first_so_that_a_crash_leaves_no_foreign_files(tmp_path, monkeypatch):
+    replace = Path.replace
+    moved = []
+
+    def crash(path, target):
+        moved.append(Path(target).name)
+        if len(moved) == 3:
+            raise OSError(errno.EIO, "Input/output error")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OutputError, match="Input/output error"):
+        save(tmp_path, ["overview.png", "heads/L00H00.png"])
+    assert moved[0] == "heads.json"
+    monkeypatch.undo()
+    save(tmp_path, ["overview.png", "heads/L00H00.png"])  # not refused
+    assert not [name for name in contents(tmp_path) if name.startswith(".attnviz")]
+
+
+def test_files_can_be_written_from_another_thread(tmp_path):
+    errors = []
+
+    def work():
+        try:
+            save(tmp_path)
+        except BaseException as error:  # noqa: BLE001 - handed to the test
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert errors == []
+    assert "overview.png" in contents(tmp_path)
+
+
+def test_a_link_to_a_folder_is_written_through(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    save(tmp_path / "link")
+    assert (tmp_path / "real" / "overview.png").read_bytes() == b"picture"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_saving_from_python_writes_what_the_folder_lists(tmp_path):
+    content = hand_made().save(tmp_path, figures=["overview", "heads"], formats=["png"], save_attention=True)
+    assert content["attnviz"] == __version__
+    names = {name for name, data in contents(tmp_path).items() if data is not None}
+    assert names == {*content["figures"], "heads.json", "heads.csv", "attention.safetensors"}
+    assert content["figures"] == ["overview.png", *(f"heads/L0{i}H0{j}.png" for i in range(2) for j in range(2))]
+    on_disk = json.loads((tmp_path / "heads.json").read_text())
+    assert {key: on_disk[key] for key in content} == json.loads(json.dumps(content))

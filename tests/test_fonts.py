@@ -1,0 +1,144 @@
+"""Which font draws a character, and what stands where no font can."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.font_manager import FontProperties, fontManager
+from matplotlib.ft2font import FT2Font
+
+from attnviz import fonts
+from attnviz.drawing import heatmap_figure
+from attnviz.figures import plan_heatmap
+from attnviz.fonts import DEFAULT_FAMILY, drawable, font_families
+
+CAT = "猫"
+
+
+def clear_caches():
+    fonts._family_with.cache_clear()
+    fonts._fallback_fonts.cache_clear()
+
+
+@pytest.fixture
+def fallbacks(monkeypatch):
+    """A function that sets the fallback fonts for one test."""
+
+    def use(*entries):
+        monkeypatch.setattr(fonts, "_fallback_fonts", lambda: entries)
+        fonts._family_with.cache_clear()
+
+    yield use
+    fonts._family_with.cache_clear()
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """A function that sets the fonts that matplotlib knows of for one test."""
+
+    def use(*entries):
+        monkeypatch.setattr(fonts, "fontManager", SimpleNamespace(ttflist=list(entries), findfont=fontManager.findfont))
+        clear_caches()
+
+    yield use
+    monkeypatch.undo()
+    clear_caches()
+
+
+def entry(path, name, style="normal", weight=400):
+    return SimpleNamespace(fname=str(path), name=name, style=style, weight=weight)
+
+
+def stix():
+    return str(matplotlib.get_data_path() + "/fonts/ttf/STIXGeneral.ttf")
+
+
+def only_in_stix():
+    default = FT2Font(fontManager.findfont(FontProperties(family=DEFAULT_FAMILY))).get_charmap()
+    return min(chr(code) for code in FT2Font(stix()).get_charmap() if code not in default and chr(code).isprintable())
+
+
+def test_a_character_that_no_font_has_is_written_as_its_code_point(fallbacks):
+    fallbacks()
+    assert drawable(CAT) == "U+732B"
+    assert drawable(f"a{CAT}b🦄") == "aU+732BbU+1F984"
+    assert font_families([CAT, "cat"]) == [DEFAULT_FAMILY]
+
+
+def test_what_the_default_font_has_stays_as_it_is(fallbacks):
+    fallbacks()
+    assert drawable("Ġthé ##ça ▁ … “x” → ✓ мир مرحبا") == "Ġthé ##ça ▁ … “x” → ✓ мир مرحبا"
+    assert drawable("") == ""
+    assert font_families([]) == [DEFAULT_FAMILY]
+
+
+@pytest.mark.parametrize(("character", "shown"), [("\x1b", "U+001B"), ("\n", "U+000A"), ("\x00", "U+0000")])
+def test_control_characters_never_reach_a_figure(fallbacks, character, shown):
+    fallbacks()
+    assert drawable(character) == shown
+
+
+def test_the_default_font_is_not_searched_for_fallbacks(monkeypatch):
+    def never():
+        raise AssertionError("other fonts were opened for characters that the default has")
+
+    monkeypatch.setattr(fonts, "_fallback_fonts", never)
+    assert font_families(["plain text"]) == [DEFAULT_FAMILY]
+    assert drawable("plain text") == "plain text"
+
+
+def test_a_font_that_has_the_character_is_used_after_the_default(fallbacks):
+    fallbacks((stix(), "STIXGeneral"))
+    character = only_in_stix()
+    assert drawable(character) == character
+    assert font_families(["abc", character]) == [DEFAULT_FAMILY, "STIXGeneral"]
+    assert font_families(["abc"]) == [DEFAULT_FAMILY]
+
+
+def test_a_figure_draws_the_character_of_a_fallback_font_without_a_warning(fallbacks):
+    character = only_in_stix()
+    plan = plan_heatmap(np.eye(2, dtype=np.float32), ["a", character], quiet=[False, False], title="t")
+
+    def pixels():
+        canvas = FigureCanvasAgg(heatmap_figure(plan))
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba()).copy()
+
+    fallbacks((stix(), "STIXGeneral"))
+    with_font = pixels()
+    fallbacks()
+    without_font = pixels()
+    assert with_font.shape != without_font.shape or (with_font != without_font).any()
+
+
+def test_a_broken_or_missing_font_file_is_skipped(installed, tmp_path):
+    broken = tmp_path / "broken.ttf"
+    broken.write_bytes(b"not a font")
+    installed(entry(broken, "Broken"), entry(tmp_path / "missing.ttf", "Missing"), entry(stix(), "Good"))
+    assert fonts._fallback_fonts() == ((stix(), "Good"),)
+
+
+def test_bold_slanted_emoji_and_mathematics_fonts_are_no_fallbacks(installed):
+    installed(
+        entry(stix(), "Bold", weight=700),
+        entry(stix(), "Slanted", style="italic"),
+        entry(stix(), "Noto Color Emoji"),
+        entry(stix(), "Last Resort"),
+        entry(stix(), "STIXGeneral"),
+        entry(stix(), "cmr10"),
+        entry(stix(), "Regular", weight="normal"),
+        entry(stix(), "Good"),
+        entry(stix(), "Good"),
+    )
+    assert [family for _, family in fonts._fallback_fonts()] == ["Good", "Regular"]
+
+
+def test_the_first_fallback_in_order_of_path_wins_on_every_machine(installed, tmp_path):
+    copies = [tmp_path / "a.ttf", tmp_path / "b.ttf"]
+    for copy in copies:
+        copy.write_bytes(Path(stix()).read_bytes())
+    installed(entry(copies[1], "Second"), entry(copies[0], "First"))
+    assert font_families([only_in_stix()]) == [DEFAULT_FAMILY, "First"]

@@ -1,0 +1,240 @@
+"""The Python surface: names, docstrings, cheap imports, figures and notebooks."""
+
+import ast
+import base64
+import importlib
+import inspect
+import io
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from matplotlib.figure import Figure
+from PIL import Image
+
+import attnviz
+from tests.conftest import SENTENCE
+from tests.hand_made import by_design, hand_made
+
+PACKAGE = Path(attnviz.__file__).parent
+MODULES = sorted(
+    name for _, name, _ in pkgutil.walk_packages([str(PACKAGE)], "attnviz.") if not name.endswith("__main__")
+)
+
+
+def defined_names(module):
+    """Public names that a module's own source binds at its top level, imports left out."""
+    names = set()
+    for node in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+def public_objects():
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for public in module.__all__:
+            value = getattr(module, public)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                yield f"{name}.{public}", value
+
+
+@pytest.fixture(scope="module")
+def analysis(bert_folder):
+    return attnviz.analyze(SENTENCE, bert_folder, syntax=False)
+
+
+def test_all_is_sorted_and_every_name_is_there():
+    assert sorted(attnviz.__all__) == attnviz.__all__
+    assert len(set(attnviz.__all__)) == len(attnviz.__all__)
+    for name in attnviz.__all__:
+        assert getattr(attnviz, name) is not None
+    assert dir(attnviz) == attnviz.__all__
+
+
+def test_all_holds_every_error_and_what_analyze_gives():
+    errors = importlib.import_module("attnviz.errors").__all__
+    assert set(attnviz.__all__) == {*errors, "Analysis", "HeadId", "__version__", "analyze"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'attnviz' has no attribute 'nonsense'"):
+        attnviz.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_modules_all_is_sorted_and_names_only_what_is_there(name):
+    module = importlib.import_module(name)
+    constants_first = sorted(module.__all__, key=lambda public: (not public.isupper(), not public[0].isupper(), public))
+    assert module.__all__ == constants_first
+    assert all(hasattr(module, public) for public in module.__all__)
+    assert not [public for public in module.__all__ if public.startswith("_") and public != "__version__"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_says_what_it_is_for(name):
+    documentation = importlib.import_module(name).__doc__
+    assert documentation is not None
+    assert len(documentation.splitlines()[0]) > 10
+
+
+def test_every_public_function_and_class_and_method_has_a_docstring():
+    missing = []
+    for name, value in public_objects():
+        if not inspect.getdoc(value):
+            missing.append(name)
+        if inspect.isclass(value) and value.__module__.startswith("attnviz"):
+            for method, function in vars(value).items():
+                is_own = inspect.isfunction(function) or isinstance(function, property | classmethod | staticmethod)
+                if is_own and not method.startswith("_") and not inspect.getdoc(getattr(value, method)):
+                    missing.append(f"{name}.{method}")
+    assert missing == []
+
+
+def test_what_other_modules_import_is_public_where_it_comes_from():
+    strangers = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("attnviz."):
+                source = importlib.import_module(node.module)
+                strangers += [
+                    f"{path.name}: {node.module}.{alias.name}"
+                    for alias in node.names
+                    if alias.name not in source.__all__
+                ]
+    assert strangers == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_functions_and_classes_of_a_module_are_in_its_all(name):
+    module = importlib.import_module(name)
+    own = {public for public in defined_names(module) if not public.isupper()}
+    commands = {command.callback.__name__ for command in getattr(module, "app", typer.Typer()).registered_commands}
+    callables = {public for public in own if callable(getattr(module, public))}
+    assert callables - commands <= set(module.__all__)
+
+
+def test_importing_attnviz_is_cheap_and_names_come_when_asked_for():
+    code = (
+        "import sys, attnviz\n"
+        "heavy = ('torch', 'transformers', 'matplotlib', 'numpy', 'spacy', 'rich', 'typer')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+        "from attnviz import HeadId, TextError\n"
+        "print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\nFalse\n"
+
+
+def test_the_package_is_typed():
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_heatmap_and_overview_are_figures_of_their_own(analysis):
+    heatmap, overview = analysis.heatmap("L1H2"), analysis.overview(["L0", "L1H2"])
+    assert isinstance(heatmap, Figure)
+    assert isinstance(overview, Figure)
+    assert heatmap.texts[0].get_text().startswith("L1H2  ")
+    named = [text.get_text() for text in overview.axes[0].texts if re.fullmatch(r"L\d+H\d+", text.get_text())]
+    assert named == ["L0H0", "L0H1", "L0H2", "L0H3", "L1H2"]
+    assert analysis.heatmap(attnviz.HeadId(1, 2)) is not heatmap
+    assert "matplotlib.pyplot" not in vars(importlib.import_module("attnviz.drawing"))
+
+
+def test_a_pattern_is_the_heads_own_over_the_units(analysis):
+    pattern = analysis.pattern("L1H2")
+    assert pattern.shape == (9, 9)
+    torch.testing.assert_close(pattern, analysis.layer_patterns(1)[2])
+    assert torch.equal(hand_made().pattern("1.1"), by_design(6)[1, 1])
+
+
+@pytest.mark.parametrize("call", ["pattern", "heatmap", "head"])
+@pytest.mark.parametrize("head", ["L3H0", "L0H4"])
+def test_a_head_that_the_model_lacks_is_refused_with_the_range(analysis, call, head):
+    with pytest.raises(attnviz.UsageError, match=rf"the model has no head {head}; it has L0H0 to L2H3\."):
+        getattr(analysis, call)(head)
+
+
+def test_what_names_no_head_is_refused(analysis):
+    with pytest.raises(attnviz.UsageError, match=r"expected a head such as L2H8 or 2\.8, found 'first'"):
+        analysis.heatmap("first")
+    with pytest.raises(attnviz.UsageError, match="the model has layers 0 to 2"):
+        analysis.overview(["L7"])
+
+
+def test_a_notebook_shows_a_picture_and_the_tables(analysis):
+    shown = analysis._repr_html_()
+    picture = re.search(r'src="data:image/png;base64,([^"]+)"', shown)
+    Image.open(io.BytesIO(base64.b64decode(picture[1]))).verify()
+    assert "Verified 12 heads in 3 layers" in shown
+    assert "<pre>" in shown
+
+
+def test_a_notebook_escapes_what_the_text_holds():
+    shown = hand_made(text='<script>alert("x")</script>', name="<b>&")._repr_html_()
+    assert "<script>" not in shown
+    assert "<b>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_an_analysis_is_described_in_one_line():
+    expected = "<Analysis of “the cat ran away” with by-hand: 6 tokens, 4 heads verified>"
+    assert repr(hand_made()) == expected
+    assert "\x1b" not in repr(hand_made(name="\x1b[31m", text="\x1b[31m"))
+
+
+def test_saving_from_python_returns_the_document_and_tells_of_progress(analysis, tmp_path):
+    told = []
+    content = analysis.save(
+        tmp_path / "out", select=["L0H0", "L2H3"], formats=["png", "svg"], progress=lambda *step: told.append(step)
+    )
+    assert [head["id"] for head in content["heads"]] == ["L0H0", "L2H3"]
+    assert told == [("drawing", i, 6) for i in range(1, 7)]
+    assert content["figures"] == [
+        "overview.png",
+        "overview.svg",
+        "heads/L00H00.png",
+        "heads/L02H03.png",
+        "heads/L00H00.svg",
+        "heads/L02H03.svg",
+    ]
+    assert all((tmp_path / "out" / name).is_file() for name in content["figures"])
+    assert json.loads((tmp_path / "out" / "heads.json").read_text())["heads"] == content["heads"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"figures": ["lies"]}, "unknown figure 'lies': expected any of overview, heads"),
+        ({"formats": ["gif"]}, "unknown format 'gif': expected any of png, svg, pdf"),
+        ({"select": ["L9"]}, "the model has layers 0 to 2"),
+    ],
+)
+def test_saving_refuses_what_it_does_not_know_and_leaves_no_folder(analysis, tmp_path, arguments, message):
+    with pytest.raises(attnviz.UsageError, match=message):
+        analysis.save(tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_progress_is_told_of_every_layer(bert_folder):
+    told = []
+    attnviz.analyze(SENTENCE, bert_folder, syntax=False, progress=lambda *step: told.append(step))
+    assert told == [("verifying", i, 3) for i in range(4)]
+
+
+def test_the_report_from_python_is_plain_text_of_the_given_width():
+    text = hand_made().report(width=90, top=1)
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 90

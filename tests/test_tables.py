@@ -1,0 +1,228 @@
+"""The tables as text, exactly."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attnviz.syntax import Arc, Parse, Word
+from tests.hand_made import by_design, hand_made
+
+PARSE = Parse(
+    (Word("the", (1,)), Word("cat", (2,)), Word("ran", (3,)), Word("away", (4,))),
+    (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 2, "advmod")),
+    "a-parser",
+)
+
+AT_80 = """\
+Verified 4 heads in 2 layers of by-hand (float32, cpu): weights within 4.0e-07
+of the model's own (tolerance 1e-04), outputs within 1.0e-07 of the largest
+(tolerance 1e-04).
+
+Heads (4, clearest pattern first)
+                       Entropy Distance
+Head    Label           (nats) (tokens) Conf Sink Prev Curr Next Local Long
+───────────────────────────────────────────────────────────────────────────
+L0H0    previous-token    0.00     0.83 1.00 0.25 1.00 0.00 0.00  1.00    –
+L1H0    sink              0.00     2.50 1.00 1.00    –    –    –     –    –
+L1H1    current-token     0.81     0.83 0.58 0.31 0.27 0.73 0.00  1.00    –
+L0H1    broad             1.79     1.94 0.17 0.33 0.19 0.25 0.19  0.62    –
+
+uniform                   1.79               0.33 0.19 0.25 0.19  0.62    –
+
+Patterns (the 3 strongest heads of each, with their scores)
+Pattern         Strongest heads                  Baseline  n  Pass
+──────────────────────────────────────────────────────────────────
+previous-token  L0H0 1.00  L1H1 0.27  L0H1 0.19      0.19  3   1/4
+current-token   L1H1 0.73  L0H1 0.25  L0H0 0.00      0.25  4   1/4
+next-token      L0H1 0.19  L0H0 0.00  L1H1 0.00      0.19  3   0/4
+local           L0H0 1.00  L1H1 1.00  L0H1 0.62      0.62  4   2/4
+long-range      not measurable on this text             –  0     –
+sink            L1H0 1.00  L0H1 0.33  L1H1 0.31      0.33  4   1/4
+broad           L0H1 1.00  L1H1 0.45  L0H0 0.00      1.00  6   1/4
+
+Conf to Long are shares from 0 to 1. n: tokens (or instances of a relation)
+behind a score; below 10 it is an indication only. One text shows what heads did
+here, not what they do.
+Syntax: not measured: --no-syntax was given.
+"""
+
+CAUSAL_AT_120 = """\
+Verified 4 heads in 2 layers of by-hand (float32, cpu): weights within 4.0e-07 of the model's own (tolerance 1e-04),
+outputs within 1.0e-07 of the largest (tolerance 1e-04).
+
+Heads (2 of 4, clearest pattern first)
+                                             Entropy  Distance
+Head     Label           Score  Baseline  n   (nats)   (words)  Conf  Sink  Prev  Curr  Next  Local  Long
+─────────────────────────────────────────────────────────────────────────────────────────────────────────
+L0H0     previous-token   1.00      0.26  4     0.00      0.83  1.00  0.20  1.00  0.00     –   1.00  0.00
+L1H0     sink             1.00      0.29  5     0.00      2.50  1.00  1.00     –     –     –      –     –
+
+uniform                                         1.10                  0.29  0.26  0.46     –   0.71  0.04
+2 more heads are left out: --top 0 lists all; heads.csv has them.
+
+Patterns (the 5 strongest heads of each, with their scores)
+Pattern         Strongest heads                             Baseline  n  Pass
+─────────────────────────────────────────────────────────────────────────────
+previous-token  L0H0 1.00  L1H1 0.29  L0H1 0.27                 0.26  4   1/4
+current-token   L1H1 0.71  L0H1 0.41  L0H0 0.00                 0.46  5   1/4
+next-token      not measurable on this text                        –  0     –
+local           L0H0 1.00  L1H1 1.00  L0H1 0.68                 0.71  5   2/4
+long-range      L0H1 0.05  L0H0 0.00  L1H1 0.00                 0.04  1   0/4
+sink            L1H0 1.00  L1H1 0.30  L0H1 0.29  L0H0 0.20      0.29  5   1/4
+broad           L0H1 1.00  L1H1 0.74  L0H0 0.00  L1H0 0.00      1.00  6   1/4
+
+Conf to Long are shares from 0 to 1. n: words (or instances of a relation) behind a score; below 10 it is an indication
+only. One text shows what heads did here, not what they do.
+Syntax: not measured: no spaCy pipeline.
+The text was cut: its last 3 tokens were left out (--truncate).
+"""
+
+
+def lines_of(analysis, **options):
+    return [line.rstrip() for line in analysis.report(**{"width": 80, "top": 0, **options}).splitlines()]
+
+
+def text_of(analysis, **options):
+    return "\n".join(lines_of(analysis, **options)) + "\n"
+
+
+def row_of(analysis, first, **options):
+    (row,) = [line for line in lines_of(analysis, **options) if line.startswith(first + " ")]
+    return row.split()
+
+
+def head_rows(analysis, **options):
+    lines = lines_of(analysis, **options)
+    end = next(i for i, line in enumerate(lines) if line.startswith("uniform"))
+    return [line.split()[0] for line in lines[:end] if line.startswith("L")]
+
+
+def test_the_whole_report_at_80_columns():
+    assert text_of(hand_made()) == AT_80
+
+
+def test_the_whole_report_of_a_causal_model_on_words_at_120_columns():
+    analysis = hand_made(causal=True, special=(), truncated=3, note="no spaCy pipeline.", words=True)
+    assert text_of(analysis, width=120, top=2) == CAUSAL_AT_120
+
+
+@pytest.mark.parametrize("width", [80, 100, 109, 110, 120, 200])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("parse", [None, PARSE])
+def test_no_line_is_longer_than_the_terminal(width, causal, parse):
+    analysis = hand_made(causal=causal, parse=parse, name="a-very-long/name" * 8)
+    assert max(len(line) for line in analysis.report(width=width, top=1).splitlines()) <= width
+
+
+def test_large_models_and_long_labels_fit_80_columns_without_being_cut():
+    patterns = by_design(6).repeat(6, 6, 1, 1)
+    analysis = hand_made(patterns=patterns)
+    heads = tuple(
+        replace(
+            head,
+            label="syntactic:nsubjpass",
+            statistics={name: 100.0 if name == "distance" else 0.5 for name in head.statistics},
+        )
+        for head in analysis.heads
+    )
+    analysis = replace(analysis, heads=heads)
+    lines = analysis.report(width=80, top=0).splitlines()
+    assert max(map(len, lines)) <= 80
+    (row,) = [line for line in lines if line.startswith("L11H11 ")]
+    assert row.split() == ["L11H11", "syntactic:nsubjpass", "0.50", "100.00", *["0.50"] * 7]
+
+
+def test_what_is_left_out_is_counted():
+    text = text_of(hand_made(), top=3)
+    assert "Heads (3 of 4, clearest pattern first)\n" in text
+    assert "\n1 more heads are left out" in text or "\n1 more head is left out" in text
+    assert "--top 0 lists all" in text
+    assert len(head_rows(hand_made(), top=3)) == 3
+
+
+@pytest.mark.parametrize("top", [0, 4, 12])
+def test_nothing_is_said_to_be_left_out_where_nothing_is(top):
+    text = text_of(hand_made(), top=top)
+    assert "left out" not in text
+    assert "Heads (4, clearest pattern first)\n" in text
+    assert len(head_rows(hand_made(), top=top)) == 4
+
+
+def test_heads_stand_by_the_margin_of_the_pattern_that_named_them_then_those_without_one():
+    two_away = torch.eye(6)[[0, 3, 4, 1, 2, 5]]
+    patterns = torch.cat([two_away[None], by_design(6).reshape(4, 6, 6), two_away[None]]).reshape(1, 6, 6, 6)
+    # margins: previous 1.00 - 0.19, sink 1.00 - 0.33, current 0.73 - 0.25, broad 1.00 - 1.00; two name nothing
+    assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H3", "L0H4", "L0H2", "L0H0", "L0H5"]
+
+
+def test_only_the_selected_heads_are_listed():
+    assert head_rows(hand_made(), select=["L1"]) == ["L1H0", "L1H1"]
+    assert "1/2" in text_of(hand_made(), select=["L1"])
+
+
+def test_what_cannot_be_measured_is_a_dash_and_not_zero():
+    assert row_of(hand_made(), "L1H0") == ["L1H0", "sink", "0.00", "2.50", "1.00", "1.00", *["–"] * 5]
+    assert row_of(hand_made(), "long-range") == ["long-range", "not", "measurable", "on", "this", "text", "–", "0", "–"]
+
+
+def test_a_heterogeneous_head_has_dashes_for_evidence_in_the_wide_table():
+    analysis = hand_made(patterns=torch.eye(6)[[0, 3, 4, 1, 2, 5]][None, None])
+    assert row_of(analysis, "L0H0", width=120)[:5] == ["L0H0", "heterogeneous", "–", "–", "–"]
+
+
+def test_a_text_without_content_gives_a_report_of_dashes():
+    analysis = hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=by_design(2)[:1, :1])
+    row = row_of(analysis, "L0H0", width=80)
+    assert row == ["L0H0", "not", "measurable", "0.00", "0.50", "1.00", *["–"] * 6]
+
+
+def test_the_next_token_of_a_causal_model_is_a_dash():
+    analysis = hand_made(causal=True, special=())
+    assert row_of(analysis, "L0H0")[6:9] == ["1.00", "0.00", "–"]
+    assert row_of(analysis, "next-token")[1:] == ["not", "measurable", "on", "this", "text", "–", "0", "–"]
+
+
+def test_relations_stand_with_direction_offset_and_n():
+    analysis = hand_made(parse=PARSE)
+    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "+1:", "1.00", "1", "0/4"]
+    text = text_of(analysis, width=120)
+    assert "Syntax: parse by a-parser; baseline = best fixed offset (+1: the head is the next word).\n" in text
+
+
+def test_more_than_eight_relations_are_cut_and_counted():
+    relations = [f"rel{i}" for i in range(11)]
+    arcs = tuple(Arc(0, 1, relation) for relation in relations)
+    analysis = hand_made(parse=replace(PARSE, arcs=arcs))
+    lines = lines_of(analysis)
+    assert sum(line.startswith("rel") for line in lines) == 8
+    assert "3 rarer relations are left out; heads.json has them." in lines
+
+
+def test_without_a_parse_the_reason_is_given():
+    note = "no spaCy pipeline with a dependency parser is installed (pip install 'attnviz[syntax]')."
+    assert f"Syntax: not measured: {note}\n" in text_of(hand_made(note=note), width=200)
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[bold red]x[/]", "$\\frac$", "a\x1b[31mb", "a\nb", "\u202eabc", "猫 🦄"])
+def test_a_hostile_model_name_is_shown_and_steers_nothing(name):
+    text = hand_made(name=name).report(width=200)
+    first = text.splitlines()[0]
+    assert first.startswith("Verified 4 heads in 2 layers of ")
+    assert "(float32, cpu): weights within 4.0e-07 of the model's own (tolerance 1e-04)" in first
+    shown = first.removeprefix("Verified 4 heads in 2 layers of ").partition(" (float32")[0]
+    assert shown == name.replace("\x1b", r"\x1b").replace("\n", r"\n").replace("\u202e", r"\u202e")
+
+
+def test_a_relation_that_looks_like_markup_is_printed_as_it_is():
+    analysis = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "[/b]"), Arc(1, 2, "[red]"))))
+    text = text_of(analysis)
+    assert "[/b] dep→head" in text
+    assert "[red] head→dep" in text
+
+
+def test_a_label_that_looks_like_markup_is_printed_as_it_is():
+    analysis = hand_made()
+    head = replace(analysis.heads[0], label="syntactic:[/b]")
+    analysis = replace(analysis, heads=(head, *analysis.heads[1:]))
+    assert row_of(analysis, "L0H0")[1] == "syntactic:[/b]"
