@@ -35,6 +35,7 @@ def drawable(text: str) -> str:
     )
 
 
+@cache
 def text_width(text: str, size: float, dpi: float, weight: str = "normal") -> float:
     """Pixels that a text takes, measured as matplotlib will draw it."""
     properties = FontProperties(family=font_families([text]), size=size, weight=weight)
