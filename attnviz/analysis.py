@@ -32,6 +32,8 @@ from attnviz.verify import VerifiedLayer, verify_attention
 
 __all__ = ["FIGURES", "Analysis", "Progress", "analyze", "check_figures"]
 
+_FARTHEST = 1_000_000
+
 FIGURES = ("overview", "heads")
 """Sets of figures that can be asked for by name."""
 
@@ -217,9 +219,10 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    if local_window < 0 or long_range_from < 1:
+    if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
-            f"expected local_window >= 0 and long_range_from >= 1, found {local_window} and {long_range_from}."
+            f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
+            f"found {local_window} and {long_range_from}."
         )
     if not isinstance(text, str) or not isinstance(pair, str | None):
         found = type(text if not isinstance(text, str) else pair).__name__
@@ -264,9 +267,12 @@ def check_figures(figures: Sequence[str], formats: Sequence[str]) -> None:
         UsageError: with the valid names.
     """
     for kind, given, known in (("figure", figures, FIGURES), ("format", formats, FORMATS)):
+        if isinstance(given, str):
+            raise UsageError(f"expected a list of {kind}s, found the string {given!r}: write [{given!r}].")
         unknown = [name for name in given if name not in known]
         if unknown:
-            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(known)}.")
+            alone = " (on the command line also all, or none)" if kind == "figure" else ""
+            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(known)}{alone}.")
 
 
 def _checkpoint(

@@ -46,6 +46,12 @@ class Checkpoint:
         return self.model.config
 
     @property
+    def short_name(self) -> str:
+        """The name for titles: of a folder, only its last part."""
+        folder = Path(self.name)
+        return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+
+    @property
     def n_layers(self) -> int:
         """Layers."""
         return int(self.config.num_hidden_layers)

@@ -4,6 +4,8 @@ Data goes to standard output, progress and messages to standard error. Everythin
 inside the command, so that ``attnviz --help`` answers at once.
 """
 
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnviz import __version__
-from attnviz.errors import AttnvizError, TextError, UsageError
+from attnviz.errors import AttnvizError, OutputError, TextError, UsageError
 
 if TYPE_CHECKING:
     from attnviz.analysis import Analysis
@@ -33,10 +35,15 @@ app = typer.Typer(
 )
 
 _INTERRUPTED = 130
+_FARTHEST = 1_000_000
+_NARROWEST = 80
 
 
 def main() -> None:
     """The console script ``attnviz``."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
     app()
 
 
@@ -78,9 +85,11 @@ def heads(
         bool, typer.Option("--words", help="Merge word pieces into words: sum over keys, mean over queries.")
     ] = False,
     local_window: Annotated[
-        int, typer.Option(min=0, help="Largest distance that is local, in tokens (words with --words).")
+        int, typer.Option(min=0, max=_FARTHEST, help="Largest distance that is local, in tokens (words with --words).")
     ] = 1,
-    long_range_from: Annotated[int, typer.Option(min=1, help="Smallest distance that is long-range, likewise.")] = 4,
+    long_range_from: Annotated[
+        int, typer.Option(min=1, max=_FARTHEST, help="Smallest distance that is long-range, likewise.")
+    ] = 4,
     figures: Annotated[
         str, typer.Option(help="Any of overview, heads (with commas between); all; none.")
     ] = "overview,heads",
@@ -104,7 +113,7 @@ def heads(
     device: Annotated[str, typer.Option("--device", "-d", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/MODEL.", show_default=False),
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="Heads in the table, clearest first; 0 for all.")] = 12,
@@ -121,14 +130,16 @@ def heads(
     """
     with _errors_to_exit_codes() as outcome:
         sentence = _read_text(text)
-        _check_unicode("--pair", pair)
+        pair = None if pair is None else _decoded("--pair", pair)
+        if out is not None and not out.strip():
+            raise UsageError("-o is empty; expected a folder (. for this one).")
         from attnviz.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
         wanted_figures, wanted_formats = _figure_sets(figures), _split(formats) or ["png"]
         from attnviz.export import OutputFolder
 
-        folder = out if out is not None else _default_folder(model)
+        folder = Path(out) if out is not None else _default_folder(model)
         with OutputFolder(folder) as output, _progress(quiet) as progress:
             outcome.folder = output
             progress("loading", 0, 0)
@@ -158,9 +169,11 @@ def heads(
                 progress=progress,
             )
             document = output.commit(content)
-        _print_results(analysis, document, select or [], top, as_json, quiet)
+        with _printing(folder):
+            _print_results(analysis, document, select or [], top, as_json, quiet)
         if not quiet:
-            typer.echo(f"Wrote {output.count} files to {_printable(str(folder))}", err=True)
+            removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
+            typer.echo(f"Wrote {output.count} files to {_printable(str(folder))}{removed}", err=True)
 
 
 def _print_results(
@@ -176,7 +189,21 @@ def _print_results(
         from attnviz.tables import report
 
         console = Console(highlight=False)
+        console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
         console.print(report(analysis, analysis.select(select), top=top, width=console.width))
+    sys.stdout.flush()
+
+
+@contextmanager
+def _printing(folder: Path) -> Iterator[None]:
+    """Printing may fail after the files are written: the reader went away, or the disk is full."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputError(f"cannot print the results: {error.strerror}; the files in {folder} are complete.") from error
 
 
 @dataclass
@@ -222,13 +249,15 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 def _read_text(text: str) -> str:
     if text != "-":
-        _check_unicode("TEXT", text)
+        text = _decoded("TEXT", text)
         if not text.strip():
             raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
         return text
+    if sys.stdin is None:
+        raise TextError("standard input is closed; expected a sentence on it, or as TEXT.")
     data = sys.stdin.buffer.read()
     try:
-        content = data.decode("utf-8")
+        content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TextError(
             f"standard input is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
@@ -239,14 +268,16 @@ def _read_text(text: str) -> str:
     return content.removesuffix("\n").removesuffix("\r")
 
 
-def _check_unicode(name: str, text: str | None) -> None:
-    """Arguments that are not UTF-8 reach Python as lone surrogates."""
-    for position, character in enumerate(text or ""):
-        if "\udc80" <= character <= "\udcff":
-            raise TextError(
-                f"{name} is not valid UTF-8: found byte 0x{ord(character) - 0xDC00:02x} at character {position}; "
-                "expected text encoded as UTF-8."
-            )
+def _decoded(name: str, text: str) -> str:
+    """An argument as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"{name} is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
+            "expected text encoded as UTF-8."
+        ) from error
 
 
 def _figure_sets(figures: str) -> list[str]:

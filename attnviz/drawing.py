@@ -146,12 +146,15 @@ def overview_figure(plan: OverviewPlan, *, image: bool = True) -> Figure:
         image_height, image_width, _ = plan.image.shape
         left, above = plan.origin
         right, below = 116, 24
-        width, height = max(left + image_width + right, 1020), above + image_height + below
+        room = max(left + image_width + right, 1020) - left - 16
+        title = fitted(plan.title, 11, DPI, room, "bold")
+        notes = [fitted(note, 7.5, DPI, room) for note in plan.notes]
+        widest = max(text_width(title, 11, DPI, "bold"), *(text_width(note, 7.5, DPI) for note in notes))
+        width = max(left + image_width + right, left + math.ceil(widest) + 16)
+        height = above + image_height + below
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         axes = figure.add_axes((left / width, below / height, image_width / width, image_height / height))
         (draw_overview if image else _name_heads)(axes, plan)
-        title = fitted(plan.title, 11, DPI, width - left - 16, "bold")
-        notes = [fitted(note, 7.5, DPI, width - left - 16) for note in plan.notes]
         families = font_families((title, *notes))
         style: dict[str, Any] = {"family": families, "va": "top", "parse_math": False, "color": INK}
         figure.text(left / width, 1 - 14 / height, title, size=11, weight="bold", **style)
@@ -220,8 +223,9 @@ def _dress(ax: Axes, plan: HeatmapPlan) -> None:
         label_x.set_color(colour)
         label_y.set_color(colour)
     every = "" if plan.ticks.step == 1 else f", every {_ordinal(plan.ticks.step * plan.pooled)} {plan.unit} named"
-    ax.set_xlabel(f"key (attended to){every}", fontsize=8, color=INK)
-    ax.set_ylabel("query (attends from)", fontsize=8, color=INK)
+    small = plan.size < 200
+    ax.set_xlabel("key" if small else f"key (attended to){every}", fontsize=8, color=INK)
+    ax.set_ylabel("query" if small else "query (attends from)", fontsize=8, color=INK)
 
 
 def _colour_bar(figure: Figure, bar: Axes, vmax: float, height: int) -> None:

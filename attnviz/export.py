@@ -122,6 +122,7 @@ class OutputFolder:
         self._created: list[Path] = []
         self._staged: list[str] = []
         self.committed = False
+        self.removed = 0
 
     @property
     def count(self) -> int:
@@ -184,8 +185,12 @@ class OutputFolder:
         with _uninterrupted(), self._as_output_error("write to", self.path, unchanged=False):
             for name in sorted(self._staged, key=lambda name: name != _MANIFEST):
                 (self._staging / name).replace(self.path / name)
-            for name in earlier - kept - set(self._staged):
+            stale = earlier - kept - set(self._staged)
+            for name in stale:
                 (self.path / name).unlink(missing_ok=True)
+            self.removed = len(stale)
+            if stale and not any((self.path / "heads").glob("*")):
+                (self.path / "heads").rmdir()
             self.committed = True
         self._created.clear()
         return complete
@@ -217,7 +222,8 @@ class OutputFolder:
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         earlier = self._earlier()
         foreign = sorted(name for name in {*names, _MANIFEST} - earlier if (self.path / name).exists())
-        if (self.path / "heads").exists() and not (self.path / "heads").is_dir():
+        heads = self.path / "heads"
+        if heads.is_symlink() or (heads.exists() and not heads.is_dir()):
             foreign.append("heads")
         if foreign:
             raise OutputError(

@@ -218,9 +218,12 @@ def heatmap_plans(findings: Findings, heads: Sequence[HeadFindings]) -> Iterator
 def model_overview_plan(findings: Findings, heads: Sequence[HeadFindings]) -> OverviewPlan:
     """The plan of one picture with all the given heads."""
     model = findings.checkpoint
+    count = f"{model.n_layers} layers × {model.n_heads} heads"
+    if len(heads) < len(findings.heads):
+        count = f"{len(heads)} of {len(findings.heads)} heads"
     return plan_overview(
         ((head.id, head.label, pattern) for head, pattern in _patterns(findings, heads)),
-        title=f"{visible(model.name)}: {model.n_layers} layers × {model.n_heads} heads",
+        title=f"{visible(model.short_name)}: {count}",
         notes=[quoted(text) for text in (findings.text, findings.pair) if text is not None],
         unit=findings.units.name,
     )

@@ -82,7 +82,9 @@ def _span(kind: str, first: str, last: str | None, count: int, part: str) -> ran
         return range(count)
     low = int(first)
     high = low if last is None else int(last)
-    if high >= count or low > high:
+    if low > high:
+        raise UsageError(f"the selection {part!r} runs backwards: expected {kind}s {high}-{low}.")
+    if high >= count:
         valid = f"the model has {kind}s 0 to {count - 1}"
         raise UsageError(f"the selection {part!r} names {kind} {first}{'-' + last if last else ''}, but {valid}.")
     return range(low, high + 1)

@@ -60,6 +60,8 @@ def find_checkpoint(model: str, revision: str | None = None) -> Source:
         CheckpointError: nothing there, the hub cannot be reached, or the files are not whole.
         UsageError: a revision for what has none.
     """
+    if not model.strip():
+        raise UsageError("--model is empty; expected a built-in name, a folder or a hub id.")
     if model in BUILT_IN:
         _refuse_revision(model, revision)
         return BUILT_IN[model]()

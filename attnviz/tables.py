@@ -50,8 +50,8 @@ def verification_line(findings: Findings) -> Text:
     return Text.assemble(
         ("Verified", "bold green"),
         f" {found.heads_compared} heads in {model.n_layers} layers of {visible(model.name)} ({dtype}, {model.device}): "
-        f"weights within {found.pattern_error:.1e} of the model's own (tolerance {found.tolerance.pattern:.0e}), "
-        f"outputs within {found.output_error:.1e} of the largest (tolerance {found.tolerance.output:.0e}).",
+        f"weights within {_error(found.pattern_error)} of the model's own (tolerance {found.tolerance.pattern:.0e}), "
+        f"outputs within {_error(found.output_error)} of the largest (tolerance {found.tolerance.output:.0e}).",
     )
 
 
@@ -171,6 +171,10 @@ def _evidence(pattern: Pattern | None) -> list[str]:
 def _add_row(table: Table, cells: list[str], style: str | None = None) -> None:
     """Cells as they are: a string would be read as rich's markup, and labels may hold brackets."""
     table.add_row(*(Text(cell) for cell in cells), style=style)
+
+
+def _error(value: float) -> str:
+    return f"{value:.1e}" if value else "0 (bit for bit)"
 
 
 def _number(value: float | None) -> str:

@@ -17,6 +17,7 @@ from attnviz.sources import find_checkpoint
 from attnviz.syntax import load_parser
 from tests import independent
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
+from tests.hand_made import hand_made
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TOLERANCE = 1e-4
@@ -345,8 +346,21 @@ def test_only_a_string_is_a_pair(bert_folder: Path, pair: Any):
 
 @pytest.mark.parametrize(("window", "far"), [(-1, 4), (1, 0), (1, -4)])
 def test_distances_have_a_smallest_value(bert_folder: Path, window: int, far: int):
-    with pytest.raises(UsageError, match=f"local_window >= 0 and long_range_from >= 1, found {window} and {far}"):
+    with pytest.raises(UsageError, match=rf"local_window >= 0 and long_range_from >= 1 .*found {window} and {far}"):
         analyze(SENTENCE, model=bert_folder, local_window=window, long_range_from=far)
+
+
+def test_distances_have_a_largest_value(bert_folder: Path):
+    with pytest.raises(UsageError, match="both at most 1000000"):
+        analyze(SENTENCE, model=bert_folder, long_range_from=10**30)
+
+
+def test_one_string_is_no_list_of_formats_or_figures(tmp_path: Path):
+    with pytest.raises(UsageError, match=r"expected a list of formats, found the string 'svg': write \['svg'\]"):
+        hand_made().save(tmp_path / "out", formats="svg")
+    with pytest.raises(UsageError, match=r"expected a list of figures, found the string 'heads'"):
+        hand_made().save(tmp_path / "out", figures="heads")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_text_longer_than_the_model_is_refused(gpt2_folder: Path):

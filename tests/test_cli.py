@@ -105,7 +105,7 @@ def test_help_of_heads_names_every_option_of_the_contract_with_its_defaults():
     for option in CONTRACT_OPTIONS:
         assert re.search(rf"(?<![\w-]){option}(?![\w-])", result.stdout), option
     text = " ".join(result.stdout.split())
-    for default in ("minilm", "1; x>=0", "4; x>=1", "overview,heads", "auto", "float32", "12; x>=0"):
+    for default in ("minilm", "1; 0<=x<=1000000", "4; 1<=x<=1000000", "overview,heads", "auto", "float32", "12; x>=0"):
         assert f"[default: {default}]" in text
     assert "default attnviz-out/MODEL" in text
     for code in ("0 done", "1 an error", "2 wrong usage", "3 the heads do not reproduce", "130 interrupted"):
@@ -314,6 +314,40 @@ def test_blank_standard_input_is_refused(heads, data):
     assert_refused(heads(text="-", input=data), 1, "standard input is empty or blank; expected a sentence.")
 
 
+def test_a_byte_order_mark_on_standard_input_is_no_part_of_the_text(heads):
+    result = heads("--json", "--figures", "none", text="-", input=b"\xef\xbb\xbfthe cat ran")
+    assert json.loads(result.stdout)["text"] == "the cat ran"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+def test_closed_standard_input_is_refused(here, bert_folder):
+    done = subprocess.run(
+        f"exec '{sys.executable}' -m attnviz heads - -m '{bert_folder}' -o out <&-",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "attnviz: standard input is closed; expected a sentence on it, or as TEXT.\n"
+
+
+def test_a_text_is_read_as_utf8_in_any_locale(here, bert_folder):
+    plain_c = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    arguments = ["heads", "naïve cat".encode(), "-m", str(bert_folder), "-o", "out", "--no-syntax", "--figures", "none"]
+    done = command(*arguments, env=plain_c)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(Path("out/heads.json").read_text(encoding="utf-8"))["text"] == "naïve cat"
+
+
+def test_a_terminal_that_is_not_utf8_gets_a_stand_in(here, bert_folder):
+    arguments = ["heads", "naïve cat", "-m", str(bert_folder), "-o", "out", "--no-syntax", "--figures", "none"]
+    done = command(*arguments, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert b"?" in done.stdout
+    assert max(done.stdout) < 128
+
+
 def test_standard_input_that_is_not_utf8_is_refused_with_the_place(heads):
     result = heads(text="-", input="caf\u00e9 noir".encode("latin-1"))
     assert_refused(
@@ -328,7 +362,7 @@ def test_an_argument_that_is_not_utf8_is_refused(here, bert_folder):
         )
         assert done.returncode == 1
         assert done.stdout == b""
-        assert b"is not valid UTF-8: found byte 0xe9 at character 3" in done.stderr
+        assert b"is not valid UTF-8: found byte 0xe9 at byte 3" in done.stderr
         assert b"Traceback" not in done.stderr
         assert not Path("out").exists()
 
@@ -493,7 +527,7 @@ def test_an_unknown_dtype_is_wrong_usage(heads):
         ("L3H0", "names layer 3, but the model has layers 0 to 2"),
         ("L0H4", "names head 4, but the model has heads 0 to 3"),
         ("L2-5", "names layer 2-5, but the model has layers 0 to 2"),
-        ("L2-1", "names layer 2-1, but the model has layers 0 to 2"),
+        ("L2-1", "runs backwards: expected layers 1-2"),
         ("9.9", "names layer 9, but the model has layers 0 to 2"),
         ("nonsense", "cannot read the selection 'nonsense': expected one of L2H8, 2.8, L2"),
         ("", "cannot read the selection ''"),
@@ -589,6 +623,29 @@ def test_a_bug_keeps_its_traceback(heads, monkeypatch):
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-m", ""], "--model is empty; expected a built-in name, a folder or a hub id."),
+        (["-o", ""], "-o is empty; expected a folder (. for this one)."),
+        (["-o", " "], "-o is empty; expected a folder (. for this one)."),
+        (["--local-window", "99999999999999999999"], "--local-window"),
+        (["--long-range-from", "1000001"], "--long-range-from"),
+    ],
+)
+def test_empty_and_absurd_values_are_wrong_usage(here, arguments, message):
+    result = runner.invoke(app, ["heads", SENTENCE, *arguments])
+    assert_refused(result, 2, message)
+    assert names_in(here) == []
+
+
+def test_a_run_says_how_many_files_of_an_earlier_run_it_removed(heads):
+    heads("--select", "L0")
+    result = heads("--select", "L0H0", "--figures", "heads", text="the dog ran")
+    assert result.stderr.splitlines()[-1] == "Wrote 3 files to out; removed 4 files of an earlier run there"
+    assert names_in("out") == ["heads.csv", "heads.json", "heads/L00H00.png"]
+
+
 def test_an_error_is_one_line(heads):
     assert heads(text=" ").stderr.count("\n") == 1
     assert heads("--select", "L9").stderr.count("\n") == 1
@@ -656,6 +713,23 @@ def test_pipes_get_plain_text_and_nothing_but_data_on_standard_output(here, bert
     assert done.stderr == "Wrote 2 files to out\n"
 
 
+def test_ctrl_c_while_files_are_moved_says_that_all_were_written(heads, monkeypatch):
+    replace = Path.replace
+    pressed = []
+
+    def interrupted(path, target):
+        if not pressed:
+            pressed.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    result = heads("--figures", "overview")
+    assert result.exit_code == 130
+    assert "attnviz: interrupted; all files were written." in result.stderr
+    assert names_in("out") == ["heads.csv", "heads.json", "overview.png"]
+
+
 @pytest.mark.parametrize(("variables", "coloured"), [({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1"}, False)])
 def test_colours_follow_no_color(heads, monkeypatch, variables, coloured):
     for name in ("NO_COLOR", "FORCE_COLOR"):
@@ -687,8 +761,23 @@ def test_a_closed_pipe_ends_quietly(here, bert_folder):
         )
     finally:
         os.close(writing)
+    assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+    assert names_in("out") == ["heads.csv", "heads.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_standard_output_is_one_message_and_the_files_are_complete(here, bert_folder):
+    arguments = ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out", "--no-syntax", "--figures", "none"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "attnviz", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "attnviz: cannot print the results: No space left on device; the files in out are complete.\n"
+    )
     assert names_in("out") == ["heads.csv", "heads.json"]
 
 

@@ -109,7 +109,13 @@ def test_rows_are_queries_from_the_top_and_columns_keys_from_the_left():
     assert (np.delete(drawn.reshape(16, 3), 2, axis=0) == 255).all()
     assert ax.get_xlim()[0] < ax.get_xlim()[1]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # row 0 is at the top
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key (attended to)", "query (attends from)")
+
+
+@pytest.mark.parametrize(("n", "names"), [(4, ("key", "query")), (30, ("key (attended to)", "query (attends from)"))])
+def test_the_axes_say_which_is_which_as_fully_as_there_is_room(n, names):
+    ax = new_axes()
+    draw_heatmap(ax, plan_of(one_dark_cell(n)))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == names
 
 
 @pytest.mark.parametrize(("query", "key"), [(0, 2), (3, 0), (1, 1), (3, 3)])

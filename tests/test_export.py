@@ -413,6 +413,16 @@ def test_a_file_in_the_place_of_the_heads_folder_is_refused_and_left_alone(tmp_p
     assert contents(tmp_path) == {"heads": b"mine"}
 
 
+def test_a_link_in_the_place_of_the_heads_folder_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "heads").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError):
+        save(tmp_path / "out", ["overview.png", "heads/L00H00.png"])
+    assert contents(tmp_path / "elsewhere") == {}
+    assert (tmp_path / "out" / "heads").is_symlink()
+
+
 def test_a_folder_that_cannot_be_written_to_is_refused_with_the_reason(tmp_path, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from attnviz.analysis import analyze
 from attnviz.colours import LEVELS, colour_levels, colour_map, colour_table, magnified
 from attnviz.figures import (
     HeatmapPlan,
@@ -246,9 +247,16 @@ def test_a_syntactic_label_shows_its_direction_offset_and_n():
 def test_the_overview_of_a_model_names_model_text_and_pair():
     analysis = hand_made(pair="and\nthen")
     plan = model_overview_plan(analysis, analysis.select(["L1"]))
-    assert plan.title == "by-hand: 2 layers × 2 heads"
+    assert plan.title == "by-hand: 2 of 4 heads"
+    assert model_overview_plan(analysis, analysis.heads).title == "by-hand: 2 layers × 2 heads"
     assert plan.notes[:2] == ("“the cat ran away”", r"“and\nthen”")
     assert [(str(head), label) for head, label, _, _ in plan.cells] == [("L1H0", "sink"), ("L1H1", "current-token")]
+
+
+def test_the_title_names_only_the_last_part_of_a_folder(bert_folder):
+    analysis = analyze("the cat ran", model=bert_folder)
+    assert str(bert_folder) == analysis.checkpoint.name
+    assert model_overview_plan(analysis, analysis.heads).title.startswith(f"{bert_folder.name}: 3 layers")
 
 
 def test_control_characters_in_a_models_name_are_escaped_in_the_title():

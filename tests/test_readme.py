@@ -110,8 +110,8 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert analysis.head("L1H8").label == "next-token"  # type: ignore[attr-defined]
     assert analysis.head("L1H8").statistics["next"] == pytest.approx(0.90, abs=0.005)  # type: ignore[attr-defined]
     assert analysis.pattern("L1H8").shape == (9, 9)  # type: ignore[attr-defined]
-    assert (tmp_path / "L1H8.pdf").is_file()
-    assert (tmp_path / "results" / "overview.svg").is_file()
+    assert (tmp_path / "L1H8.png").is_file()
+    assert (tmp_path / "results" / "overview.pdf").is_file()
 
 
 def test_every_error_is_of_the_family_that_the_readme_names() -> None:

@@ -293,7 +293,7 @@ def test_what_was_downloaded_without_the_exports_is_whole_offline(cache, bert_fo
     assert find_checkpoint("org/tiny") == Source("org/tiny", snapshot, FIRST)
 
 
-@pytest.mark.parametrize("name", ["not a model", "bad!name", "-x", "a--b", "x" * 97, ""])
+@pytest.mark.parametrize("name", ["not a model", "bad!name", "-x", "a--b", "x" * 97])
 def test_what_can_be_no_hub_id_is_an_error(cache, name):
     with pytest.raises(CheckpointError, match=r"is no valid hub id \("):
         find_checkpoint(name)
@@ -302,6 +302,12 @@ def test_what_can_be_no_hub_id_is_an_error(cache, name):
 @pytest.mark.parametrize("name", ["a long sentence given as a model by mistake " * 20, "nul\0byte"])
 def test_absurd_names_are_an_error(cache, name):
     with pytest.raises(CheckpointError, match=r"cannot load the model|expected a folder"):
+        find_checkpoint(name)
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_wrong_usage(name):
+    with pytest.raises(UsageError, match="--model is empty; expected a built-in name, a folder or a hub id"):
         find_checkpoint(name)
 
 
