@@ -4,6 +4,7 @@ Data goes to standard output, progress and messages to standard error. Everythin
 inside the command, so that ``attnviz --help`` answers at once.
 """
 
+import gc
 import io
 import os
 import sys
@@ -37,10 +38,12 @@ app = typer.Typer(
 _INTERRUPTED = 130
 _FARTHEST = 1_000_000
 _NARROWEST = 80
+_SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second
 
 
 def main() -> None:
     """The console script ``attnviz``."""
+    gc.set_threshold(*_SELDOM)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
