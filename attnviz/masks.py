@@ -4,10 +4,24 @@
 beside what uniform attention puts under the same mask.
 """
 
+from collections.abc import Hashable, Sequence
+
 import torch
 from torch import Tensor
 
-__all__ = ["allowed_units", "current", "distances", "following", "local", "long_range", "positional_masks", "previous"]
+__all__ = [
+    "allowed_units",
+    "current",
+    "distances",
+    "duplicate",
+    "following",
+    "induction",
+    "local",
+    "long_range",
+    "positional_masks",
+    "previous",
+    "repeat_masks",
+]
 
 
 def distances(n: int) -> Tensor:
@@ -58,3 +72,29 @@ def positional_masks(n: int, causal: bool, local_window: int, long_range_from: i
         "local": local(n, local_window),
         "long_range": long_range(n, long_range_from),
     }
+
+
+def duplicate(tokens: Sequence[Hashable]) -> Tensor:
+    """An earlier copy of the query's own token, [n, n] ("duplicate-token", Wang et al. 2022).
+
+    Args:
+        tokens: [n], equal where two positions hold the same token.
+    """
+    numbers: dict[Hashable, int] = {}
+    ids = torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens], dtype=torch.long)
+    return (ids[:, None] == ids[None, :]) & (distances(len(ids)) < 0)
+
+
+def induction(tokens: Sequence[Hashable]) -> Tensor:
+    """The position just after an earlier copy of the query's token, [n, n] (Olsson et al. 2022).
+
+    Args:
+        tokens: as for :func:`duplicate`.
+    """
+    earlier = duplicate(tokens)
+    return torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
+
+
+def repeat_masks(tokens: Sequence[Hashable]) -> dict[str, Tensor | None]:
+    """The two masks that need repeated tokens, by the name of their statistic; empty where none repeats."""
+    return {"induction": induction(tokens), "duplicate": duplicate(tokens)}

@@ -16,12 +16,18 @@ from attnviz.masks import allowed_units, distances
 from attnviz.tokens import Units, merge_pattern
 from attnviz.verify import VerifiedLayer
 
-__all__ = ["SCALARS", "SHARES", "Frame", "measure"]
+__all__ = ["ON_REPEATS", "REPEATS", "SCALARS", "SHARES", "Frame", "measure"]
 
 SHARES = ("previous", "current", "next", "local", "long_range")
 """Statistics that are shares of a mask, in the order of the documents."""
 
-SCALARS = ("entropy", "distance", "confidence", "sink", *SHARES)
+REPEATS = ("induction", "duplicate")
+"""Shares of the masks that need a text with repeated tokens."""
+
+ON_REPEATS = {name: f"{name}_on_repeats" for name in REPEATS}
+"""From such a share to the statistic that looks only at the queries with a copy before them."""
+
+SCALARS = ("entropy", "distance", "confidence", "sink", *SHARES, *REPEATS, *ON_REPEATS.values())
 """All statistics that :func:`measure` gives for every head."""
 
 
@@ -98,6 +104,15 @@ class Frame:
         found = {name: int(mask.any(1).sum()) for name, mask in self.selected.items()}
         return {name: found.get(name, 0) for name in self.masks}
 
+    @cached_property
+    def baselines_on_repeats(self) -> dict[str, float | None]:
+        """By share of :data:`REPEATS`: what uniform attention gives a copy, mean over the queries with one."""
+        shares = {
+            name: (mask.sum(1) / self.allowed.sum(1))[mask.any(1)].double().mean()
+            for name, mask in self.selected.items()
+        }
+        return {name: float(shares[name]) if name in shares else None for name in REPEATS}
+
 
 def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]:
     """The statistics of every head of one verified layer, for a single text.
@@ -108,6 +123,7 @@ def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]
     confidence     mean over q of max_k A[q,k], 0-1                             Voita et al. 2019
     sink           mean over q in C of sum over k in S of A[q,k], 0-1           Xiao et al. 2023
     share of M     sum of A over content pairs under M / over content pairs     after Clark et al. 2019
+    on repeats     mean of sum_k A under M over the q with such a k, 0-1        Olsson et al. 2022
     =============  ==========================================================  ======================
 
     Args:
@@ -126,7 +142,7 @@ def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]
         "distance": [_ratio(of_head, n) for of_head in distance],
         "confidence": _numbers(pattern.amax(-1).mean(-1)),
         "sink": [None] * n_heads,
-        **{name: [None] * n_heads for name in SHARES},
+        **{name: [None] * n_heads for name in (*SHARES, *REPEATS, *ON_REPEATS.values())},
     }
     if not content.any():
         return result
@@ -134,6 +150,8 @@ def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
     for name, values in zip(frame.selected, shares, strict=True):
         result[name] = [_ratio(value, of) for value, of in zip(values, total, strict=True)]
+        if name in REPEATS:
+            result[ON_REPEATS[name]] = [_ratio(value, frame.counts[name]) for value in values]
     return result
 
 

@@ -51,8 +51,10 @@ def merge(pattern: np.ndarray, groups: list[list[int]]) -> np.ndarray:
     return np.array([[pattern[np.ix_(queries, keys)].sum(axis=1).mean() for keys in groups] for queries in groups])
 
 
-def statistics(A: np.ndarray, sink: list[bool], causal: bool, window: int = 1, far: int = 4) -> dict[str, Any]:
-    """Every scalar of one head and its baselines, by the table of definitions."""
+def statistics(
+    A: np.ndarray, sink: list[bool], causal: bool, window: int = 1, far: int = 4, ids: list[Any] | None = None
+) -> dict[str, Any]:
+    """Every scalar of one head and its baselines, by the table of definitions; ids say which positions are alike."""
     n = len(A)
     allowed = [[k for k in range(n) if not causal or k <= q] for q in range(n)]
     C = [p for p in range(n) if not sink[p]]
@@ -64,6 +66,8 @@ def statistics(A: np.ndarray, sink: list[bool], causal: bool, window: int = 1, f
         "next": lambda q, k: k == q + 1,
         "local": lambda q, k: abs(q - k) <= window,
         "long_range": lambda q, k: abs(q - k) >= far,
+        "induction": lambda q, k: ids is not None and 0 < k <= q and ids[k - 1] == ids[q],
+        "duplicate": lambda q, k: ids is not None and k < q and ids[k] == ids[q],
     }
     found: dict[str, Any] = {
         "entropy": np.mean([-sum(a * np.log(a) for a in A[q] if a > 0) for q in range(n)]),
@@ -91,11 +95,13 @@ def heads(
     """(layer, head, statistics) of every head of a model on a text."""
     sink = sink_flags(model, tokenizer, text, pair)
     groups = word_groups(tokenizer, text, pair) if words else [[position] for position in range(len(sink))]
+    tokens = tokenizer(text, pair)["input_ids"]
+    ids = [[tokens[position] for position in group] for group in groups]
     for layer, patterns in enumerate(attentions(model, tokenizer, text, pair)):
         for head, pattern in enumerate(patterns):
             merged = merge(pattern, groups) if words else pattern
             causal = model.config.model_type == "gpt2"
-            yield layer, head, statistics(merged, [sink[group[0]] for group in groups], causal, **distances)
+            yield layer, head, statistics(merged, [sink[group[0]] for group in groups], causal, ids=ids, **distances)
 
 
 def relations(parser: Any, tokenizer: Any, text: str, pair: str | None = None) -> dict[str, Any]:

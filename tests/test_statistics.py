@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnviz import masks
 from attnviz.errors import VerificationError
-from attnviz.statistics import SCALARS, SHARES, Frame, measure
+from attnviz.statistics import ON_REPEATS, REPEATS, SCALARS, SHARES, Frame, measure
 from attnviz.verify import LayerCheck, Tolerance, VerifiedLayer
 from tests.verified import frame_of, random_patterns, verified
 
@@ -35,6 +35,10 @@ def approx(**expected: float | None) -> Any:
 # --- worked by hand -----------------------------------------------------------------------------
 
 
+NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values()))
+"""What is found of induction and duplicate tokens where no token repeats (see test_repeats.py)."""
+
+
 def test_every_statistic_of_a_bidirectional_head_by_hand():
     frame = frame_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
     assert one_head(BIDIRECTIONAL, frame) == approx(
@@ -47,15 +51,23 @@ def test_every_statistic_of_a_bidirectional_head_by_hand():
         next=0.5 / 1.5,
         local=1.0,
         long_range=(0.5 + 0.5) / 1.5,
+        **NO_REPEATS,
     )
 
 
 def test_every_baseline_of_a_bidirectional_head_by_hand():
     frame = frame_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
     assert frame.baselines == approx(
-        previous=(0 + 1 / 2) / 2, current=1 / 2, next=(1 / 2 + 0) / 2, local=1.0, long_range=1 / 2
+        previous=(0 + 1 / 2) / 2,
+        current=1 / 2,
+        next=(1 / 2 + 0) / 2,
+        local=1.0,
+        long_range=1 / 2,
+        **dict.fromkeys(REPEATS),
     )
-    assert frame.counts == {"previous": 1, "current": 2, "next": 1, "local": 2, "long_range": 2}
+    assert frame.counts == {
+        "previous": 1, "current": 2, "next": 1, "local": 2, "long_range": 2, "induction": 0, "duplicate": 0,
+    }  # fmt: skip
     assert frame.entropy_uniform == pytest.approx(log(4))
     assert frame.sink_baseline == pytest.approx(1 / 2)
 
@@ -72,6 +84,7 @@ def test_every_statistic_of_a_causal_head_by_hand():
         next=None,
         local=(0.5 + 0.5 + 0.75) / 2,
         long_range=0.25 / 2,
+        **NO_REPEATS,
     )
 
 
@@ -83,8 +96,11 @@ def test_every_baseline_of_a_causal_head_by_hand():
         next=None,
         local=(1 + 1 + 2 / 3) / 3,
         long_range=(0 + 0 + 1 / 3) / 3,
+        **dict.fromkeys(REPEATS),
     )
-    assert frame.counts == {"previous": 2, "current": 3, "next": 0, "local": 3, "long_range": 1}
+    assert frame.counts == {
+        "previous": 2, "current": 3, "next": 0, "local": 3, "long_range": 1, "induction": 0, "duplicate": 0,
+    }  # fmt: skip
     assert frame.entropy_uniform == pytest.approx((log(2) + log(3) + log(4)) / 4)
     assert frame.sink_baseline == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
 
@@ -181,7 +197,7 @@ def test_a_share_that_could_be_but_is_not_there_is_zero_and_not_null():
 def test_a_text_without_content_has_no_sink_and_no_shares():
     frame = frame_of([SINK, SINK])
     found = one_head([[0.5, 0.5], [0.25, 0.75]], frame)
-    assert {name for name, value in found.items() if value is None} == {"sink", *SHARES}
+    assert {name for name, value in found.items() if value is None} == {"sink", *SHARES, *NO_REPEATS}
     assert found["confidence"] == pytest.approx(0.625)
     assert set(frame.baselines.values()) == {None}
     assert frame.sink_baseline is None
@@ -209,7 +225,7 @@ def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
         "entropy": 0.0,
         "distance": 0.0,
         "confidence": 1.0,
-        **dict.fromkeys(("sink", *SHARES)),
+        **dict.fromkeys(("sink", *SHARES, *NO_REPEATS)),
     }
     assert frame.entropy_uniform == 0.0
 
@@ -307,7 +323,7 @@ def test_permuting_heads_permutes_results(drawn: tuple[Tensor, Frame], random: A
     [(torch.float64, 1e-6), (torch.float32, 1e-6), (torch.float16, 5e-3), (torch.bfloat16, 3e-2)],
 )
 def test_statistics_come_from_layers_of_every_dtype(dtype: torch.dtype, precision: float):
-    pattern, frame = random_patterns(9, 3, sharpness=1.5), frame_of([SINK] + [TEXT] * 7 + [SINK])
+    pattern, frame = random_patterns(9, 3, sharpness=1.5), frame_of([SINK] + [TEXT] * 7 + [SINK], tokens="xabcabcay")
     expected = measure(verified(pattern, torch.float64), frame)
     found = measure(verified(pattern, dtype), frame)
     for name in SCALARS:

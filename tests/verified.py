@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.masks import positional_masks
+from attnviz.masks import positional_masks, repeat_masks
 from attnviz.statistics import Frame
 from attnviz.tokens import Units
 from attnviz.verify import LayerCheck, Tolerance, VerifiedLayer
@@ -26,6 +26,7 @@ def frame_of(
     local_window: int = 1,
     long_range_from: int = 4,
     members: Sequence[tuple[int, ...]] | None = None,
+    tokens: Sequence[object] | None = None,
 ) -> Frame:
     """A frame whose units have the given sink flags; each is one token unless ``members`` says otherwise."""
     n = len(sink)
@@ -36,7 +37,8 @@ def frame_of(
         tuple(sink),
         tuple(members) if members else tuple((i,) for i in range(n)),
     )
-    return Frame(units, causal, positional_masks(n, causal, local_window, long_range_from))
+    masks = positional_masks(n, causal, local_window, long_range_from)
+    return Frame(units, causal, masks | repeat_masks(range(n) if tokens is None else tokens))
 
 
 def random_patterns(n: int, n_heads: int = 2, causal: bool = False, seed: int = 0, sharpness: float = 3.0) -> Tensor:

@@ -1,0 +1,202 @@
+"""Induction and duplicate-token: masks, scores beside uniform attention, labels, and what no repeat means."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnviz import analyze
+from attnviz.export import json_text
+from attnviz.heads import HeadId
+from attnviz.masks import duplicate, induction, repeat_masks
+from attnviz.patterns import judge, label_of
+from attnviz.statistics import ON_REPEATS, REPEATS, measure
+from tests import independent
+from tests.models import (
+    CAUSAL_LOOKS_AT,
+    LOOKS_AT,
+    bert_tokenizer,
+    gpt2_tokenizer,
+    hand_built_bert,
+    hand_built_gpt2,
+    sharp_bert,
+    sharp_gpt2,
+)
+from tests.verified import frame_of, random_patterns, verified
+
+TWICE = " ".join(["the cat saw ran away dog was house"] * 2)
+"""Eight words, twice; every one of them is one token of the tests' tokenizers."""
+
+
+def pairs(mask):
+    return {(query, key) for query, key in mask.nonzero().tolist()}
+
+
+def judged(pattern, frame):
+    statistics = {name: values[0] for name, values in measure(verified(pattern), frame).items()}
+    return {found.name: found for found in judge(statistics, frame, [], 0)}
+
+
+# --- masks
+
+
+def test_the_masks_of_a_text_are_those_worked_out_by_hand():
+    assert pairs(duplicate("abcab")) == {(3, 0), (4, 1)}
+    assert pairs(induction("abcab")) == {(3, 1), (4, 2)}
+    assert pairs(duplicate("aba" + "a")) == {(2, 0), (3, 0), (3, 2)}
+    assert pairs(induction("aba" + "a")) == {(2, 1), (3, 1), (3, 3)}
+
+
+@given(st.lists(st.integers(0, 4), max_size=12))
+def test_the_masks_are_what_their_definitions_say(tokens):
+    positions = range(len(tokens))
+    earlier = {(q, p) for q in positions for p in positions if p < q and tokens[p] == tokens[q]}
+    assert pairs(duplicate(tokens)) == earlier
+    assert pairs(induction(tokens)) == {(q, p + 1) for q, p in earlier}
+
+
+def test_tokens_may_be_anything_that_can_be_compared():
+    assert pairs(duplicate([(1, 2), (3,), (1, 2)])) == {(2, 0)}
+    assert {name: mask.any().item() for name, mask in repeat_masks("abc").items()} == dict.fromkeys(REPEATS, False)
+
+
+# --- scores
+
+
+def test_a_perfect_induction_head_scores_one_on_repeats_and_its_share_over_all():
+    tokens = "abcdefabcdef"
+    pattern = torch.eye(12)[[0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6]]  # the first copy rests on position 0, a sink
+    frame = frame_of([True] + [False] * 11, causal=True, tokens=tokens)
+    found = judged(pattern, frame)["induction"]
+    assert found.n == 6
+    assert (found.score, found.on_repeats) == (1.0, 1.0)
+    assert found.baseline == pytest.approx(sum(1 / q for q in range(6, 12)) / 11)
+    assert found.baseline_on_repeats == pytest.approx(sum(1 / (q + 1) for q in range(6, 12)) / 6)
+    assert found.passed
+
+
+def test_attention_of_queries_without_a_copy_lowers_the_share_but_not_the_score_on_repeats():
+    tokens = "abcdefabcdef"
+    pattern = torch.eye(12)[[0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6]]
+    found = judged(pattern, frame_of([True] + [False] * 11, causal=True, tokens=tokens))["induction"]
+    assert found.score == pytest.approx(6 / 11)
+    assert found.on_repeats == 1.0
+
+
+@pytest.mark.parametrize("name", REPEATS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_uniform_attention_scores_its_baselines(name, causal):
+    n = 9
+    allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
+    frame = frame_of([False] * n, causal=causal, tokens="abcabcaba")
+    found = measure(verified(allowed / allowed.sum(1, keepdim=True)), frame)
+    assert found[name][0] == pytest.approx(frame.baselines[name])
+    assert found[ON_REPEATS[name]][0] == pytest.approx(frame.baselines_on_repeats[name])
+
+
+def test_scores_are_those_of_a_plain_loop():
+    tokens, sink = "abacabadab", [True] + [False] * 9
+    pattern = random_patterns(10, n_heads=1, causal=True)[0]
+    found = measure(verified(pattern, torch.float64), frame_of(sink, causal=True, tokens=tokens))
+    content = range(1, 10)
+    total = sum(float(pattern[q, k]) for q in content for k in content)
+    wanted = {"induction": lambda q, k: tokens[k - 1] == tokens[q] and k - 1 < q}
+    wanted["duplicate"] = lambda q, k: tokens[k] == tokens[q] and k < q
+    for name, chosen in wanted.items():
+        under = {q: [float(pattern[q, k]) for k in content if k <= q and chosen(q, k)] for q in content}
+        repeated = [sum(weights) for weights in under.values() if weights]
+        assert found[name][0] == pytest.approx(sum(map(sum, under.values())) / total)
+        assert found[ON_REPEATS[name]][0] == pytest.approx(sum(repeated) / len(repeated))
+
+
+def test_without_repeats_nothing_is_measured():
+    frame = frame_of([False] * 5)
+    found = judged(torch.full((5, 5), 0.2), frame)
+    for name in ("induction", "duplicate-token"):
+        pattern = found[name]
+        assert (pattern.score, pattern.baseline, pattern.on_repeats, pattern.baseline_on_repeats) == (None,) * 4
+        assert (pattern.n, pattern.passed) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("make", "tokenizer", "options"),
+    [
+        (sharp_bert, bert_tokenizer, {}),
+        (sharp_bert, bert_tokenizer, {"words": True}),
+        (sharp_bert, bert_tokenizer, {"pair": "the dog saw the cat"}),
+        (sharp_gpt2, gpt2_tokenizer, {}),
+        (sharp_gpt2, gpt2_tokenizer, {"words": True}),
+    ],
+)
+def test_scores_in_the_document_are_those_of_plain_transformers_and_numpy(make, tokenizer, options):
+    text = "the unbelievable cat saw the unbelievable dog and the cat ran"
+    model = make()
+    analysis = analyze(text, model=model, tokenizer=tokenizer(), syntax=False, **options)
+    wanted = list(independent.heads(model, tokenizer(), text, **options))
+    assert len(wanted) == len(analysis.heads) == 12
+    for head, (layer, place, numbers) in zip(analysis.heads, wanted, strict=True):
+        assert head.id == HeadId(layer, place)
+        found = {pattern.name: pattern for pattern in head.patterns}
+        for name, pattern in (("induction", found["induction"]), ("duplicate", found["duplicate-token"])):
+            assert pattern.score == pytest.approx(numbers[name], abs=1e-4)
+            assert pattern.baseline == pytest.approx(numbers["baseline"][name], abs=1e-4)
+            assert pattern.n >= 2
+
+
+# --- labels
+
+
+def test_a_gpt2_head_built_for_induction_gets_its_label():
+    heads = [
+        lambda query: [query - 7] if query >= 8 else [0],
+        lambda query: [query - 8] if query > 8 else [0],
+        CAUSAL_LOOKS_AT["previous-token"],
+        CAUSAL_LOOKS_AT["broad"],
+    ]
+    found = analyze(TWICE, model=hand_built_gpt2([heads]), tokenizer=gpt2_tokenizer(), syntax=False)
+    assert len(found.tokens) == 16
+    assert [head.label for head in found.heads] == ["induction", "duplicate-token", "previous-token", "broad"]
+    named = {pattern.name: pattern for pattern in found.heads[0].patterns}
+    assert named["induction"].n == 7  # to GPT-2 "the" at the very beginning is another token than " the"
+    assert named["induction"].on_repeats == pytest.approx(1, abs=0.01)
+    assert named["duplicate-token"].on_repeats == pytest.approx(0, abs=0.01)
+    assert not named["duplicate-token"].passed
+
+
+def test_a_bert_head_built_for_induction_gets_its_label():
+    heads = [lambda query: [query - 7] if 9 <= query <= 16 else [0], LOOKS_AT["broad"]]
+    found = analyze(TWICE, model=hand_built_bert([heads]), tokenizer=bert_tokenizer(), syntax=False)
+    assert len(found.tokens) == 18
+    assert [head.label for head in found.heads] == ["induction", "broad"]
+
+
+def test_one_or_two_repeats_are_shown_but_give_no_label():
+    pattern = torch.eye(8)[[0, 0, 0, 0, 0, 0, 2, 3]]
+    frame = frame_of([True] + [False] * 7, causal=True, tokens="abcdefbc")
+    found = judged(pattern, frame)
+    assert (found["induction"].n, found["induction"].on_repeats, found["induction"].passed) == (2, 1.0, True)
+    assert label_of(list(found.values())) == "sink"
+
+
+def test_where_the_text_alternates_a_previous_token_head_stays_one():
+    """In "abababab" the token after the earlier copy is often the previous token; the simpler reading wins."""
+    n = 10
+    pattern = torch.eye(n)[[0, *range(n - 1)]]
+    found = judged(pattern, frame_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
+    assert found["induction"].passed
+    assert label_of(list(found.values())) == "previous-token"
+
+
+# --- what is written
+
+
+def test_the_document_says_what_it_rests_on(gpt2_folder):
+    content = analyze("the cat ran the cat ran the cat ran", model=gpt2_folder, syntax=False).document()
+    found = {pattern["name"]: pattern for pattern in json.loads(json_text(content))["heads"][0]["patterns"]}
+    for name, n in (("induction", 7), ("duplicate-token", 6)):
+        assert set(found[name]) >= {"score", "baseline", "n", "passed", "on_repeats", "baseline_on_repeats", "kind"}
+        assert found[name]["kind"] == "repeats"
+        assert found[name]["n"] <= n
+    assert list(content["heads"][0]["baseline"]) == ["previous", "current", "next", "local", "long_range"]
