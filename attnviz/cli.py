@@ -6,22 +6,29 @@ inside the command, so that ``attnviz --help`` answers at once.
 
 import gc
 import io
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnviz import __version__
-from attnviz.errors import AttnvizError, OutputError, TextError, UsageError
+from attnviz.cli_profile import profile as profile_command
+from attnviz.errors import UsageError
+from attnviz.terminal import (
+    decoded,
+    default_folder,
+    errors_to_exit_codes,
+    print_tables,
+    printable,
+    printing,
+    progress,
+    read_text,
+    split_names,
+)
 
 if TYPE_CHECKING:
     from attnviz.analysis import Analysis
-    from attnviz.export import OutputFolder
 
 __all__ = ["app", "main"]
 
@@ -35,9 +42,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_INTERRUPTED = 130
+app.command("profile")(profile_command)
+
 _FARTHEST = 1_000_000
-_NARROWEST = 80
 _SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second
 
 
@@ -69,7 +76,7 @@ def _attnviz(
 def heads(
     text: Annotated[str, typer.Argument(help="The sentence; - reads standard input.", show_default=False)],
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Built-in name (minilm), checkpoint folder, or hub id.")
+        str, typer.Option("--model", "-m", help="Built-in name (minilm, tiny-gpt2), checkpoint folder, or hub id.")
     ] = "minilm",
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a hub model.", show_default=False)
@@ -110,6 +117,9 @@ def heads(
         str | None,
         typer.Option(help="spaCy pipeline to parse with; default an installed English one.", show_default=False),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile/--no-profile", help="Show what a stored profile says of the model.")
+    ] = True,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Cut a text that is longer than the model instead of refusing it.")
     ] = False,
@@ -131,21 +141,22 @@ def heads(
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
     130 interrupted.
     """
-    with _errors_to_exit_codes() as outcome:
-        sentence = _read_text(text)
-        pair = None if pair is None else _decoded("--pair", pair)
+    with errors_to_exit_codes() as outcome:
+        sentence = read_text(text)
+        pair = None if pair is None else decoded("--pair", pair)
         if out is not None and not out.strip():
             raise UsageError("-o is empty; expected a folder (. for this one).")
         from attnviz.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
-        wanted_figures, wanted_formats = _figure_sets(figures), _split(formats) or ["png"]
-        from attnviz.export import OutputFolder
+        wanted_figures, wanted_formats = _figure_sets(figures), split_names(formats) or ["png"]
+        from attnviz.export import HEADS
+        from attnviz.output_folder import OutputFolder
 
-        folder = Path(out) if out is not None else _default_folder(model)
-        with OutputFolder(folder) as output, _progress(quiet) as progress:
+        folder = Path(out) if out is not None else default_folder(model)
+        with OutputFolder(folder, HEADS) as output, progress(quiet) as tell:
             outcome.folder = output
-            progress("loading", 0, 0)
+            tell("loading", 0, 0)
             from attnviz.analysis import analyze, check_figures
 
             check_figures(wanted_figures, wanted_formats)
@@ -161,7 +172,9 @@ def heads(
                 syntax=syntax,
                 parser=parser,
                 truncate=truncate,
-                progress=progress,
+                profile=profile,
+                progress=tell,
+                warn=lambda message: None if quiet else typer.echo(f"attnviz: {printable(message)}", err=True),
             )
             content = analysis.write(
                 output,
@@ -169,14 +182,14 @@ def heads(
                 figures=wanted_figures,
                 formats=wanted_formats,
                 save_attention=save_attention,
-                progress=progress,
+                progress=tell,
             )
             document = output.commit(content)
-        with _printing(folder):
+        with printing(folder):
             _print_results(analysis, document, select or [], top, as_json, quiet)
         if not quiet:
             removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
-            typer.echo(f"Wrote {output.count} files to {_printable(str(folder))}{removed}", err=True)
+            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
 
 
 def _print_results(
@@ -187,123 +200,13 @@ def _print_results(
 
         sys.stdout.write(json_text(document))
     elif not quiet:
-        from rich.console import Console
-
         from attnviz.tables import report
 
-        console = Console(highlight=False)
-        console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
-        console.print(report(analysis, analysis.select(select), top=top, width=console.width))
+        print_tables(lambda width: report(analysis, analysis.select(select), top=top, width=width))
     sys.stdout.flush()
-
-
-@contextmanager
-def _printing(folder: Path) -> Iterator[None]:
-    """Printing may fail after the files are written: the reader went away, or the disk is full."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputError(f"cannot print the results: {error.strerror}; the files in {folder} are complete.") from error
-
-
-@dataclass
-class _Outcome:
-    """How far a command came: the folder that it writes to, once there is one."""
-
-    folder: "OutputFolder | None" = None
-
-
-@contextmanager
-def _errors_to_exit_codes() -> Iterator[_Outcome]:
-    """One line on standard error for what the user can mend; 130 for Ctrl-C; bugs keep their traceback."""
-    outcome = _Outcome()
-    try:
-        yield outcome
-    except AttnvizError as error:
-        typer.echo(f"attnviz: {_printable(str(error))}", err=True)
-        raise typer.Exit(error.exit_code) from error
-    except KeyboardInterrupt as error:
-        written = outcome.folder is not None and outcome.folder.committed
-        typer.echo(f"attnviz: interrupted; {'all files were written' if written else 'nothing was written'}.", err=True)
-        raise typer.Exit(_INTERRUPTED) from error
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress display on standard error; silent where that is not a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as display:
-        tasks: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = display.add_task(what, total=total or None)
-            display.update(tasks[what], completed=done, total=total or None)
-
-        yield tell
-
-
-def _read_text(text: str) -> str:
-    if text != "-":
-        text = _decoded("TEXT", text)
-        if not text.strip():
-            raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
-        return text
-    if sys.stdin is None:
-        raise TextError("standard input is closed; expected a sentence on it, or as TEXT.")
-    data = sys.stdin.buffer.read()
-    try:
-        content = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"standard input is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
-            "convert it, for example: iconv -f latin1 -t utf-8"
-        ) from error
-    if not content.strip():
-        raise TextError("standard input is empty or blank; expected a sentence.")
-    return content.removesuffix("\n").removesuffix("\r")
-
-
-def _decoded(name: str, text: str) -> str:
-    """An argument as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
-    data = text.encode("utf-8", "surrogateescape")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"{name} is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
-            "expected text encoded as UTF-8."
-        ) from error
 
 
 def _figure_sets(figures: str) -> list[str]:
     if figures == "none":
         return []
-    return ["overview", "heads"] if figures == "all" else _split([figures])
-
-
-def _split(values: list[str] | None) -> list[str]:
-    parts = [part.strip() for value in values or [] for part in value.split(",")]
-    if "" in parts:
-        raise UsageError(f"expected names with commas between, found {', '.join(map(repr, values or []))}.")
-    return list(dict.fromkeys(parts))
-
-
-def _default_folder(model: str) -> Path:
-    from attnviz.sources import BUILT_IN
-
-    is_folder = model not in BUILT_IN and Path(model).expanduser().is_dir()
-    name = Path(model).expanduser().resolve().name if is_folder else model.replace("/", "--")
-    return Path("attnviz-out") / (name or "model")
-
-
-def _printable(message: str) -> str:
-    """The message without anything that would steer a terminal."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
+    return ["overview", "heads"] if figures == "all" else split_names([figures])

@@ -3,10 +3,12 @@
     AttnvizError                what the user can mend                       exit 1
     ├── UsageError              an option has a value that cannot be         exit 2
     ├── TextError               the text is empty, too long, or not text     exit 1
+    ├── CorpusError             the corpus cannot be read, or is malformed   exit 1
     ├── CheckpointError         no checkpoint, or not a whole one            exit 1
     │   └── ArchitectureError   one that the reference does not reproduce    exit 1
     ├── DeviceError             a device or dtype that is not to be had here exit 1
     ├── ParserError             the dependency parser cannot be used         exit 1
+    ├── ProcessError            the processes of one run do not meet         exit 1
     ├── OutputError             the results cannot be written                exit 1
     └── VerificationError       the heads do not reproduce the model         exit 3
 
@@ -18,9 +20,11 @@ __all__ = [
     "ArchitectureError",
     "AttnvizError",
     "CheckpointError",
+    "CorpusError",
     "DeviceError",
     "OutputError",
     "ParserError",
+    "ProcessError",
     "TextError",
     "UsageError",
     "VerificationError",
@@ -43,6 +47,10 @@ class TextError(AttnvizError):
     """The text is empty, longer than the model, or not decodable."""
 
 
+class CorpusError(AttnvizError):
+    """A corpus cannot be read, is empty, or breaks the rules of its format; the message gives file and line."""
+
+
 class CheckpointError(AttnvizError):
     """A checkpoint cannot be found, reached or read, or lacks weights."""
 
@@ -57,6 +65,10 @@ class DeviceError(AttnvizError):
 
 class ParserError(AttnvizError):
     """The dependency parser is installed but cannot be used."""
+
+
+class ProcessError(AttnvizError):
+    """Several processes were to share the work, but cannot, or one of them has stopped."""
 
 
 class OutputError(AttnvizError):

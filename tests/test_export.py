@@ -16,14 +16,16 @@ from safetensors import safe_open
 
 from attnviz import __version__
 from attnviz.errors import OutputError
-from attnviz.export import OutputFolder, attention_bytes, csv_text, document, json_text
+from attnviz.export import HEADS, attention_bytes, csv_text, document, json_text
+from attnviz.output_folder import OutputFolder
 from attnviz.syntax import Arc, Parse, Word
 from tests.hand_made import LABELS, by_design, hand_made
+from tests.stored import PROFILE, published
 
 MODEL_KEYS = ["name", "architecture", "revision", "n_layers", "n_heads", "d_model", "d_head", "device", "dtype"]
 HEAD_KEYS = [
     "id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink", "previous", "current",
-    "next", "local", "long_range", "baseline", "patterns", "label",
+    "next", "local", "long_range", "baseline", "patterns", "label", "profile",
 ]  # fmt: skip
 SHARES = ["previous", "current", "next", "local", "long_range"]
 CSV_HEADER = (
@@ -46,14 +48,14 @@ def contents(folder):
 
 def save(folder, files=("overview.png",), analysis=None, content=b"picture"):
     analysis = analysis or hand_made()
-    with OutputFolder(folder) as output:
+    with OutputFolder(folder, HEADS) as output:
         for name in files:
             output.write(name, content)
         return output.commit(document_of(analysis, figures=files))
 
 
 def open_only(folder):
-    with OutputFolder(folder):
+    with OutputFolder(folder, HEADS):
         pytest.fail("the folder was opened")
 
 
@@ -230,7 +232,7 @@ def test_an_exception_leaves_the_earlier_files_byte_identical_and_no_hidden_fold
     before = contents(tmp_path)
 
     def fail_after_writing():
-        with OutputFolder(tmp_path) as output:
+        with OutputFolder(tmp_path, HEADS) as output:
             output.write("overview.png", b"other")
             output.write("heads/L00H00.png", b"new")
             raise RuntimeError("boom")
@@ -241,14 +243,14 @@ def test_an_exception_leaves_the_earlier_files_byte_identical_and_no_hidden_fold
 
 
 def test_without_commit_nothing_appears(tmp_path):
-    with OutputFolder(tmp_path / "new" / "folder") as output:
+    with OutputFolder(tmp_path / "new" / "folder", HEADS) as output:
         output.write("overview.png", b"picture")
     assert contents(tmp_path) == {}
 
 
 def test_folders_made_for_nothing_are_removed_but_not_those_that_were_there(tmp_path):
     (tmp_path / "mine").mkdir()
-    with pytest.raises(KeyboardInterrupt), OutputFolder(tmp_path / "mine" / "x" / "y"):
+    with pytest.raises(KeyboardInterrupt), OutputFolder(tmp_path / "mine" / "x" / "y", HEADS):
         raise KeyboardInterrupt
     assert contents(tmp_path) == {"mine": None}
 
@@ -322,12 +324,13 @@ def test_a_foreign_file_of_our_name_is_refused_before_anything_is_done(tmp_path,
 def test_a_foreign_file_beside_a_manifest_that_does_not_list_it_is_refused(tmp_path):
     save(tmp_path, ["overview.png"])
     (tmp_path / "overview.svg").write_bytes(b"mine")
-    with pytest.raises(OutputError, match=r"holds overview\.svg, which attnviz did not write"), OutputFolder(tmp_path):
+    refused = pytest.raises(OutputError, match=r"holds overview\.svg, which attnviz did not write")
+    with refused, OutputFolder(tmp_path, HEADS):
         pytest.fail("the folder was opened")
 
 
 def test_a_foreign_file_that_appears_meanwhile_is_not_replaced(tmp_path):
-    with OutputFolder(tmp_path) as output:
+    with OutputFolder(tmp_path, HEADS) as output:
         output.write("overview.png", b"ours")
         (tmp_path / "overview.png").write_bytes(b"mine")
         with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
@@ -380,7 +383,7 @@ def test_a_crafted_manifest_with_an_absolute_path_is_ignored(tmp_path):
 def test_a_manifest_whose_list_is_no_list_is_not_believed(tmp_path, files):
     (tmp_path / "heads.json").write_text(json.dumps({"attnviz": "1", "files": files}))
     (tmp_path / "overview.png").write_bytes(b"mine")
-    with pytest.raises(OutputError, match="did not write"), OutputFolder(tmp_path):
+    with pytest.raises(OutputError, match="did not write"), OutputFolder(tmp_path, HEADS):
         pytest.fail("the folder was opened")
     assert (tmp_path / "overview.png").read_bytes() == b"mine"
 
@@ -534,3 +537,49 @@ def test_saving_from_python_writes_what_the_folder_lists(tmp_path):
     assert content["figures"] == ["overview.png", *(f"heads/L0{i}H0{j}.png" for i in range(2) for j in range(2))]
     on_disk = json.loads((tmp_path / "heads.json").read_text())
     assert {key: on_disk[key] for key in content} == json.loads(json.dumps(content))
+
+
+# --- a stored profile, published heads
+
+
+def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_where_they_come_from():
+    found = json.loads(json_text(document_of(hand_made(profile=PROFILE))))
+    roles = {head["id"]: head["profile"] for head in found["heads"]}
+    assert [entry["role"] for entry in roles["L0H0"]] == ["previous-token", "local"]  # by margin; sink did not pass
+    assert roles["L0H1"] == [
+        {
+            "role": "syntactic:nsubj",
+            "score": 0.7,
+            "baseline": 0.4,
+            "n": 200,
+            "interval": [pytest.approx(0.65), pytest.approx(0.75)],
+            "passed": True,
+            "direction": "dependent_to_head",
+        }
+    ]
+    assert roles["L1H0"] == []
+    assert found["heads"][1]["label"] == "syntactic:nsubj"
+    assert found["profile"] == PROFILE.origin
+
+
+def test_without_a_profile_and_published_heads_the_document_says_so():
+    found = document_of(hand_made())
+    assert (found["profile"], found["published"]) == (None, [])
+    assert [head["profile"] for head in found["heads"]] == [None] * 4
+
+
+def test_published_heads_of_the_listed_heads_stand_in_the_document():
+    heads = [published("L0H0", "induction"), published("L1H1", "induction", weaker=True, note="A note.")]
+    analysis = hand_made(published=heads)
+    assert [head["id"] for head in document_of(analysis)["published"]] == ["L0H0", "L1H1"]
+    (entry,) = json.loads(json_text(document_of(analysis, analysis.select(["L1"]))))["published"]
+    assert (entry["id"], entry["role"], entry["weaker"], entry["note"]) == ("L1H1", "induction", True, "A note.")
+    assert (entry["paper"], entry["year"], entry["by_name"]) == ("Doe et al. 2020", 2020, False)
+
+
+def test_a_run_with_another_profile_keeps_no_figure_of_the_run_before(tmp_path):
+    save(tmp_path, ["overview.png"], hand_made(profile=PROFILE))
+    save(tmp_path, ["overview.svg"], hand_made(profile=PROFILE))
+    assert (tmp_path / "overview.png").exists()
+    save(tmp_path, ["overview.svg"], hand_made())
+    assert not (tmp_path / "overview.png").exists()
