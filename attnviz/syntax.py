@@ -19,7 +19,18 @@ from attnviz.errors import ParserError
 from attnviz.tokens import Tokens, merge_pattern
 from attnviz.verify import VerifiedLayer
 
-__all__ = ["DIRECTIONS", "Arc", "Parse", "RelationAccuracy", "Word", "load_parser", "parse_texts", "relation_accuracy"]
+__all__ = [
+    "DIRECTIONS",
+    "LEFT_OUT",
+    "Arc",
+    "Parse",
+    "RelationAccuracy",
+    "Word",
+    "best_offset",
+    "load_parser",
+    "parse_texts",
+    "relation_accuracy",
+]
 
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
 """Who attends: the dependent to its head, or the head to its dependent."""
@@ -152,7 +163,7 @@ def relation_accuracy(layer: VerifiedLayer, parse: Parse) -> list[RelationAccura
         arcs = [arc for arc in parse.arcs if arc.relation == relation]
         dependents = torch.tensor([arc.dependent for arc in arcs])
         heads = torch.tensor([arc.head for arc in arcs])
-        offset, hits = _best_offset([arc.head - arc.dependent for arc in arcs])
+        offset, hits = best_offset(Counter(arc.head - arc.dependent for arc in arcs))
         accuracy = {
             "dependent_to_head": (guesses[:, dependents] == heads).double().mean(1).tolist(),
             "head_to_dependent": (guesses[:, heads] == dependents).double().mean(1).tolist(),
@@ -169,9 +180,8 @@ def _most_attended_other(pattern: Tensor) -> Tensor:
     return guess.masked_fill(weight <= 0, -1)
 
 
-def _best_offset(offsets: list[int]) -> tuple[int, int]:
+def best_offset(counts: Counter[int]) -> tuple[int, int]:
     """The most frequent offset, the nearest one of several, and how often it occurs."""
-    counts = Counter(offsets)
     offset = min(counts, key=lambda offset: (-counts[offset], abs(offset), -offset))
     return offset, counts[offset]
 

@@ -1,6 +1,6 @@
 """Recompute every head with the reference attention and hold it against the model's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,8 @@ __all__ = [
     "VerifiedAttention",
     "VerifiedLayer",
     "verify_attention",
+    "verify_record",
+    "worse_of",
 ]
 
 
@@ -200,7 +202,7 @@ def verify_attention(
         check = _compare(record, pattern, output)
         checks.append(check)
         if not _within(check, tolerance):
-            mismatches.append(_locate(record, pattern, output, check, tolerance, tokens))
+            mismatches.append(_locate(record, pattern, output, check, tolerance, lambda _: tokens.labels))
         if mismatches:
             return
         inputs.append(record.attention_input)
@@ -217,6 +219,44 @@ def verify_attention(
             "which it does not."
         )
     return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, fingerprints)
+
+
+def verify_record(
+    checkpoint: Checkpoint, record: LayerRecord, attention_mask: Tensor, labels: Callable[[int], Sequence[str]]
+) -> VerifiedLayer:
+    """Recompute one layer of a batch and compare it with what the model gave.
+
+    Args:
+        checkpoint: the model.
+        record: what the layer took and gave.
+        attention_mask: [batch, n], 1 for a token and 0 for padding.
+        labels: from a text's place in the batch to the names of its tokens, for the message.
+
+    Raises:
+        VerificationError: they differ by more than the tolerance of the dtype.
+    """
+    tolerance = TOLERANCES[checkpoint.dtype]
+    pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask)
+    check = _compare(record, pattern, output)
+    if not _within(check, tolerance):
+        found = _locate(record, pattern, output, check, tolerance, labels)
+        raise VerificationError(
+            f"the recomputed heads do not reproduce the model. {found.message} Nothing was written."
+        )
+    return VerifiedLayer(check, tolerance, pattern)
+
+
+def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
+    """The larger errors of two checks of the same layer."""
+    if one is None:
+        return other
+    return LayerCheck(
+        layer=other.layer,
+        heads_compared=other.heads_compared,
+        pattern_error=max(one.pattern_error, other.pattern_error),
+        output_error=max(one.output_error, other.output_error),
+        output_scale=max(one.output_scale, other.output_scale),
+    )
 
 
 def _recompute(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -267,7 +307,7 @@ def _locate(
     output: Tensor,
     check: LayerCheck,
     tolerance: Tolerance,
-    tokens: Tokens,
+    labels: Callable[[int], Sequence[str]],
 ) -> _Mismatch:
     if not (torch.isfinite(record.pattern).all() and torch.isfinite(record.output).all()):
         message = (
@@ -280,7 +320,7 @@ def _locate(
         batch, head, query, key = _argmax(found)
         message = (
             f"The largest difference is in layer {record.layer}, head {head} (L{record.layer}H{head}), "
-            f"query {query} ({tokens.labels[query]!r}), key {key} ({tokens.labels[key]!r}): "
+            f"query {query} ({labels(batch)[query]!r}), key {key} ({labels(batch)[key]!r}): "
             f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
             f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
         )
@@ -288,7 +328,7 @@ def _locate(
     batch, query, dimension = _argmax((output - record.output).abs().nan_to_num_(nan=torch.inf))
     message = (
         f"All patterns agree, but the attention output of layer {record.layer} (all {pattern.shape[1]} heads together) "
-        f"differs most at query {query} ({tokens.labels[query]!r}), dimension {dimension}: "
+        f"differs most at query {query} ({labels(batch)[query]!r}), dimension {dimension}: "
         f"the model gives {record.output[batch, query, dimension]:.6g}, "
         f"the reference {output[batch, query, dimension]:.6g} "
         f"(tolerance {tolerance.output:g} of the layer's largest output, {check.output_scale:.6g})."

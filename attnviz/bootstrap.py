@@ -1,0 +1,48 @@
+"""How often each text counts in each replicate of a bootstrap over texts, whoever reads it and in whatever batch."""
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["REPLICATES", "standard_error", "text_weights"]
+
+REPLICATES = 200
+"""Enough for a standard error within about a twentieth of itself."""
+
+
+def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES) -> Tensor:
+    """Weights of texts: in the first row all count once, in each other one a Poisson number of times with mean 1.
+
+    A sum weighted so is a sum over a bootstrap sample of the texts, in one pass and without knowing how many
+    there are (Chamandy et al. 2012). A text's weights depend on the seed and on its number alone.
+
+    Args:
+        seed: of the bootstrap.
+        numbers: which texts of the corpora they are.
+        replicates: bootstrap samples.
+
+    Returns:
+        [1 + replicates, n_texts], float64.
+    """
+    weights = torch.ones(1 + replicates, len(numbers), dtype=torch.float64)
+    rates = torch.ones(replicates)
+    for column, number in enumerate(numbers):
+        digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        weights[1:, column] = torch.poisson(rates, generator=generator)
+    return weights
+
+
+def standard_error(replicates: Tensor) -> Tensor:
+    """Standard deviation over bootstrap samples, the first axis; NaN where fewer than two can be measured.
+
+    In a sample of few texts none may count at all: such samples are left out.
+    """
+    measurable = replicates.isfinite()
+    n = measurable.sum(0)
+    values = replicates.where(measurable, 0.0)
+    mean = values.sum(0) / n.clamp(min=1)
+    squares = ((values - mean) ** 2).where(measurable, 0.0).sum(0)
+    return (squares / (n - 1).clamp(min=1)).sqrt().where(n > 1, torch.nan)

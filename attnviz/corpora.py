@@ -1,0 +1,312 @@
+"""Corpora: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns, read as a stream.
+
+What breaks the rules of its format is an error that names file and line; everything before it has
+been handed over by then.
+"""
+
+import codecs
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from attnviz import syntax
+from attnviz.errors import CorpusError
+from attnviz.syntax import Arc
+
+__all__ = ["Corpus", "Example", "Place", "Sentence", "open_corpus", "read_examples", "read_sentences"]
+
+_KINDS = {".conllu": "conllu", ".txt": "txt", ".tsv": "gap"}
+_SUFFIXES = ".conllu (a treebank), .txt (one sentence a line) or .tsv (GAP)"
+_GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
+_SHOWN_CHARACTERS = 60
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, counted from 1, for messages; prints as ``path:line``."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, with its gold tree where the corpus has one.
+
+    Attributes:
+        text: a treebank's word forms with single spaces between; else the line.
+        spans: [n_words], first and past-the-last character of every syntactic word; None without a tree.
+        arcs: between words counted from 0, punctuation and root left out; None without a tree.
+        place: the line of the sentence, in a treebank that of its first word.
+    """
+
+    text: str
+    spans: tuple[tuple[int, int], ...] | None
+    arcs: tuple[Arc, ...] | None
+    place: Place
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pronoun and two names, of which exactly one is right (GAP; Webster et al. 2018).
+
+    Attributes:
+        text: the passage.
+        pronoun: its first and past-the-last character in ``text``.
+        names: the same of A and of B.
+        right: which of the names the pronoun stands for, 0 or 1.
+        place: the line of the example.
+    """
+
+    text: str
+    pronoun: tuple[int, int]
+    names: tuple[tuple[int, int], tuple[int, int]]
+    right: int
+    place: Place
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A file to read.
+
+    Attributes:
+        path: where it is.
+        kind: ``conllu``, ``txt`` or ``gap``.
+        sha256: of the file, hexadecimal.
+        size: about how many texts are in it, for progress; blank lines and the like may make it less.
+    """
+
+    path: Path
+    kind: str
+    sha256: str
+    size: int
+
+
+class _Word(NamedTuple):
+    """A syntactic word, its head as the line has it: unchecked until all of the sentence is read."""
+
+    form: str
+    head: str
+    relation: str
+    place: Place
+
+
+def open_corpus(path: Path) -> Corpus:
+    """Tell the kind of a corpus by its suffix, and take its hash.
+
+    Raises:
+        CorpusError: no such file, a folder, another suffix, or a file that cannot be read.
+    """
+    try:
+        if not path.is_file():
+            found = "a folder" if path.is_dir() else "something else" if path.exists() else "nothing"
+            raise CorpusError(f"expected a corpus at {path}, found {found}; give a file that ends in {_SUFFIXES}.")
+        kind = _KINDS.get(path.suffix.lower())
+        if kind is None:
+            raise CorpusError(f"expected a file that ends in {_SUFFIXES}, found {path}; give, or rename, such a file.")
+        digest, size = hashlib.sha256(), 0
+        ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size += sum(block.count(end) for end in ends)
+        return Corpus(path, kind, digest.hexdigest(), max(1, size - (kind == "gap")))
+    except OSError as error:
+        raise _cannot_read(path, error) from error
+
+
+def read_sentences(corpus: Corpus) -> Iterator[Sentence]:
+    """The sentences of a treebank (``conllu``) or a text (``txt``), in order, one in memory at a time.
+
+    Raises:
+        CorpusError: at once for a GAP table, and for a treebank where conllu is not installed; when
+            reading comes to it for a line that breaks the format, and where there is no sentence.
+    """
+    if corpus.kind == "conllu":
+        return _not_empty(_trees(corpus, _conllu_reader(corpus)), corpus, "a sentence in CoNLL-U")
+    if corpus.kind == "txt":
+        lines = ((place, line.strip()) for place, line in _lines(corpus))
+        return _not_empty((Sentence(line, None, None, place) for place, line in lines if line), corpus, "a sentence")
+    raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file instead.")
+
+
+def read_examples(corpus: Corpus) -> Iterator[Example]:
+    """The rows of a GAP table (``gap``) in which one name alone is right, in order, one in memory at a time.
+
+    All rows are checked, those that are left out too. Quotes are characters like any other.
+
+    Raises:
+        CorpusError: at once for another kind; when reading comes to it for a header or row that is
+            not GAP's, and where there is no such row.
+    """
+    if corpus.kind != "gap":
+        raise CorpusError(f"expected a GAP table, found {corpus.path}; give a .tsv file instead.")
+    return _not_empty(_rows(corpus), corpus, "a row of GAP with exactly one right name")
+
+
+def _not_empty(items: Iterator[_Item], corpus: Corpus, expected: str) -> Iterator[_Item]:
+    first = next(items, None)
+    if first is None:
+        raise CorpusError(f"{corpus.path} is empty: expected at least {expected}, found none; give another file.")
+    yield first
+    yield from items
+
+
+def _trees(corpus: Corpus, read: Callable[[str], Any]) -> Iterator[Sentence]:
+    words: list[_Word] = []
+    for place, line in _lines(corpus):
+        if line.startswith("#"):
+            continue
+        if line.strip():
+            word = _word(line, place, len(words) + 1, read)
+            words += [word] if word else []
+        elif words:
+            yield _sentence(words)
+            words = []
+    if words:
+        yield _sentence(words)
+
+
+def _conllu_reader(corpus: Corpus) -> Callable[[str], Any]:
+    """A function from a line to its columns by name, all text but the id (None where there is none)."""
+    try:
+        import conllu
+    except ImportError as error:
+        raise CorpusError(
+            f"{corpus.path} needs the package conllu, which is not installed; type: pip install 'attnviz[profile]'"
+        ) from error
+    parsers = dict.fromkeys(("xpos", "feats", "head", "deps", "misc"), lambda columns, i: columns[i])
+
+    def read(line: str) -> Any:
+        try:
+            return conllu.parse_token_and_metadata(line, field_parsers=parsers)[0]
+        except (conllu.exceptions.ParseException, ValueError, IndexError):  # 5,000 digits; # after a space
+            return {"id": None}
+
+    return read
+
+
+def _word(line: str, place: Place, number: int, read: Callable[[str], Any]) -> _Word | None:
+    """The word of a line, which has to have this number; None for a multiword token or an empty node."""
+    columns = line.split("\t")
+    if len(columns) != 10:
+        found = f"{len(columns)} in {_shown(line)}"
+        raise _broken(place, "10 columns with tabs between", found, "give a treebank in CoNLL-U")
+    # conllu would strip the line, and split it at two spaces too
+    token = read("\t".join(" ".join(column.split()) or "_" for column in columns))
+    if isinstance(token["id"], tuple):
+        return None
+    if token["id"] != number:
+        advice = "number the words of a sentence from 1, in order, and leave a blank line after it"
+        raise _broken(place, f"the id {number}", _shown(columns[0]), advice)
+    form = columns[1].strip()
+    if not form:
+        raise _broken(place, "a word form in column 2", "none", "fill it in, if need be with _")
+    if token["deprel"] == "_":
+        advice = "give a treebank in which every word has a relation"
+        raise _broken(place, "a relation such as nsubj in column 8", _shown(columns[7]), advice)
+    return _Word(form, columns[6], token["deprel"], place)
+
+
+def _sentence(words: Sequence[_Word]) -> Sentence:
+    spans, arcs = [], []
+    start = 0
+    for dependent, word in enumerate(words):
+        spans.append((start, start + len(word.form)))
+        start += len(word.form) + 1
+        head = _head(word, len(words))
+        if head > 0 and word.relation.split(":")[0].lower() not in syntax.LEFT_OUT:
+            arcs.append(Arc(dependent, head - 1, word.relation))
+    return Sentence(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place)
+
+
+def _head(word: _Word, n_words: int) -> int:
+    """The id of a word's head, 0 for the root."""
+    if not _WHOLE_NUMBER.fullmatch(word.head) or int(word.head) > n_words:
+        expected = f"a head from 0 (root) to {n_words} (words of the sentence) in column 7"
+        raise _broken(word.place, expected, _shown(word.head), "give the id of a word of the same sentence")
+    return int(word.head)
+
+
+def _rows(corpus: Corpus) -> Iterator[Example]:
+    rows = ((place, line.split("\t")) for place, line in _lines(corpus) if line.strip())
+    for i, (place, row) in enumerate(rows):
+        if i > 0 and (example := _example(row, place)):
+            yield example
+        elif i == 0 and row != _GAP_COLUMNS:
+            expected = f"GAP's header {' '.join(_GAP_COLUMNS)} with tabs between"
+            raise _broken(place, expected, _shown(" ".join(row)), "give the file as GAP has it, header included")
+
+
+def _example(row: Sequence[str], place: Place) -> Example | None:
+    """The example of a row; None where none or both of the names are right."""
+    if len(row) != len(_GAP_COLUMNS):
+        expected = f"{len(_GAP_COLUMNS)} columns with tabs between"
+        raise _broken(place, expected, str(len(row)), "put each example on one line, without tabs in its text")
+    fields = dict(zip(_GAP_COLUMNS, row, strict=True))
+    pronoun, first, second = (_mention(fields, column, place) for column in ("Pronoun", "A", "B"))
+    a, b = (_truth(fields, column, place) for column in ("A-coref", "B-coref"))
+    return Example(fields["Text"], pronoun, (first, second), int(b), place) if a != b else None
+
+
+def _mention(fields: dict[str, str], column: str, place: Place) -> tuple[int, int]:
+    """Where the pronoun or name of a column stands in the text, first and past-the-last character."""
+    mention, offset, text = fields[column], fields[f"{column}-offset"], fields["Text"]
+    advice = f"correct {column} or {column}-offset, which counts characters of Text from 0"
+    if not _WHOLE_NUMBER.fullmatch(offset):
+        raise _broken(place, f"a whole number in {column}-offset", _shown(offset), advice)
+    start, end = int(offset), int(offset) + len(mention)
+    if not mention:
+        raise _broken(place, f"a word in column {column}", "none", "fill it in")
+    if text[start:end] != mention:
+        raise _broken(place, f"{column} {_shown(mention)} at character {start}", _shown(text[start:end]), advice)
+    return start, end
+
+
+def _truth(fields: dict[str, str], column: str, place: Place) -> bool:
+    if (value := fields[column].upper()) not in {"TRUE", "FALSE"}:
+        raise _broken(place, f"TRUE or FALSE in {column}", _shown(fields[column]), "write one of the two")
+    return value == "TRUE"
+
+
+def _lines(corpus: Corpus) -> Iterator[tuple[Place, str]]:
+    """Every line with its place, without its line end and a byte order mark."""
+    try:
+        with corpus.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                place = Place(corpus.path, number)
+                data = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                yield place, _decoded(data, place).removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise _cannot_read(corpus.path, error) from error
+
+
+def _decoded(data: bytes, place: Place) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        character = len(data[: error.start].decode("utf-8")) + 1
+        found = f"byte 0x{data[error.start]:02x} as character {character} of the line"
+        raise _broken(place, "text encoded as UTF-8", found, "save the file as UTF-8") from error
+
+
+def _broken(place: Place, expected: str, found: str, advice: str) -> CorpusError:
+    return CorpusError(f"{place}: expected {expected}, found {found}; {advice}.")
+
+
+def _cannot_read(path: Path, error: OSError) -> CorpusError:
+    found = error.strerror or type(error).__name__
+    return CorpusError(f"expected a file that can be read at {path}, found: {found}; check its name and permissions.")
+
+
+def _shown(text: str) -> str:
+    """The text in quotation marks, on one line, cut where it is long."""
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}…"

@@ -1,0 +1,201 @@
+"""The Jensen-Shannon divergence between heads, against closed forms and plain loops."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from attnviz.batches import Text, collate, encode
+from attnviz.capture import capture_layers
+from attnviz.checkpoint import from_loaded
+from attnviz.head_distances import MOST_QUERIES, HeadDistanceTally
+from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
+TEXTS = ["the cat saw the dog", "the dog ran", "he saw the house of the dog that ran away", "away"]
+
+
+def batch_of(*lengths):
+    """Texts of these lengths: all that a tally looks at."""
+    n = max(lengths)
+    return SimpleNamespace(valid=torch.arange(n) < torch.tensor(lengths)[:, None])
+
+
+def random_patterns(n_layers, n_heads, lengths, seed=0):
+    """[n_layers, batch, n_heads, n, n], nothing on padding keys, rubbish in the rows of padding queries."""
+    generator = torch.Generator().manual_seed(seed)
+    n = max(lengths)
+    raw = torch.rand(n_layers, len(lengths), n_heads, n, n, generator=generator, dtype=torch.float64) ** 4
+    raw = raw * (torch.arange(n) < torch.tensor(lengths)[:, None])[None, :, None, None, :]
+    return raw / raw.sum(-1, keepdim=True)
+
+
+def counted(patterns, lengths, tally=None):
+    tally = tally or HeadDistanceTally(len(patterns), patterns.shape[2])
+    batch = batch_of(*lengths)
+    tally.begin(batch)
+    for layer, pattern in enumerate(patterns):
+        tally.add(layer, pattern, batch)
+    return tally
+
+
+def divergence(p, q):
+    """Half of Kullback and Leibler from p to the middle, half from q: a plain loop, smoothed as Clark et al. do."""
+    total = 0.0
+    smooth = [[0.999 * float(weight) + 0.001 / len(p) for weight in row] for row in (p, q)]
+    for a, b in zip(*smooth, strict=True):
+        middle = (a + b) / 2
+        total += a * math.log(a / middle) / 2 + b * math.log(b / middle) / 2
+    return total
+
+
+def expected(patterns, lengths):
+    heads = patterns.transpose(1, 2).flatten(0, 1).numpy()  # [n_all_heads, batch, n, n]
+    found = np.zeros((len(heads), len(heads)))
+    for i, first in enumerate(heads):
+        for j, second in enumerate(heads):
+            rows = [
+                divergence(first[text, query, :length], second[text, query, :length])
+                for text, length in enumerate(lengths)
+                for query in range(length)
+            ]
+            found[i, j] = sum(rows) / len(rows)
+    return found
+
+
+def test_it_is_the_mean_over_queries_of_a_plain_loop():
+    lengths = (5, 2, 7)
+    patterns = random_patterns(2, 3, lengths)
+    found = counted(patterns, lengths)
+    np.testing.assert_allclose(found.results(), expected(patterns, lengths), atol=1e-12)
+    assert found.n_queries == 14
+
+
+def test_heads_that_attend_alike_are_at_zero_exactly():
+    patterns = random_patterns(1, 1, (6,)).repeat(2, 1, 2, 1, 1)
+    assert counted(patterns, (6,)).results().tolist() == [[0.0] * 4] * 4
+
+
+def test_heads_that_attend_to_different_tokens_are_next_to_ln_2():
+    n = 8
+    shifted = torch.eye(n)[[*range(1, n), 0]]
+    patterns = torch.stack([torch.eye(n), shifted])[None, None]
+    found = float(counted(patterns, (n,)).results()[0, 1])
+    high, low = 0.999 + 0.001 / n, 0.001 / n  # two places with one of them each, in the others low in both
+    middle = (high + low) / 2
+    assert found == pytest.approx(high * math.log(high / middle) + low * math.log(low / middle), abs=1e-6)
+    assert math.log(2) - 0.01 < found < math.log(2)
+
+
+def test_it_is_symmetric_with_zeros_between_a_head_and_itself():
+    found = counted(random_patterns(2, 3, (9,)), (9,)).results()
+    assert torch.equal(found, found.T)
+    assert found.diagonal().tolist() == [0.0] * 6
+    assert (found[~torch.eye(6, dtype=torch.bool)] > 0.01).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_patterns_of_fewer_digits_are_compared_in_single_precision(dtype):
+    patterns = random_patterns(1, 3, (6,)).to(dtype)
+    found = counted(patterns, (6,)).results()
+    assert found.dtype == torch.float64
+    np.testing.assert_allclose(found, expected(patterns.double(), (6,)), atol=1e-6)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_padding_changes_nothing(model):
+    make, tokenizer = MODELS[model]
+    checkpoint = from_loaded(make(), tokenizer())
+
+    def run(batches):
+        tally = HeadDistanceTally(3, 4)
+        for batch in batches:
+            tally.begin(batch)
+            capture_layers(
+                checkpoint, batch.inputs, lambda record, batch=batch: tally.add(record.layer, record.pattern, batch)
+            )
+        return tally
+
+    items = encode(checkpoint, [Text(text) for text in TEXTS])
+    assert len({len(item) for item in items}) > 2
+    together = run([collate(checkpoint, items)])
+    alone = run([collate(checkpoint, [item]) for item in items])
+    assert together.n_queries == alone.n_queries == sum(map(len, items))
+    np.testing.assert_allclose(together.results(), alone.results(), atol=1e-6)
+    assert float(together.results().max()) > 0.05
+
+
+def test_what_stands_in_the_rows_and_columns_of_padding_does_not_matter():
+    lengths = (3, 6)
+    patterns = random_patterns(1, 2, lengths)
+    other = patterns.clone()
+    other[:, 0, :, :, 3:] = torch.tensor([0.2, 0.5])[:, None, None]  # another weight in each head
+    other[:, 0, :, 3:] = torch.nan
+    assert torch.equal(counted(patterns, lengths).results(), counted(other, lengths).results())
+
+
+def test_of_many_queries_a_few_evenly_spread_are_compared():
+    n, texts = 60, 20
+    lengths = (n,) * texts
+    patterns = torch.zeros(1, texts, 2, n, n)
+    patterns[..., 0] = 1.0  # alike, but in the second half of the texts' second heads
+    patterns[:, texts // 2 :, 1, :, 0] = 0.0
+    patterns[:, texts // 2 :, 1, :, 1] = 1.0
+    found = counted(patterns, lengths)
+    assert found.n_queries == MOST_QUERIES < n * texts
+    assert float(found.results()[0, 1]) == pytest.approx(math.log(2) / 2, abs=0.01)
+
+
+def test_states_of_two_tallies_add_up_to_that_of_one():
+    first, second = random_patterns(2, 2, (4, 3), seed=1), random_patterns(2, 2, (6,), seed=2)
+    both = counted(second, (6,), counted(first, (4, 3)))
+    merged = counted(first, (4, 3))
+    merged.absorb(counted(second, (6,)).state())
+    assert merged.n_queries == both.n_queries == 13
+    assert torch.equal(merged.results(), both.results())
+    assert not torch.allclose(merged.results(), counted(first, (4, 3)).results())
+
+
+def test_a_state_is_a_copy_that_a_file_can_hold(tmp_path):
+    tally = counted(random_patterns(1, 2, (4,)), (4,))
+    state = tally.state()
+    before = tally.results()
+    torch.save(state, tmp_path / "state.pt")
+    counted(random_patterns(1, 2, (4,), seed=3), (4,), tally)
+    resumed = HeadDistanceTally(1, 2)
+    resumed.absorb(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert torch.equal(resumed.results(), before)
+    assert not torch.equal(tally.results(), before)
+    assert torch.equal(state["sums"], resumed.state()["sums"])
+
+
+def test_a_state_of_another_model_is_refused():
+    with pytest.raises(ValueError, match=r"must have shape \(4, 4\). Got \(6, 6\)"):
+        HeadDistanceTally(2, 2).absorb(HeadDistanceTally(2, 3).state())
+
+
+def test_a_batch_that_broke_off_is_forgotten():
+    patterns = random_patterns(2, 2, (5,))
+    tally = HeadDistanceTally(2, 2)
+    tally.begin(batch_of(3))
+    tally.add(0, random_patterns(1, 2, (3,))[0], batch_of(3))
+    counted(patterns, (5,), tally)
+    assert tally.n_queries == 5
+    assert torch.equal(tally.results(), counted(patterns, (5,)).results())
+
+
+@pytest.mark.parametrize("layers", [(1,), (0, 0), (0, 2)])
+def test_layers_come_in_order(layers):
+    patterns, batch = random_patterns(3, 2, (5,)), batch_of(5)
+    tally = HeadDistanceTally(3, 2)
+    tally.begin(batch)
+    for layer in layers[:-1]:
+        tally.add(layer, patterns[layer], batch)
+    with pytest.raises(ValueError, match=f"Expected layer {len(layers) - 1}. Got {layers[-1]}"):
+        tally.add(layers[-1], patterns[layers[-1]], batch)
+
+
+def test_without_a_batch_there_is_no_number():
+    assert HeadDistanceTally(1, 2).results().isnan().all()

@@ -1,0 +1,175 @@
+"""Attention to words alike in meaning: against plain loops, and on patterns made to seek or to shun them."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attnviz.batches import Text, batches, collate, encode
+from attnviz.bootstrap import text_weights
+from attnviz.capture import capture_layers
+from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.meanings import MeaningTally, mean_embedding
+from tests import independent
+from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
+TEXTS = ["the cat saw the dog", "the unbelievable cat ran away", "one two", "he saw the house of the dog that ran away"]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
+    make, tokenizer = MODELS[request.param]
+    return from_loaded(make(), tokenizer())
+
+
+def counted(checkpoint: Checkpoint, numbers: list[int], batch_size: int = 1, replicates: int = 3) -> MeaningTally:
+    """A tally of these of the texts, every replicate weighted by their numbers."""
+    tally = MeaningTally(checkpoint, replicates)
+    texts = [Text(TEXTS[number], number=number) for number in numbers]
+    for batch in batches(checkpoint, texts, batch_size):
+        tally.begin(batch, text_weights(0, [item.source.number for item in batch.items], replicates))
+        capture_layers(
+            checkpoint,
+            batch.inputs,
+            lambda record, batch=batch: tally.add(record.layer, record.pattern.double(), batch),
+        )
+    return tally
+
+
+def by_hand(checkpoint: Checkpoint, texts: list[str]) -> tuple[np.ndarray, float]:
+    """Scores, [n_layers, n_heads], and baseline as defined, pair by pair."""
+    tokenizer, causal = checkpoint.tokenizer, checkpoint.architecture.causal
+    table = checkpoint.model.get_input_embeddings().weight.detach().double()
+    special = tokenizer.all_special_tokens
+    table = table - table[[i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in special]].mean(
+        0
+    )
+    weighted, total, means = 0.0, 0.0, []
+    for text in texts:
+        ids = tokenizer(text)["input_ids"]
+        sink = independent.sink_flags(checkpoint.model, tokenizer, text, None)
+        patterns = independent.attentions(checkpoint.model, tokenizer, text, None)
+        for q in range(len(ids)):
+            found = []
+            for k in range(q + 1 if causal else len(ids)):
+                if sink[q] or sink[k] or ids[q] == ids[k]:
+                    continue
+                found.append(float(torch.cosine_similarity(table[ids[q]], table[ids[k]], dim=0)))
+                weighted = weighted + patterns[:, :, q, k] * found[-1]
+                total = total + patterns[:, :, q, k]
+            means += [sum(found) / len(found)] if found else []
+    return weighted / total, sum(means) / len(means)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_scores_and_baseline_are_those_of_plain_loops(checkpoint: Checkpoint, batch_size: int):
+    tally = counted(checkpoint, [0, 1, 2, 3], batch_size)
+    scores, _, baseline = tally.results()
+    expected, expected_baseline = by_hand(checkpoint, TEXTS)
+    assert expected.shape == (3, 4)
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    assert baseline == pytest.approx(expected_baseline, abs=1e-6)
+    assert tally.n_texts == 4
+
+
+def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Checkpoint):
+    weights = text_weights(0, [0, 1, 2, 3], 3)
+    assert float(weights[1:].sum(1).min()) > 0
+    assert len({tuple(row) for row in weights.tolist()}) == 4
+    drawn = []
+    for row in weights[1:].long().tolist():
+        scores, _, baseline = counted(checkpoint, [i for i, times in enumerate(row) for _ in range(times)]).results()
+        drawn.append(scores - baseline)
+    _, errors, _ = counted(checkpoint, [0, 1, 2, 3], 2).results()
+    assert torch.allclose(errors, torch.stack(drawn).std(0), atol=1e-7)
+    assert float(errors.min()) > 0
+
+
+def test_what_two_tallies_counted_adds_up(checkpoint: Checkpoint):
+    whole, first, second = (counted(checkpoint, numbers) for numbers in ([0, 1, 2, 3], [0, 3], [1, 2]))
+    first.absorb(second.state())
+    for mine, theirs in zip(first.results(), whole.results(), strict=True):
+        assert torch.allclose(torch.as_tensor(mine), torch.as_tensor(theirs), atol=1e-12)
+    assert (first.n_texts, first.n_queries) == (whole.n_texts, whole.n_queries)
+    assert torch.allclose(first.on_pairs(), whole.on_pairs())
+
+
+def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint: Checkpoint):
+    tally = MeaningTally(checkpoint, 2)
+    (batch,) = batches(checkpoint, [Text("cat cat cat")], 1)
+    if checkpoint.architecture.causal:  # at its start the word is another token, and a sink
+        assert len(set(batch.inputs["input_ids"][0, 1:].tolist())) == 1
+    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
+    n = batch.valid.shape[1]
+    tally.add(0, torch.full((1, 4, n, n), 1 / n), batch)
+    scores, _, baseline = tally.results()
+    assert scores.isnan().all()
+    assert math.isnan(baseline)
+    assert tally.n_queries == 0
+
+
+def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
+    model, tokenizer = sharp_bert(vocab_size=len(bert_tokenizer()) + 7), bert_tokenizer()
+    table = model.get_input_embeddings().weight
+    expected = table[[i for i in range(len(tokenizer)) if i not in range(5)]].mean(0)
+    with torch.no_grad():
+        table[:5] += 100
+        table[len(tokenizer) :] -= 50
+    assert torch.allclose(mean_embedding(from_loaded(model, tokenizer)), expected.double(), atol=1e-7)
+
+
+def made(checkpoint: Checkpoint, taste: float, self_weight: float = 0.0) -> Any:
+    """What a tally finds where heads seek (positive taste) or shun words with a high cosine."""
+    tally = MeaningTally(checkpoint, 2)
+    (batch,) = batches(checkpoint, [Text(TEXTS[3])], 1)
+    table = checkpoint.model.get_input_embeddings().weight.detach().double() - mean_embedding(checkpoint)
+    vectors = torch.nn.functional.normalize(table[batch.inputs["input_ids"][0]], dim=-1)
+    n = len(vectors)
+    forbidden = torch.eye(n, dtype=torch.bool)
+    if checkpoint.architecture.causal:
+        forbidden |= torch.ones(n, n, dtype=torch.bool).triu()
+    pattern = (taste * vectors @ vectors.T).masked_fill(forbidden, -torch.inf).softmax(-1).nan_to_num(0)
+    pattern = (1 - self_weight) * pattern + self_weight * torch.eye(n)
+    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
+    tally.add(0, pattern.expand(1, 4, n, n), batch)
+    scores, _, baseline = tally.results()
+    return float(scores[0, 0]), baseline, float(tally.on_pairs()[0, 0])
+
+
+def test_a_head_that_seeks_words_alike_scores_above_uniform_attention_and_one_that_shuns_them_below(
+    checkpoint: Checkpoint,
+):
+    seeking, baseline, _ = made(checkpoint, 10)
+    even, _, _ = made(checkpoint, 0)
+    shunning, _, _ = made(checkpoint, -10)
+    assert seeking > baseline + 0.1
+    assert shunning < baseline - 0.1
+    assert abs(even - baseline) < 0.02
+
+
+def test_attention_on_the_token_itself_changes_no_score_but_what_it_rests_on(checkpoint: Checkpoint):
+    score, baseline, on_pairs = made(checkpoint, 10)
+    with_self = made(checkpoint, 10, self_weight=0.8)
+    assert with_self == pytest.approx((score, baseline, 0.2 * on_pairs), abs=1e-6)
+
+
+def test_padding_changes_nothing(checkpoint: Checkpoint):
+    items = encode(checkpoint, [Text(text) for text in TEXTS[:2]])
+    found = []
+    for batch in (collate(checkpoint, items[:1]), collate(checkpoint, items)):
+        tally = MeaningTally(checkpoint, 2)
+        weights = torch.zeros(3, len(batch.items), dtype=torch.float64)
+        weights[:, 0] = 1  # the other text makes the batch longer, and does not count
+        tally.begin(batch, weights)
+        capture_layers(
+            checkpoint,
+            batch.inputs,
+            lambda record, tally=tally, batch=batch: tally.add(record.layer, record.pattern, batch),
+        )
+        scores, _, baseline = tally.results()
+        found.append((scores, baseline))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
+    assert found[0][1] == pytest.approx(found[1][1])
