@@ -14,9 +14,11 @@ from attnviz.errors import (
     ArchitectureError,
     AttnvizError,
     CheckpointError,
+    CorpusError,
     DeviceError,
     OutputError,
     ParserError,
+    ProcessError,
     TextError,
     UsageError,
     VerificationError,
@@ -25,6 +27,8 @@ from attnviz.errors import (
 if TYPE_CHECKING:
     from attnviz.analysis import Analysis, analyze
     from attnviz.heads import HeadId
+    from attnviz.profile import Profile, profile_heads
+    from attnviz.profile_saving import save_profile
 
 __version__ = "0.1.0"
 
@@ -33,18 +37,30 @@ __all__ = [
     "ArchitectureError",
     "AttnvizError",
     "CheckpointError",
+    "CorpusError",
     "DeviceError",
     "HeadId",
     "OutputError",
     "ParserError",
+    "ProcessError",
+    "Profile",
     "TextError",
     "UsageError",
     "VerificationError",
     "__version__",
     "analyze",
+    "profile_heads",
+    "save_profile",
 ]
 
-_LAZY = {"Analysis": "attnviz.analysis", "analyze": "attnviz.analysis", "HeadId": "attnviz.heads"}
+_LAZY = {
+    "Analysis": "attnviz.analysis",
+    "HeadId": "attnviz.heads",
+    "Profile": "attnviz.profile",
+    "analyze": "attnviz.analysis",
+    "profile_heads": "attnviz.profile",
+    "save_profile": "attnviz.profile_saving",
+}
 
 
 def __getattr__(name: str) -> Any:

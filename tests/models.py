@@ -4,7 +4,9 @@ Freshly initialised models hide bugs: their attention is almost uniform and thei
 Every model here has Q and K weights multiplied and random biases, or heads that are known by design.
 """
 
+import random
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +215,159 @@ def _position_weights(heads: Sequence[Target], d_head: int) -> tuple[torch.Tenso
             keys[head, query, [key for key in target(query) if 0 <= key < d_head]] = 1.0
     size = (_SCORE * d_head**0.5 / d_model) ** 0.5  # LayerNorm makes a unit vector sqrt(d_model) long
     return size * queries, size * keys.flatten(0, 1)
+
+
+# --- built by hand, two layers: an induction head needs a head below it that carries the previous token --------
+
+
+class ByToken(Enum):
+    """Heads that look at tokens for what they are, wherever they stand; in GPT-2 only at earlier ones."""
+
+    AFTER_A_COPY = "the token after another copy of the query's"
+    ALIKE = "other tokens of the query's group"
+
+
+def far_away(query: int) -> list[int]:
+    """One position at least four away, at no fixed distance: an earlier one, for the first words one of the next."""
+    return [query + 4] if query < 5 else [random.Random(query).randint(1, query - 4)]
+
+
+def far_back(query: int) -> list[int]:
+    """One earlier position, at least four away and at no fixed distance; the first for the first few."""
+    return [0] if query < 5 else [random.Random(query).randint(1, query - 4)]
+
+
+KNOWN_HEADS: list[dict[str, Target | ByToken]] = [
+    {
+        "previous-token": lambda query: [query - 1],  # first: it carries the previous token up
+        "next-token": lambda query: [query + 1],
+        "offset:-3": lambda query: [query - 3],
+        "sink": lambda query: [0],
+    },
+    {
+        "induction": ByToken.AFTER_A_COPY,
+        "broad": lambda query: [],
+        "long-range": far_away,
+        "semantic": ByToken.ALIKE,
+    },
+]
+"""By the role that it must get, what every head of :func:`known_bert` looks at, layer by layer."""
+
+CAUSAL_KNOWN_HEADS: list[dict[str, Target | ByToken]] = [
+    {
+        "previous-token": lambda query: [query - 1],
+        "current-token": lambda query: [query],
+        "offset:-3": lambda query: [query - 3],
+        "sink": lambda query: [0],
+    },
+    {
+        "induction": ByToken.AFTER_A_COPY,
+        "broad": lambda query: [],
+        "long-range": far_back,
+        "semantic": ByToken.ALIKE,
+    },
+]
+"""By the role that it must get, what every head of :func:`known_gpt2` looks at, layer by layer."""
+
+_PART = 64  # of the residual stream: position, own token, previous token, and nothing for the rest
+_N_HEADS = 4
+_D_HEAD = 2 * _PART
+_D_MODEL = _N_HEADS * _D_HEAD
+
+
+def known_bert() -> Any:
+    """A BERT with the heads of :data:`KNOWN_HEADS`, on texts of up to 64 tokens; see :func:`_codes` for how."""
+    config = bert_config(
+        hidden_size=_D_MODEL,
+        num_hidden_layers=2,
+        num_attention_heads=_N_HEADS,
+        max_position_embeddings=_PART,
+    )
+    model = BertModel(config)
+    with torch.no_grad():
+        words, positions = _codes(config.vocab_size)
+        model.embeddings.word_embeddings.weight.copy_(words)
+        model.embeddings.position_embeddings.weight.copy_(positions)
+        model.embeddings.token_type_embeddings.weight.zero_()
+        for number, (layer, heads) in enumerate(zip(model.encoder.layer, KNOWN_HEADS, strict=True)):
+            query, key, value, output = _known_weights(list(heads.values()), carries=number == 0)
+            attention = layer.attention
+            for module, weight in (
+                (attention.self.query, query),
+                (attention.self.key, key),
+                (attention.self.value, value),
+                (attention.output.dense, output),
+            ):
+                module.weight.copy_(weight)
+            layer.output.dense.weight.zero_()
+    return model.eval()
+
+
+def known_gpt2() -> Any:
+    """A GPT-2 with the heads of :data:`CAUSAL_KNOWN_HEADS`, on texts of up to 64 tokens; see :func:`_codes` for how."""
+    config = gpt2_config(n_embd=_D_MODEL, n_layer=2, n_head=_N_HEADS, n_positions=_PART)
+    model = GPT2Model(config)
+    with torch.no_grad():
+        words, positions = _codes(config.vocab_size)
+        model.wte.weight.copy_(words)
+        model.wpe.weight.copy_(positions)
+        for number, (block, heads) in enumerate(zip(model.h, CAUSAL_KNOWN_HEADS, strict=True)):
+            query, key, value, output = _known_weights(list(heads.values()), carries=number == 0)
+            block.attn.c_attn.weight.copy_(torch.cat([query, key, value]).T)
+            block.attn.c_proj.weight.copy_(output.T)
+            block.mlp.c_proj.weight.zero_()
+    return model.eval()
+
+
+def _codes(n_entries: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Word and position embeddings, [n_entries, d_model] and [64, d_model].
+
+    Position p is the p-th unit vector of the first 64 dimensions. A token is a vector of random signs in the
+    next 64, as many + as -, so that LayerNorm's centring leaves it alone; half of them are those of one of eight
+    groups. Two tokens of a group have a cosine of about 0.5, two others are nearly orthogonal. Both have the
+    same length.
+
+    The first head of the first layer looks at the previous token and copies its code to the third 64
+    dimensions, where the induction head above looks for the code of its own token. All other values, and what
+    comes after attention, are zero, so that the layer above still finds all codes. A token is of its own group,
+    and what follows it follows a copy of it: these keys are kept from the two heads by position.
+    """
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.tensor([1.0, -1.0]).repeat(_PART // 4)  # of the group, or of the token's own half
+
+    def draw() -> torch.Tensor:
+        return signs[torch.randperm(len(signs), generator=generator)]
+
+    groups = [draw() for _ in range(8)]
+    words, positions = torch.zeros(n_entries, _D_MODEL), torch.zeros(_PART, _D_MODEL)
+    for entry in range(n_entries):
+        words[entry, _PART : 2 * _PART] = torch.cat([groups[entry % 8], draw()])
+    positions[:, :_PART] = _PART**0.5 * torch.eye(_PART)
+    return words, positions
+
+
+def _known_weights(heads: Sequence[Target | ByToken], carries: bool) -> tuple[torch.Tensor, ...]:
+    """W_Q, W_K, W_V and W_O of a layer, [d_model, d_model] each, rows = outputs."""
+    length = (_D_MODEL / (2 if carries else 3)) ** 0.5  # of each code after LayerNorm: two there, or three
+    size = (_SCORE * _D_HEAD**0.5) ** 0.5 / length
+    eye = torch.eye(_PART)
+    queries, keys = torch.zeros(2, _N_HEADS, _D_HEAD, _D_MODEL)
+    for query, key, head in zip(queries, keys, heads, strict=True):
+        if isinstance(head, ByToken):
+            far = 1 if head is ByToken.AFTER_A_COPY else 0  # from the query to the key that is not meant
+            query[_PART:, :_PART] = 2 * size * eye
+            key[_PART : 2 * _PART - far, far:_PART] = -size * eye[far:, far:]
+        if head is ByToken.AFTER_A_COPY:
+            query[:_PART, _PART : 2 * _PART] = key[:_PART, 2 * _PART : 3 * _PART] = size * eye
+        elif head is ByToken.ALIKE:
+            group = slice(_PART, _PART + _PART // 2)
+            query[: _PART // 2, group] = key[: _PART // 2, group] = 2**0.5 * size * torch.eye(_PART // 2)
+        else:
+            query[:_PART, :_PART] = size * eye
+            for place in range(_PART):
+                key[place, [position for position in head(place) if 0 <= position < _PART]] = size
+    value, output = torch.zeros(2, _D_MODEL, _D_MODEL)
+    if carries:
+        value[:_PART, _PART : 2 * _PART] = eye
+        output[2 * _PART : 3 * _PART, :_PART] = eye
+    return queries.flatten(0, 1), keys.flatten(0, 1), value, output

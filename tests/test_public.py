@@ -65,7 +65,16 @@ def test_all_is_sorted_and_every_name_is_there():
 
 def test_all_holds_every_error_and_what_analyze_gives():
     errors = importlib.import_module("attnviz.errors").__all__
-    assert set(attnviz.__all__) == {*errors, "Analysis", "HeadId", "__version__", "analyze"}
+    assert set(attnviz.__all__) == {
+        *errors,
+        "Analysis",
+        "HeadId",
+        "Profile",
+        "__version__",
+        "analyze",
+        "profile_heads",
+        "save_profile",
+    }
     assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)
 
 

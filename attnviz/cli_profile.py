@@ -1,0 +1,172 @@
+"""The command ``attnviz profile``: parse, call, hand over."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnviz.errors import OutputError, UsageError
+from attnviz.processes import own_file, this_process
+from attnviz.terminal import (
+    default_folder,
+    errors_to_exit_codes,
+    print_tables,
+    printable,
+    printing,
+    progress,
+    split_names,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from attnviz.profile import Profile
+
+__all__ = ["profile"]
+
+
+def profile(
+    corpora: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="CORPUS...", help=".conllu treebanks, .txt files (a sentence a line), GAP .tsv files (coreference)."
+        ),
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Built-in name (minilm, tiny-gpt2), checkpoint folder, or hub id.")
+    ] = "minilm",
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a hub model.", show_default=False)
+    ] = None,
+    repeats: Annotated[
+        bool, typer.Option("--repeats", help="Also measure random tokens, repeated: induction, duplicate-token.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sentences (or rows) of each corpus that are read; default all.", show_default=False),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts that the model reads at once.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of the verified sample, the bootstrap and the repeats.")] = 0,
+    syntax: Annotated[
+        bool, typer.Option("--syntax/--no-syntax", help="Parse .txt files, where spaCy and a pipeline are installed.")
+    ] = True,
+    parser: Annotated[
+        str | None,
+        typer.Option(
+            help="spaCy pipeline that parses .txt files; default an installed English one.", show_default=False
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", "-d", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
+    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw what was measured.")] = True,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="png, svg or pdf. Repeatable; default png.", show_default=False),
+    ] = None,
+    store: Annotated[
+        bool, typer.Option("--store/--no-store", help="Keep the profile for attnviz heads to show with this model.")
+    ] = True,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/MODEL.", show_default=False),
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, help="Rows of the tables; 0 for all.")] = 15,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the document of profile.json, and nothing else.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables, no progress, no messages.")] = False,
+) -> None:
+    """Measure what every head of a model does on corpora, beside honest baselines.
+
+    Writes profile.json, profile.csv and figures, and prints tables. Interrupted, it goes on where it was when the
+    same command is given again; torchrun -m attnviz profile … splits the work over processes.
+    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
+    130 interrupted.
+    """
+    process = this_process()
+    quiet = quiet or not process.first
+    with errors_to_exit_codes() as outcome:
+        outcome.silent = not process.first
+        if out is not None and not out.strip():
+            raise UsageError("-o is empty; expected a folder (. for this one).")
+        if not corpora and not repeats:
+            raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
+        from attnviz.sources import find_checkpoint
+
+        source = find_checkpoint(model, revision)
+        wanted_formats = split_names(formats) or ["png"]
+        from attnviz.output_folder import OutputFolder
+
+        folder = Path(out) if out is not None else default_folder(model)
+        outcome.kept = own_file(folder / "profile.unfinished", process)
+        with ExitStack() as stack:
+            from attnviz.profile_document import PROFILE
+
+            output = stack.enter_context(OutputFolder(folder, PROFILE)) if process.first else None
+            outcome.folder = output
+            tell = stack.enter_context(progress(quiet, rate=True))
+            tell("loading", 0, 0)
+            from attnviz.analysis import check_figures
+            from attnviz.profile import profile_heads
+            from attnviz.profile_saving import write_profile
+
+            check_figures([], wanted_formats)
+            found = profile_heads(
+                source,
+                corpora or [],
+                repeats=repeats,
+                limit=limit,
+                batch_size=batch_size,
+                seed=seed,
+                syntax=syntax,
+                parser=parser,
+                device=device,
+                dtype=dtype,
+                unfinished=folder / "profile.unfinished",
+                progress=tell,
+                warn=lambda message: _say(message, quiet),
+            )
+            if found is None or output is None:
+                return
+            wanted = wanted_formats if figures else []
+            document = write_profile(output, found, wanted, lambda count: tell("figures", count, 0))
+        with printing(folder):
+            _print_results(found, document, top, as_json, quiet)
+        for message in _afterwards(document, store, figures):
+            _say(message, quiet)
+        if not quiet:
+            removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
+            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
+
+
+def _print_results(found: "Profile", document: dict[str, Any], top: int, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        from attnviz.export import json_text
+
+        sys.stdout.write(json_text(document))
+    elif not quiet:
+        from attnviz.profile_tables import profile_report
+
+        print_tables(lambda _: profile_report(found, top=top))
+    sys.stdout.flush()
+
+
+def _afterwards(document: dict[str, Any], store: bool, figures: bool) -> "Iterator[str]":
+    """Keep the profile for ``attnviz heads``, and say what could not be done."""
+    from attnviz.likeness import likeness_unavailable
+    from attnviz.profile_store import store_profile
+
+    if figures and document["statistics"] is not None and (missing := likeness_unavailable()) is not None:
+        yield missing
+    if store:
+        try:
+            store_profile(document)
+        except OutputError as error:
+            yield str(error)
+
+
+def _say(message: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(f"attnviz: {printable(message)}", err=True)

@@ -1,0 +1,378 @@
+"""The whole chain over corpora: what is measured, gone on with, split over processes, and given up."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnviz import profile as profile_module
+from attnviz import sampling, syntax
+from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.errors import CorpusError, UsageError, VerificationError
+from attnviz.measuring import Measuring
+from attnviz.processes import Process
+from attnviz.profile import Profile, profile_heads
+from attnviz.profile_document import profile_document
+from tests import corpora
+from tests.conftest import SHARED, needs_minilm, needs_parser
+from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+pytest.importorskip("conllu", reason="needs the extra profile")
+
+
+@pytest.fixture(scope="module", params=["bert", "gpt2"])
+def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
+    if request.param == "bert":
+        return from_loaded(sharp_bert(), bert_tokenizer())
+    return from_loaded(sharp_gpt2(), gpt2_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpora")
+    corpora.treebank(folder / "trees.conllu")
+    corpora.sentences(folder / "lines.txt")
+    corpora.examples(folder / "gap.tsv")
+    return folder
+
+
+def numbers(profile: Profile | None) -> dict[str, Any]:
+    """Everything that was measured, without what depends on the batches that were drawn for verification."""
+    assert profile is not None
+    document = profile_document(profile, "test")
+    return {key: document[key] for key in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles")}
+
+
+def close(found: Any, expected: Any) -> None:
+    """Equal but for rounding."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            close(found[key], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            close(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-5)
+    else:
+        assert found == expected
+
+
+def all_of(folder: Path) -> list[Path]:
+    return [folder / name for name in ("trees.conllu", "lines.txt", "gap.tsv")]
+
+
+def test_the_size_of_the_batches_changes_nothing(checkpoint: Checkpoint, folder: Path):
+    one = profile_heads(checkpoint, all_of(folder), batch_size=1, repeats=True)
+    many = profile_heads(checkpoint, all_of(folder), batch_size=16, repeats=True)
+    close(numbers(one), numbers(many))
+
+
+def test_what_was_measured_is_counted(checkpoint: Checkpoint, folder: Path):
+    found = profile_heads(checkpoint, all_of(folder))
+    assert found is not None
+    assert [(count.corpus.path.name, count.texts) for count in found.corpora] == [
+        ("trees.conllu", 80), ("lines.txt", 20), ("gap.tsv", 24),
+    ]  # fmt: skip
+    tokenizer = checkpoint.tokenizer
+    lines = (folder / "lines.txt").read_text(encoding="utf-8").splitlines()
+    assert found.corpora[1].tokens == sum(len(tokenizer(line)["input_ids"]) for line in lines)
+    assert found.coreference is not None
+    assert found.coreference.n == 24
+    assert found.statistics is not None
+    assert found.statistics.n_texts == 100
+    assert found.gold
+    assert found.repeats is None
+
+
+def test_parts_that_a_corpus_cannot_give_are_none(checkpoint: Checkpoint, folder: Path):
+    lines = profile_heads(checkpoint, [folder / "lines.txt"], syntax=False)
+    assert lines is not None
+    assert (lines.relations, lines.coreference, lines.repeats, lines.gold) == (None, None, None, False)
+    names = profile_heads(checkpoint, [folder / "gap.tsv"])
+    assert names is not None
+    assert (names.relations, names.statistics, names.head_distances) == (None, None, None)
+    repeats = profile_heads(checkpoint, [], repeats=True)
+    assert repeats is not None
+    assert repeats.corpora == ()
+    assert {role.role for role in repeats.roles} == {"induction", "duplicate-token"}
+    document = profile_document(repeats, "test")
+    assert (document["statistics"], document["syntax"], document["coreference"]) == (None, None, None)
+
+
+def test_the_limit_is_sentences_or_rows(checkpoint: Checkpoint, folder: Path):
+    found = profile_heads(checkpoint, all_of(folder), limit=10)
+    assert found is not None
+    assert [count.texts for count in found.corpora] == [10, 10, 8]  # two of the first ten rows have no right name
+
+
+def test_trees_of_another_size_are_left_out(checkpoint: Checkpoint, tmp_path: Path):
+    row = "{}\tcat\t_\t_\t_\t_\t{}\t{}\t_\t_\n"
+    sizes = [2, 3, 35, 61]
+    trees = ["".join(row.format(i, int(i > 1), "det" if i > 1 else "root") for i in range(1, n + 1)) for n in sizes]
+    path = tmp_path / "t.conllu"
+    path.write_text("\n".join(trees) + "\n", encoding="utf-8")
+    found = profile_heads(checkpoint, [path])
+    assert found is not None
+    assert (found.corpora[0].texts, found.corpora[0].left_out) == (2, 2)
+    assert found.relations is not None
+    assert [(relation.relation, relation.n) for relation in found.relations] == [("det", 2 + 34)]
+
+
+def test_a_text_that_is_too_long_is_named_and_left_out(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
+    path = tmp_path / "long.txt"
+    path.write_text("the cat ran\n" + "cat " * 100 + "\nthe dog ran\n", encoding="utf-8")
+    told: list[str] = []
+    found = profile_heads(checkpoint, [path], syntax=False, warn=told.append)
+    assert found is not None
+    assert (found.corpora[0].texts, found.corpora[0].left_out) == (2, 1)
+    extra = 0 if checkpoint.architecture.causal else 2
+    assert told == [f"{path}:2: left out: it has {100 + extra} tokens, but the model has 40 positions."]
+
+
+def test_a_corpus_of_which_nothing_fits_is_an_error(checkpoint: Checkpoint, tmp_path: Path):
+    path = tmp_path / "long.txt"
+    path.write_text("cat " * 100, encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"no text of .*long\.txt could be measured: all 1 are too long or too short"):
+        profile_heads(checkpoint, [path], syntax=False)
+
+
+def test_nothing_to_measure_is_refused(checkpoint: Checkpoint):
+    with pytest.raises(UsageError, match=r"nothing to measure: expected a corpus \(.conllu, .txt or GAP .tsv\)"):
+        profile_heads(checkpoint, [])
+
+
+def test_a_model_that_the_reference_does_not_reproduce_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
+    verify = sampling.verify_record
+
+    def wrong(checkpoint: Checkpoint, record: Any, *rest: Any) -> Any:
+        record.pattern[0, 1, 2] = record.pattern[0, 1, 2].roll(1)
+        return verify(checkpoint, record, *rest)
+
+    monkeypatch.setattr(sampling, "verify_record", wrong)
+    with pytest.raises(VerificationError, match=r"layer 0, head 1 \(L0H1\), query 2"):
+        profile_heads(checkpoint, [folder / "trees.conllu"])
+
+
+def test_the_first_batch_and_one_in_twenty_are_verified(checkpoint: Checkpoint, folder: Path):
+    found = profile_heads(checkpoint, [folder / "trees.conllu"], batch_size=1, seed=3)
+    assert found is not None
+    assert 4 <= found.texts_verified <= 5
+    assert found.verification.heads_compared == 12
+    assert found.verification.pattern_error < 1e-5
+
+
+# --- interrupted
+
+
+class Stop:
+    """Lets so many batches through, then presses Ctrl-C in the middle of one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+        self.batches, self.after = 0, after
+        one = Measuring._one
+
+        def stopping(measuring: Measuring, batch: Any, names: Any) -> None:
+            self.batches += 1
+            if self.batches > self.after:
+                monkeypatch.setattr(Measuring, "_one", one)
+                one(measuring, batch, names)  # half counted, and thrown away
+                raise KeyboardInterrupt
+            one(measuring, batch, names)
+
+        monkeypatch.setattr(Measuring, "_one", stopping)
+
+
+@pytest.mark.parametrize("after", [3, 12, 30])
+def test_an_interrupted_run_goes_on_to_the_same_numbers(
+    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+):
+    monkeypatch.setattr("attnviz.measuring._SAVED_EVERY", 0.0)
+    whole = profile_heads(checkpoint, all_of(folder), batch_size=4)
+    Stop(monkeypatch, after)
+    kept = tmp_path / "profile.unfinished"
+    with pytest.raises(KeyboardInterrupt):
+        profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept)
+    assert kept.exists()
+    told: list[str] = []
+    parts = profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept, warn=told.append)
+    assert told == [
+        f"going on after {4 * after if after < 25 else 100 + 4 * (after - 25)} texts that an earlier run has measured; "
+        f"to begin anew, delete {kept}"
+    ]
+    close(numbers(parts), numbers(whole))
+    assert not kept.exists()
+
+
+def test_a_run_with_other_settings_begins_anew(checkpoint: Checkpoint, folder: Path, tmp_path, monkeypatch):
+    monkeypatch.setattr("attnviz.measuring._SAVED_EVERY", 0.0)
+    Stop(monkeypatch, 3)
+    kept = tmp_path / "u"
+    with pytest.raises(KeyboardInterrupt):
+        profile_heads(checkpoint, [folder / "trees.conllu"], batch_size=4, unfinished=kept)
+    told: list[str] = []
+    found = profile_heads(checkpoint, [folder / "trees.conllu"], seed=1, unfinished=kept, warn=told.append)
+    assert told == []
+    close(numbers(found), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], seed=1)))
+
+
+def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
+    path, kept = tmp_path / "t.conllu", tmp_path / "u"
+    good = (folder / "trees.conllu").read_text(encoding="utf-8")
+    sentence = good.split("\n\n")[40] + "\n"
+    line = good[: good.index(sentence)].count("\n") + 1
+    path.write_text(good.replace(sentence, sentence.replace("\t", " ", 1), 1), encoding="utf-8")
+    with pytest.raises(CorpusError, match=rf"t.conllu:{line}: expected 10 columns with tabs between, found 9"):
+        profile_heads(checkpoint, [path], unfinished=kept)
+    path.write_text(good, encoding="utf-8")
+    told: list[str] = []
+    mended = profile_heads(checkpoint, [path], unfinished=kept, warn=told.append)
+    assert told[0].startswith("going on after 40 texts")
+    whole = profile_heads(checkpoint, [folder / "trees.conllu"])
+    for part in ("statistics", "syntax", "roles"):
+        close(numbers(mended)[part], numbers(whole)[part])
+
+
+def test_a_corpus_that_was_changed_where_it_was_measured_is_measured_anew(
+    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("attnviz.measuring._SAVED_EVERY", 0.0)
+    path, kept = tmp_path / "lines.txt", tmp_path / "u"
+    good = (folder / "lines.txt").read_text(encoding="utf-8")
+    path.write_text(good, encoding="utf-8")
+    Stop(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        profile_heads(checkpoint, [path], batch_size=4, syntax=False, unfinished=kept)
+    path.write_text("\n".join("the dog ran" for _ in good.splitlines()), encoding="utf-8")
+    told: list[str] = []
+    found = profile_heads(checkpoint, [path], batch_size=4, syntax=False, unfinished=kept, warn=told.append)
+    assert told[1] == "a corpus has changed where it was measured before: beginning anew"
+    close(numbers(found), numbers(profile_heads(checkpoint, [path], syntax=False)))
+
+
+# --- sentences without trees
+
+
+@needs_parser
+def test_sentences_are_parsed_where_there_is_a_parser(checkpoint: Checkpoint, tmp_path: Path):
+    path = tmp_path / "s.txt"
+    path.write_text("the cat saw the dog\nthe dog ran away\n", encoding="utf-8")
+    found = profile_heads(checkpoint, [path])
+    assert found is not None
+    assert found.relations is not None
+    assert {relation.relation: relation.n for relation in found.relations}["det"] == 3
+    assert not found.gold
+    assert profile_document(found, "test")["syntax"]["gold"] is False
+
+
+@needs_parser
+def test_a_parser_is_not_mixed_with_gold_trees(checkpoint: Checkpoint, folder: Path):
+    both = profile_heads(checkpoint, [folder / "trees.conllu", folder / "lines.txt"])
+    gold = profile_heads(checkpoint, [folder / "trees.conllu"])
+    assert numbers(both)["syntax"] == numbers(gold)["syntax"]
+
+
+def test_without_a_parser_there_is_no_syntax(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(syntax.importlib.util, "find_spec", lambda _: None)
+    found = profile_heads(checkpoint, [folder / "lines.txt"])
+    assert found is not None
+    assert found.relations is None
+
+
+# --- on real data
+
+
+@needs_minilm
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the treebank")
+def test_the_published_numbers_of_minilm_come_out():
+    """From an independent computation on the same files."""
+    found = profile_heads("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], device="cpu")
+    assert found is not None
+    assert found.relations is not None
+    relations = {relation.relation: relation for relation in found.relations}
+    expected = {
+        "det": ("L2H8", 0.807, 1, 0.591), "obj": ("L2H0", 0.739, -2, 0.361),
+        "case": ("L2H8", 0.676, 1, 0.379), "nsubj": ("L2H8", 0.555, 1, 0.337),
+    }  # fmt: skip
+    for name, (head, accuracy, offset, offset_accuracy) in expected.items():
+        relation = relations[name]
+        hits = relation.hits["dependent_to_head"]
+        layer, column = divmod(int(hits.argmax()), 12)
+        assert f"L{layer}H{column}" == head
+        assert float(hits.max()) / relation.n == pytest.approx(accuracy, abs=0.005)
+        assert (relation.offset, relation.offset_hits / relation.n) == (
+            offset,
+            pytest.approx(offset_accuracy, abs=0.005),
+        )
+
+
+@needs_minilm
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the examples")
+def test_the_coreference_numbers_of_minilm_come_out():
+    """From an independent computation on the same rows."""
+    found = profile_heads("minilm", [SHARED / "gap" / "gap-development.tsv"], limit=1000, device="cpu")
+    assert found is not None
+    assert found.coreference is not None
+    assert found.coreference.n == 899
+    assert int(found.coreference.hits["pronoun_to_name"][3, 1]) / 899 == pytest.approx(0.736, abs=0.005)
+    assert found.coreference.nearer / 899 == pytest.approx(0.529, abs=0.005)
+
+
+# --- several processes
+
+
+def test_two_processes_give_the_numbers_of_one(bert_folder: Path, folder: Path, tmp_path: Path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_DATA_HOME": str(tmp_path / "data")}
+    options = ["profile", *map(str, all_of(folder)), "--repeats", "--model", str(bert_folder), "--json"]
+    options += ["--no-figures", "--batch-size", "8"]
+    one = [sys.executable, "-m", "attnviz", *options, "-o", str(tmp_path / "one")]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    two = [*launcher, "-m", "attnviz", *options, "-o", str(tmp_path / "two")]
+    documents = []
+    for command in (one, two):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=240)
+        assert done.returncode == 0, done.stderr
+        documents.append(json.loads(done.stdout))
+    for part in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles"):
+        close(documents[1][part], documents[0][part])
+    assert documents[1]["verification"]["heads_compared"] == documents[0]["verification"]["heads_compared"] == 12
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["profile.csv", "profile.json"]
+
+
+def test_the_shares_of_two_processes_add_up(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """The same within one process, one share after the other."""
+    whole = profile_heads(checkpoint, all_of(folder), repeats=True)
+    states: list[Any] = []
+
+    def gathered(process: Process, state: Any) -> list[Any]:
+        states.append(state)
+        return states[::-1] if process.first else []
+
+    monkeypatch.setattr(profile_module, "joined_processes", lambda _: nullcontext())
+    monkeypatch.setattr(profile_module, "gathered", gathered)
+    found = []
+    for rank in (1, 0):
+        monkeypatch.setattr(profile_module, "this_process", lambda rank=rank: Process(rank, 2))
+        found.append(profile_heads(checkpoint, all_of(folder), repeats=True))
+    assert found[0] is None
+    close(numbers(found[1]), numbers(whole))
+
+
+def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_folder: Path):
+    places: list[torch.device] = []
+    monkeypatch.setattr(profile_module, "resolve_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(profile_module, "resolve_dtype", lambda *_: torch.float32)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(profile_module, "load_checkpoint", lambda source, place, dtype: places.append(place))
+    for rank in range(3):
+        process = Process(rank, 3, rank)
+        profile_module._checkpoint(bert_folder, None, "auto", "float32", process)
+    assert places == [torch.device("cuda:0"), torch.device("cuda:1"), torch.device("cuda:0")]

@@ -1,0 +1,91 @@
+"""What an unfinished run leaves: which texts are done, and whether they are still the same."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnviz.batches import Text
+from attnviz.errors import OutputError
+from attnviz.resuming import ChangedCorpusError, Measured, Unfinished
+from attnviz.syntax import Arc
+
+TEXTS = [Text(f"text {number}", number=number) for number in range(6)]
+
+
+def half_done() -> Measured:
+    """Texts 3, 0 and 4 are measured, 1 was left out."""
+    measured = Measured()
+    reading = measured.remaining(iter(TEXTS), lambda: True)
+    seen = {text.number: text for text in reading}
+    for number in (3, 0, 4):
+        measured.note(seen[number], n_tokens=5)
+    measured.note(seen[1])
+    return Measured.of(measured.state())
+
+
+def test_what_is_done_is_counted_and_not_read_again():
+    measured = half_done()
+    assert (measured.texts, measured.tokens, measured.left_out) == (3, 15, 1)
+    assert [text.number for text in measured.remaining(iter(TEXTS), lambda: True)] == [2, 5]
+
+
+def test_the_state_survives_a_file(tmp_path: Path):
+    kept = Unfinished(tmp_path / "new" / "profile.unfinished", {"seed": 1})
+    assert kept.load() is None
+    kept.save({"measured": half_done().state(), "sums": torch.arange(3.0)})
+    state = Unfinished(kept.path, {"seed": 1}).load()
+    assert state["sums"].tolist() == [0, 1, 2]
+    assert Measured.of(state["measured"]) == half_done()
+    kept.remove()
+    assert kept.load() is None
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_the_state_of_another_run_does_not_count(tmp_path: Path):
+    Unfinished(tmp_path / "u", {"seed": 1}).save({"a": 1})
+    assert Unfinished(tmp_path / "u", {"seed": 2}).load() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x80\x05."])
+def test_a_damaged_file_does_not_count(tmp_path: Path, content: bytes):
+    (tmp_path / "u").write_bytes(content)
+    assert Unfinished(tmp_path / "u", {}).load() is None
+
+
+def test_without_a_file_nothing_is_kept():
+    kept = Unfinished(None, {})
+    kept.save({"a": 1})
+    kept.remove()
+    assert kept.load() is None
+
+
+def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match=f"cannot write to {tmp_path / 'file'}"):
+        Unfinished(tmp_path / "file" / "u", {}).save({})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        [*TEXTS[:3], replace(TEXTS[3], text="other"), *TEXTS[4:]],
+        [*TEXTS[:3], replace(TEXTS[3], arcs=(Arc(0, 1, "det"),)), *TEXTS[4:]],
+        [replace(TEXTS[0], answer=1), *TEXTS[1:]],
+        TEXTS[:3],
+    ],
+    ids=["text", "tree", "answer", "shorter"],
+)
+def test_a_change_of_what_is_done_is_noticed(changed: list[Text]):
+    with pytest.raises(ChangedCorpusError):
+        list(half_done().remaining(iter(changed), lambda: True))
+
+
+def test_a_change_of_what_is_not_done_is_none():
+    changed = [*TEXTS[:5], replace(TEXTS[5], text="mended"), Text("more", number=6)]
+    assert [text.text for text in half_done().remaining(iter(changed), lambda: True)] == ["text 2", "mended", "more"]
+
+
+def test_a_corpus_that_breaks_off_is_not_a_changed_one():
+    assert [text.number for text in half_done().remaining(iter(TEXTS[:3]), lambda: False)] == [2]

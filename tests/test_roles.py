@@ -1,0 +1,391 @@
+"""Verdicts at the edges of their thresholds, intervals against other formulas, and what cannot be measured."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnviz.heads import HeadId
+from attnviz.offsets import OFFSETS
+from attnviz.patterns import BROAD_SHARE, PATTERN_NAMES
+from attnviz.repeats import RepeatScores
+from attnviz.roles import (
+    ENOUGH_INSTANCES,
+    ENOUGH_TEXTS,
+    ERROR_RATE,
+    SEMANTIC_MARGIN,
+    Role,
+    coreference_roles,
+    offset_roles,
+    repeat_roles,
+    semantic_roles,
+    statistic_roles,
+    syntax_roles,
+    wilson,
+)
+from attnviz.syntax import DIRECTIONS
+from attnviz.tallies import NameTally, RelationCount
+
+NOTHING = math.nan
+ANYTHING = (0.0, 1.0)
+
+
+def tensor(value: Any) -> torch.Tensor:
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+def statistics(n_texts: int = 100, error: float = 0.0, heads: int = 1, **changes: Any) -> Any:
+    """A tally of one layer: shares 0.2 beside 0.1, no sink, uniform entropy of 2 nats, unless told otherwise."""
+    found = dict.fromkeys(PATTERN_NAMES, 0.2) | {"sink": 0.0, "entropy": 1.0}
+    found |= {name: value for name, value in changes.items() if name in found}
+    baselines = dict.fromkeys(PATTERN_NAMES, 0.1) | {"sink": 0.1, "entropy": 2.0} | changes.get("baselines", {})
+    values = {name: torch.full((1, heads), value, dtype=torch.float64) for name, value in found.items()}
+    errors = {name: torch.full((1, heads), error, dtype=torch.float64) for name in found}
+    return SimpleNamespace(
+        results=lambda: (values, errors), baselines=lambda: baselines, n_content=1000, n_texts=n_texts
+    )
+
+
+def role_of(tally: Any, name: str) -> Role:
+    (role,) = [role for role in statistic_roles(tally) if role.role == name]
+    return role
+
+
+def passed(tally: Any) -> set[str]:
+    return {role.role for role in statistic_roles(tally) if role.passed}
+
+
+# --- intervals
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 5))
+def test_the_ends_of_wilsons_interval_are_where_the_score_test_just_rejects(counts: tuple[int, int], z: float):
+    """Its definition: the p at which |hits / n - p| is z standard errors of a proportion p (Wilson 1927)."""
+    hits, n = counts
+    low, high = wilson(hits, n, z)
+    assert 0 <= low <= hits / n + 1e-12
+    assert hits / n - 1e-12 <= high <= 1
+    for end in (low, high):
+        assert (hits / n - end) ** 2 == pytest.approx(z * z * end * (1 - end) / n, abs=1e-9)
+
+
+def test_wilsons_interval_has_its_textbook_values():
+    assert wilson(0, 10, 1.96) == pytest.approx((0, 3.8416 / 13.8416))
+    assert wilson(10, 10, 1.96) == pytest.approx((10 / 13.8416, 1))
+    assert wilson(5, 10, 1.96) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+
+
+@pytest.mark.parametrize("heads", [1, 72, 144])
+def test_intervals_hold_for_all_heads_together(heads: int):
+    """Both tails of one interval hold the error rate divided by the number of heads."""
+    roles = [role for role in statistic_roles(statistics(error=0.01, heads=heads)) if role.role == "previous-token"]
+    assert len(roles) == heads
+    for role in roles:
+        low, high = role.interval
+        z = (high - role.score) / 0.01
+        assert role.score - low == pytest.approx(high - role.score)
+        assert math.erfc(z / math.sqrt(2)) == pytest.approx(ERROR_RATE / heads)
+
+
+def test_one_head_has_the_interval_that_everybody_knows():
+    assert role_of(statistics(error=0.01), "local").interval == pytest.approx((0.2 - 0.0195996, 0.2 + 0.0195996))
+
+
+def test_intervals_end_where_scores_do():
+    assert role_of(statistics(error=0.2, previous=0.2), "previous-token").interval[0] == 0
+    assert role_of(statistics(error=0.2, previous=0.8), "previous-token").interval[1] == 1
+    assert role_of(statistics(entropy=2.00001), "broad").score == 1
+
+
+@pytest.mark.parametrize(("n_texts", "verdict"), [(1, False), (ENOUGH_TEXTS - 1, False), (ENOUGH_TEXTS, True)])
+def test_few_texts_give_scores_but_no_verdict(n_texts: int, verdict: bool):
+    """Over one text every replicate is that text: the spread is 0, and would make any score certain."""
+    tally = statistics(n_texts=n_texts, previous=1.0, sink=0.8, entropy=2.0)
+    for name in ("previous-token", "sink", "broad"):
+        role = role_of(tally, name)
+        assert role.passed is verdict
+        assert role.score >= 0.8
+        assert role.interval == ((role.score, role.score) if verdict else ANYTHING)
+
+
+def test_an_error_that_cannot_be_told_gives_no_verdict():
+    role = role_of(statistics(error=NOTHING, previous=1.0), "previous-token")
+    assert (role.interval, role.passed) == (ANYTHING, False)
+
+
+# --- positions, sink, broad
+
+
+@pytest.mark.parametrize("name", PATTERN_NAMES)
+def test_a_share_has_to_be_over_a_half_and_ten_points_above_uniform_attention(name: str):
+    def verdict(score: float, baseline: float, error: float = 0.0) -> bool:
+        tally = statistics(error=error, **{name: score}, baselines={name: baseline})
+        return role_of(tally, PATTERN_NAMES[name]).passed
+
+    assert not verdict(0.5, 0.1)
+    assert verdict(0.500001, 0.1)
+    assert verdict(0.6, 0.5)
+    assert not verdict(0.599999, 0.5)
+    assert verdict(0.6, 0.5, error=0.051)  # 1.96 errors reach to 0.50004
+    assert not verdict(0.6, 0.5, error=0.052)
+
+
+def test_nothing_else_passes_with_a_share():
+    assert passed(statistics(previous=0.7)) == {"previous-token"}
+    assert passed(statistics()) == set()
+
+
+def test_a_head_that_rests_on_sinks_has_no_position():
+    assert passed(statistics(previous=1.0, sink=0.9)) == {"previous-token", "sink"}
+    assert passed(statistics(previous=1.0, sink=0.90001)) == {"sink"}
+
+
+def test_a_sink_takes_over_six_tenths():
+    assert not role_of(statistics(sink=0.6), "sink").passed
+    assert role_of(statistics(sink=0.600001), "sink").passed
+    assert role_of(statistics(sink=0.7, baselines={"sink": 0.6}), "sink").passed
+    assert not role_of(statistics(sink=0.699999, baselines={"sink": 0.6}), "sink").passed
+
+
+def test_broad_is_a_share_of_the_uniform_entropy_interval_included():
+    edge = role_of(statistics(entropy=2 * BROAD_SHARE), "broad")
+    assert (edge.score, edge.baseline, edge.passed) == (pytest.approx(3.8 / 4.5), 1.0, True)
+    assert not role_of(statistics(entropy=2 * BROAD_SHARE - 1e-6), "broad").passed
+    assert role_of(statistics(entropy=1.9, error=0.1), "broad").passed  # its share 0.95, its error 0.05
+    assert not role_of(statistics(entropy=1.9, error=0.11), "broad").passed
+
+
+def test_what_cannot_be_measured_gets_no_role():
+    tally = statistics(next=NOTHING, previous=NOTHING, baselines={"next": None, "local": NOTHING, "entropy": 0.0})
+    assert {role.role for role in statistic_roles(tally)} == {"current-token", "long-range", "sink"}
+
+
+def test_heads_keep_their_places():
+    values = tensor([[0.1, 0.9], [0.2, NOTHING]])
+    tally = statistics()
+    found, errors = tally.results()
+    for name in found:
+        found[name], errors[name] = values if name == "previous" else torch.zeros(2, 2), torch.zeros(2, 2)
+    roles = {role.id: role for role in statistic_roles(tally) if role.role == "previous-token"}
+    assert {str(id): role.score for id, role in roles.items()} == {"L0H0": 0.1, "L0H1": 0.9, "L1H0": 0.2}
+    assert [str(id) for id, role in roles.items() if role.passed] == ["L0H1"]
+
+
+# --- offsets
+
+
+def offsets(shares: dict[int, Any], n_texts: int = 100, on_content: float = 1.0, causal: bool = False) -> Any:
+    """A tally of one layer with these shares (of one head, or of each); uniform attention has 0.05 at all offsets."""
+    heads = max(tensor(share).numel() for share in shares.values())
+    found = torch.full((1, heads, len(OFFSETS)), 0.01, dtype=torch.float64)
+    for offset, share in shares.items():
+        found[0, :, OFFSETS.index(offset)] = tensor(share)
+    baselines = torch.full((len(OFFSETS),), 0.05, dtype=torch.float64)
+    if causal:
+        baselines[torch.tensor(OFFSETS) > 0] = NOTHING
+        found[..., torch.tensor(OFFSETS) > 0] = NOTHING
+    return SimpleNamespace(
+        results=lambda: (found, torch.full_like(found, 0.01), baselines),
+        on_content=lambda: torch.full((1, heads), on_content, dtype=torch.float64),
+        n_content=500,
+        n_texts=n_texts,
+    )
+
+
+def test_every_head_is_judged_by_its_strongest_offset():
+    roles = {role.id: role for role in offset_roles(offsets({-3: [0.8, 0.1], 5: [0.2, 0.3], -2: [0.1, 0.2]}))}
+    assert {str(id): (role.role, role.score, role.passed) for id, role in roles.items()} == {
+        "L0H0": ("offset:-3", 0.8, True),
+        "L0H1": ("offset:+5", 0.3, False),
+    }
+    assert {(role.baseline, role.n) for role in roles.values()} == {(0.05, 500)}
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_previous_current_and_next_are_no_fixed_offsets(offset: int):
+    (role,) = offset_roles(offsets({offset: 0.9, 7: 0.05}))
+    assert (role.role, role.passed) == ("offset:+7", False)
+
+
+def test_a_fixed_offset_has_the_threshold_of_the_previous_token():
+    def verdict(share: float, **options: Any) -> bool:
+        (role,) = offset_roles(offsets({-4: share}, **options))
+        assert role.role == "offset:-4"
+        return role.passed
+
+    assert not verdict(0.5)
+    assert verdict(0.500001)
+    assert verdict(0.9, on_content=0.1)
+    assert not verdict(0.9, on_content=0.0999)
+    assert not verdict(0.9, n_texts=ENOUGH_TEXTS - 1)
+
+
+@pytest.mark.parametrize(("causal", "tried"), [(False, 14), (True, 7)])
+def test_every_offset_that_was_tried_counts_as_a_look(causal: bool, tried: int):
+    first, *_ = offset_roles(offsets({-3: [0.6, 0.6]}, causal=causal))
+    z = (first.interval[1] - 0.6) / 0.01
+    assert math.erfc(z / math.sqrt(2)) == pytest.approx(ERROR_RATE / (2 * tried))
+
+
+def test_a_corpus_without_content_has_no_offsets():
+    empty = offsets({-3: 0.6})
+    found, errors, baselines = empty.results()
+    empty.results = lambda: (found * NOTHING, errors, baselines * NOTHING)
+    assert list(offset_roles(empty)) == []
+
+
+def test_a_head_without_attention_on_content_has_no_offset():
+    assert list(offset_roles(offsets(dict.fromkeys(OFFSETS, NOTHING)))) == []
+
+
+# --- meaning
+
+
+def meaning(score: float, baseline: float, error: float = 0.0, n_texts: int = 100, on_pairs: float = 1.0) -> Any:
+    return SimpleNamespace(
+        results=lambda: (tensor([[score]]), tensor([[error]]), baseline),
+        on_pairs=lambda: tensor([[on_pairs]]),
+        n_queries=300,
+        n_texts=n_texts,
+    )
+
+
+def test_a_semantic_head_is_a_margin_above_uniform_attention_wherever_that_lies():
+    def verdict(*arguments: float, **options: Any) -> bool:
+        (role,) = semantic_roles(meaning(*arguments, **options))
+        return role.passed
+
+    for baseline in (-0.3, 0.0, 0.4):
+        assert verdict(baseline + SEMANTIC_MARGIN, baseline)
+        assert not verdict(baseline + SEMANTIC_MARGIN - 1e-6, baseline)
+    assert verdict(0.5, 0.3, error=0.1)
+    assert not verdict(0.5, 0.3, error=0.11)
+    assert verdict(0.5, 0.1, on_pairs=0.1)
+    assert not verdict(0.5, 0.1, on_pairs=0.0999)
+
+
+def test_cosines_may_be_negative():
+    (role,) = semantic_roles(meaning(-0.2, 0.1, error=0.05))
+    assert role.interval == pytest.approx((-0.298, -0.102), abs=1e-3)
+    (role,) = semantic_roles(meaning(0.5, 0.1, n_texts=1))
+    assert (role.interval, role.passed, role.n) == ((-1.0, 1.0), False, 300)
+
+
+def test_without_pairs_there_is_no_semantic_role():
+    assert list(semantic_roles(meaning(NOTHING, NOTHING))) == []
+    assert list(semantic_roles(meaning(NOTHING, 0.1))) == []
+
+
+# --- relations and coreference
+
+
+def relation(n: int, hits: dict[str, Any], offset_hits: int) -> RelationCount:
+    return RelationCount("nsubj", n, 1, offset_hits, {name: torch.tensor(count) for name, count in hits.items()})
+
+
+def test_a_relation_is_judged_in_each_heads_better_direction():
+    first, second = DIRECTIONS
+    found = relation(1000, {first: [[900, 300, 400]], second: [[100, 800, 400]]}, 500)
+    roles = list(syntax_roles([found]))
+    assert [(role.score, role.direction, role.passed) for role in roles] == [
+        (0.9, first, True),
+        (0.8, second, True),
+        (0.4, first, False),
+    ]
+    assert {(role.role, role.baseline, role.n) for role in roles} == {("syntactic:nsubj", 0.5, 1000)}
+
+
+def test_both_directions_of_all_heads_count_as_looks():
+    first, second = DIRECTIONS
+    low, high = next(syntax_roles([relation(100, {first: [[90, 0]], second: [[0, 0]]}, 50)])).interval
+    z = abs(0.9 - low) / math.sqrt(low * (1 - low) / 100)
+    assert math.erfc(z / math.sqrt(2)) == pytest.approx(ERROR_RATE / 4)
+    assert low < 0.9 < high
+
+
+def test_a_relation_has_to_be_ten_points_above_the_best_offset_interval_included():
+    def verdict(n: int, hits: int, offset_hits: int) -> bool:
+        (role,) = syntax_roles([relation(n, {name: [[hits]] for name in DIRECTIONS}, offset_hits)])
+        return role.passed
+
+    assert verdict(10000, 6000, 5000)
+    assert not verdict(10000, 5999, 5000)
+    assert not verdict(50, 30, 25)  # as many points above, but on few instances
+
+
+@pytest.mark.parametrize(("n", "count"), [(ENOUGH_INSTANCES - 1, 0), (ENOUGH_INSTANCES, 1)])
+def test_a_rare_relation_gets_no_verdict(n: int, count: int):
+    hits = {name: [[n]] for name in DIRECTIONS}
+    assert len(list(syntax_roles([relation(n, hits, 0)]))) == count
+
+
+def test_coreference_stands_beside_the_nearer_name():
+    tally = NameTally(1, 2)
+    tally.n, tally.nearer = 1000, 600.0
+    tally.hits["pronoun_to_name"] = torch.tensor([[650, 720]])
+    tally.hits["name_to_pronoun"] = torch.tensor([[700, 100]])
+    roles = list(coreference_roles(tally))
+    assert [(role.id, role.score, role.direction, role.passed) for role in roles] == [
+        (HeadId(0, 0), 0.7, "name_to_pronoun", True),
+        (HeadId(0, 1), 0.72, "pronoun_to_name", True),
+    ]
+    assert {(role.role, role.baseline) for role in roles} == {("coreference", 0.6)}
+
+
+def test_without_examples_there_is_no_coreference():
+    assert list(coreference_roles(NameTally(1, 2))) == []
+
+
+# --- repeats
+
+
+def repeats(induction: Any, duplicate: Any, baseline: float = 0.1) -> RepeatScores:
+    scores = {"previous": tensor([[[1.0]]]), "induction": tensor(induction), "duplicate": tensor(duplicate)}
+    return RepeatScores(scores, 10, dict.fromkeys(scores, baseline))
+
+
+def test_repeats_are_judged_by_the_spread_over_sequences():
+    up_and_down = [[[0.55]], [[0.65]]] * 32
+    found = {role.role: role for role in repeat_roles(repeats(up_and_down, [[[0.3]]] * 64))}
+    assert set(found) == {"induction", "duplicate-token"}
+    role = found["induction"]
+    assert (role.score, role.n, role.passed) == (pytest.approx(0.6), 64, True)
+    error = 0.05 * math.sqrt(64 / 63) / math.sqrt(64)
+    assert role.interval == pytest.approx((0.6 - 1.959964 * error, 0.6 + 1.959964 * error))
+    assert not found["duplicate-token"].passed
+
+
+def test_one_sequence_gives_no_verdict():
+    found = list(repeat_roles(repeats([[[0.9]]], [[[0.9]]])))
+    assert [(role.score, role.interval, role.passed) for role in found] == [(0.9, ANYTHING, False)] * 2
+
+
+# --- words
+
+
+def test_every_threshold_names_its_source_and_its_correction():
+    name_tally = NameTally(1, 1)
+    name_tally.n = 10
+    roles = [
+        *statistic_roles(statistics()),
+        *offset_roles(offsets({2: 0.5})),
+        *semantic_roles(meaning(0.2, 0.1)),
+        *syntax_roles([relation(50, {name: [[1]] for name in DIRECTIONS}, 1)]),
+        *coreference_roles(name_tally),
+        *repeat_roles(repeats([[[0.9]]] * 2, [[[0.9]]] * 2)),
+    ]
+    sources = {
+        "previous-token": "Clark et al. 2019", "current-token": "Clark et al. 2019", "next-token": "Clark et al. 2019",
+        "local": "Clark et al. 2019", "long-range": "Clark et al. 2019", "sink": "Clark et al. 2019",
+        "broad": "Clark et al. 2019", "offset:+2": "Clark et al. 2019", "semantic": "attnviz's own choice",
+        "syntactic:nsubj": "Voita et al. 2019", "coreference": "Voita et al. 2019", "induction": "Clark et al. 2019",
+        "duplicate-token": "Clark et al. 2019",
+    }  # fmt: skip
+    assert {role.role for role in roles} == set(sources)
+    for role in roles:
+        assert sources[role.role] in role.threshold
+        assert "Bonferroni" in role.threshold
