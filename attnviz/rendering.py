@@ -42,10 +42,17 @@ def overview_file(plan: OverviewPlan, file_format: str) -> bytes:
     return _png(_indexed(pixels))
 
 
-def figure_bytes(figure: Figure, file_format: str) -> bytes:
-    """One figure as a file; without dates, so that equal figures are equal files."""
+def figure_bytes(figure: Figure, file_format: str, *, indexed: bool = True) -> bytes:
+    """One figure as a file; without dates, so that equal figures are equal files.
+
+    Args:
+        figure: to draw.
+        file_format: one of :data:`FORMATS`.
+        indexed: the figure holds only greys and colours of the scale, so that its PNG can have a palette.
+    """
     if file_format == "png":
-        return _png(_indexed(_drawn(figure)))
+        pixels = _drawn(figure)
+        return _png(_indexed(pixels)) if indexed else _full_colour_png(pixels)
     metadata = {"svg": {"Date": None, "Creator": _SOFTWARE}, "pdf": {"CreationDate": None, "Creator": _SOFTWARE}}
     buffer = io.BytesIO()
     with figure_style():
@@ -141,12 +148,20 @@ def _scale_places() -> Pixels:
 
 
 def _png(picture: Pixels) -> bytes:
-    information = PngInfo()
-    information.add_text("Software", _SOFTWARE)
     image = Image.fromarray(picture).convert("L")
     image.putpalette(palette().tobytes())
+    return _saved(image, 3)
+
+
+def _full_colour_png(pixels: Pixels) -> bytes:
+    return _saved(Image.fromarray(pixels), 6)
+
+
+def _saved(image: Image.Image, compress_level: int) -> bytes:
+    information = PngInfo()
+    information.add_text("Software", _SOFTWARE)
     buffer = io.BytesIO()
-    image.save(buffer, format="png", dpi=(DPI, DPI), pnginfo=information, compress_level=3)
+    image.save(buffer, format="png", dpi=(DPI, DPI), pnginfo=information, compress_level=compress_level)
     return buffer.getvalue()
 
 
