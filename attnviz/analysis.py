@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from attnviz.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.devices import resolve_device, resolve_dtype
 from attnviz.drawing import heatmap_figure, overview_figure
 from attnviz.errors import TextError, UsageError
-from attnviz.export import OutputFolder, attention_bytes, document
+from attnviz.export import HEADS, attention_bytes, document
 from attnviz.figures import heatmap_plans, model_overview_plan, quoted
 from attnviz.findings import Findings, HeadFindings, Options
 from attnviz.heads import HeadId
-from attnviz.masks import positional_masks
+from attnviz.masks import positional_masks, repeat_masks
+from attnviz.output_folder import OutputFolder
 from attnviz.patterns import judge, label_of
+from attnviz.profile_store import StoredProfile, find_profile, model_shape
+from attnviz.published import published_heads
 from attnviz.rendering import FORMATS, heatmap_files, overview_file
 from attnviz.sources import Source, find_checkpoint
 from attnviz.statistics import Frame, measure
@@ -106,7 +110,7 @@ class Analysis(Findings):
             UsageError: an unknown figure, format or head.
         """
         check_figures(figures, formats)
-        with OutputFolder(Path(folder)) as output:
+        with OutputFolder(Path(folder), HEADS) as output:
             written = self.write(
                 output,
                 select=select,
@@ -188,7 +192,9 @@ def analyze(
     syntax: bool = True,
     parser: str | None = None,
     truncate: bool = False,
+    profile: bool = True,
     progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Analysis:
     """Recompute every attention head of a model on a text, verify it, and measure what it does.
 
@@ -210,7 +216,10 @@ def analyze(
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use; default an installed English one.
         truncate: cut a text that is longer than the model instead of raising.
+        profile: look for a stored profile of the weights, the user's or a shipped one, whose verdicts take precedence
+            for labels of relations; there is none of a model in memory, whose weights may have changed.
         progress: told of every layer verified.
+        warn: told of a stored profile that cannot be used; default a Python warning.
 
     Returns:
         tokens, verified patterns, statistics, verdicts and figures.
@@ -229,7 +238,8 @@ def analyze(
         raise TextError(f"expected text (and pair) as a string, found {found}; analyze one text at a time.")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint = _checkpoint(model, tokenizer, revision, device, dtype)
+    checkpoint, source = _checkpoint(model, tokenizer, revision, device, dtype)
+    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     _tell(progress, "verifying", 0, checkpoint.n_layers)
     tokens = checkpoint.tokenize(text, pair, truncate)
     texts = [text] if pair is None else [text, pair]
@@ -238,11 +248,12 @@ def analyze(
     )
     units = merge_units(tokens, words)
     causal = checkpoint.architecture.causal
-    frame = Frame(units, causal, positional_masks(len(units), causal, local_window, long_range_from))
+    masks = positional_masks(len(units), causal, local_window, long_range_from)
+    frame = Frame(units, causal, masks | repeat_masks([tuple(tokens.ids[i] for i in unit) for unit in units.members]))
     heads: list[HeadFindings] = []
 
     def reduce(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, frame, parse))
+        heads.extend(_judged(layer, frame, parse, stored))
         _tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
 
     attention = verify_attention(checkpoint, tokens, reduce)
@@ -257,6 +268,10 @@ def analyze(
         parse=parse,
         syntax_note=note,
         options=Options(words, local_window, long_range_from),
+        profile=stored,
+        published=published_heads(
+            checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
+        ),
     )
 
 
@@ -277,19 +292,30 @@ def check_figures(figures: Sequence[str], formats: Sequence[str]) -> None:
 
 def _checkpoint(
     model: str | Path | Source | nn.Module, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None
-) -> Checkpoint:
+) -> tuple[Checkpoint, Source | None]:
+    """The model, and where its weights lie; a model in memory may have others than any file."""
     if isinstance(model, nn.Module):
         if any(option is not None for option in (revision, device, dtype)):
             raise UsageError(
                 "revision, device and dtype are for models by name; a loaded model runs as it is: "
                 "move or convert it yourself, model.to(...)."
             )
-        return from_loaded(model, tokenizer)
+        return from_loaded(model, tokenizer), None
     if tokenizer is not None:
         raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
     source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
     place = resolve_device("auto" if device is None else device)
-    return load_checkpoint(source, place, resolve_dtype("float32" if dtype is None else dtype, place))
+    return load_checkpoint(source, place, resolve_dtype("float32" if dtype is None else dtype, place)), source
+
+
+def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:
+    architecture = checkpoint.architecture.name
+    shape = model_shape(architecture, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
+    return find_profile(source, shape, warn)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=5)  # at the caller of analyze()
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
@@ -299,13 +325,17 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Pa
     return parse_texts(pipeline, texts, tokens), ""
 
 
-def _judged(layer: VerifiedLayer, frame: Frame, parse: Parse | None) -> Iterator[HeadFindings]:
+def _judged(
+    layer: VerifiedLayer, frame: Frame, parse: Parse | None, stored: StoredProfile | None
+) -> Iterator[HeadFindings]:
     statistics = measure(layer, frame)
     relations = relation_accuracy(layer, parse) if parse else []
     for head in range(layer.check.heads_compared):
         of_head = {name: values[head] for name, values in statistics.items()}
         patterns = judge(of_head, frame, relations, head)
-        yield HeadFindings(HeadId(layer.check.layer, head), of_head, tuple(patterns), label_of(patterns))
+        id = HeadId(layer.check.layer, head)
+        profile = None if stored is None else stored.of(id)
+        yield HeadFindings(id, of_head, tuple(patterns), label_of(patterns, profile), profile)
 
 
 def _figure_count(heads: Sequence[HeadFindings], figures: Sequence[str], formats: Sequence[str]) -> int:

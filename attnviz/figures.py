@@ -250,16 +250,18 @@ def _evidence(head: HeadFindings) -> str:
     pattern = head.strongest
     if pattern is None or pattern.score is None:
         return "not measurable on this text"
-    if pattern.kind == "syntactic":
+    if pattern.kind in ("syntactic", "profile"):
         arrow = "dep → head" if pattern.direction == "dependent_to_head" else "head → dep"
-        baseline = f"offset {pattern.offset:+d}: {pattern.baseline:.2f}"
-        return f"{pattern.name} ({arrow}) {pattern.score:.2f} · {baseline} · n = {pattern.n}"
+        offset = "profile's best offset" if pattern.offset is None else f"offset {pattern.offset:+d}"
+        baseline = f"{offset}: {pattern.baseline:.2f}"
+        return f"{visible(pattern.name)} ({arrow}) {pattern.score:.2f} · {baseline} · n = {pattern.n}"
     if pattern.margin <= 0:
         return "no positional pattern above uniform attention"
     name = pattern.name if head.deciding else f"nearest: {pattern.name}"
     uniform = pattern.baseline or 0.0
     shown = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
-    return f"{name} {pattern.score:.2f} · uniform attention {shown} · n = {pattern.n}"
+    repeats = "" if pattern.on_repeats is None else f" ({pattern.on_repeats:.2f} where a token repeats)"
+    return f"{name} {pattern.score:.2f}{repeats} · uniform attention {shown} · n = {pattern.n}"
 
 
 def _pitch(size: int) -> int:

@@ -9,6 +9,8 @@ from attnviz.checkpoint import Checkpoint
 from attnviz.errors import UsageError
 from attnviz.heads import HeadId, select_heads
 from attnviz.patterns import Pattern, deciding_pattern
+from attnviz.profile_store import HeadProfile, StoredProfile
+from attnviz.published import PublishedHead
 from attnviz.statistics import Frame
 from attnviz.syntax import Parse
 from attnviz.tokens import Tokens, Units, merge_pattern
@@ -41,17 +43,19 @@ class HeadFindings:
         statistics: by name (:data:`attnviz.statistics.SCALARS`); None where not measurable.
         patterns: every pattern with score, baseline, n and verdict.
         label: the most telling pattern that passed.
+        profile: what a stored profile of the model says of the head; None where there is none.
     """
 
     id: HeadId
     statistics: dict[str, float | None]
     patterns: tuple[Pattern, ...]
     label: str
+    profile: HeadProfile | None = None
 
     @property
     def deciding(self) -> Pattern | None:
-        """The pattern behind the label; None for a heterogeneous head."""
-        return deciding_pattern(self.patterns)
+        """The pattern behind the label, of the text or of the profile; None for a heterogeneous head."""
+        return deciding_pattern(self.patterns, self.profile)
 
     @property
     def strongest(self) -> Pattern | None:
@@ -74,6 +78,8 @@ class Findings:
         parse: the dependency parse; None where there was none.
         syntax_note: why there is no parse; empty where there is one.
         options: what was asked for.
+        profile: the stored profile of these weights; None where there is none, or none was looked for.
+        published: what papers say of heads of this model; empty where they say nothing.
     """
 
     text: str
@@ -86,6 +92,8 @@ class Findings:
     parse: Parse | None
     syntax_note: str
     options: Options
+    profile: StoredProfile | None = None
+    published: tuple[PublishedHead, ...] = ()
 
     @property
     def units(self) -> Units:

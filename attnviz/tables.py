@@ -10,14 +10,38 @@ from rich.text import Text
 from attnviz.findings import Findings, HeadFindings
 from attnviz.heads import HeadId
 from attnviz.patterns import ENOUGH, PATTERN_NAMES, Pattern
+from attnviz.profile_store import SYNTACTIC, HeadProfile, StoredRole
+from attnviz.published import PublishedHead
+from attnviz.statistics import REPEATS
 from attnviz.tokens import visible
 
-__all__ = ["head_table", "pattern_table", "report", "verification_line"]
+__all__ = [
+    "add_row",
+    "head_table",
+    "number",
+    "pattern_table",
+    "plain_table",
+    "profile_table",
+    "published_table",
+    "report",
+    "verification_line",
+]
 
 _WIDE = 110
+_WIDEST = 160
+"""From here on the roles of a stored profile are a column of the heads' table."""
+
+_BESIDE = 114
+"""What the other columns of that table take at most."""
+
 _STRONGEST = 3
 _RELATIONS = 8
-_DIRECTION = {"dependent_to_head": "dep→head", "head_to_dependent": "head→dep"}
+_DIRECTION = {
+    "dependent_to_head": "dep→head",
+    "head_to_dependent": "head→dep",
+    "pronoun_to_name": "pronoun→name",
+    "name_to_pronoun": "name→pronoun",
+}
 
 _SHARES = (("Conf", "confidence"), ("Sink", "sink"), ("Prev", "previous"), ("Curr", "current"), ("Next", "next"))
 _FAR = (("Local", "local"), ("Long", "long_range"))
@@ -32,15 +56,15 @@ def report(findings: Findings, heads: Sequence[HeadFindings], *, top: int, width
         top: how many to list at most; 0 for all.
         width: columns of the terminal.
     """
-    return Group(
-        verification_line(findings),
-        Text(),
-        head_table(findings, heads, top=top, width=width),
-        Text(),
-        pattern_table(heads, width=width),
-        Text(),
-        _notes(findings),
-    )
+    parts: list[RenderableType] = [verification_line(findings), head_table(findings, heads, top=top, width=width)]
+    if findings.profile is not None and width < _WIDEST:
+        parts.append(profile_table(_listed(heads, top), width=width))
+    parts.append(pattern_table(heads, width=width))
+    listed = {head.id for head in heads}
+    published = [head for head in findings.published if head.id in listed]
+    if published:
+        parts.append(published_table(published))
+    return Group(*(part for each in parts for part in (each, Text())), _notes(findings))
 
 
 def verification_line(findings: Findings) -> Text:
@@ -57,12 +81,12 @@ def verification_line(findings: Findings) -> Text:
 
 def head_table(findings: Findings, heads: Sequence[HeadFindings], *, top: int, width: int) -> Table:
     """Statistics of the heads, the clearest patterns first."""
-    shown = sorted(heads, key=_clearest)[: top or None]
+    shown = _listed(heads, top)
     left_out = len(heads) - len(shown)
     unit = findings.units.name
     wide = width >= _WIDE
     count = f"{len(shown)} of {len(heads)}" if left_out else str(len(heads))
-    table = _table(f"Heads ({count}, clearest pattern first)", wide)
+    table = plain_table(f"Heads ({count}, clearest pattern first)", wide)
     table.add_column("Head", no_wrap=True)
     table.add_column("Label", no_wrap=True)
     if wide:
@@ -72,18 +96,22 @@ def head_table(findings: Findings, heads: Sequence[HeadFindings], *, top: int, w
     table.add_column(f"Distance\n({unit}s)", justify="right", no_wrap=True)
     for title, _ in (*_SHARES, *_FAR):
         table.add_column(title, justify="right", no_wrap=True)
+    beside = findings.profile is not None and width >= _WIDEST
+    if beside:
+        table.add_column("Profile", no_wrap=True)
     for head in shown:
-        numbers = [_number(head.statistics[name]) for name in ("entropy", "distance")]
-        numbers += [_number(head.statistics[name]) for _, name in (*_SHARES, *_FAR)]
+        numbers = [number(head.statistics[name]) for name in ("entropy", "distance")]
+        numbers += [number(head.statistics[name]) for _, name in (*_SHARES, *_FAR)]
         evidence = _evidence(head.deciding) if wide else []
-        _add_row(table, [str(head.id), head.label, *evidence, *numbers])
+        roles = [_roles(head.profile, width - _BESIDE)] if beside else []
+        add_row(table, [str(head.id), visible(head.label), *evidence, *numbers, *roles])
     table.add_section()
-    baseline = ["uniform", "", *([""] * 3 if wide else []), _number(findings.frame.entropy_uniform), "", ""]
+    baseline = ["uniform", "", *([""] * 3 if wide else []), number(findings.frame.entropy_uniform), "", ""]
     baseline += [
-        _number(findings.frame.sink_baseline),
-        *(_number(findings.frame.baselines[name]) for name in PATTERN_NAMES),
+        number(findings.frame.sink_baseline),
+        *(number(findings.frame.baselines[name]) for name in PATTERN_NAMES),
     ]
-    _add_row(table, baseline, style="dim")
+    add_row(table, baseline, style="dim")
     if left_out:
         more = "1 more head is" if left_out == 1 else f"{left_out} more heads are"
         table.caption = f"{more} left out: --top 0 lists all; heads.csv has them."
@@ -94,7 +122,7 @@ def pattern_table(heads: Sequence[HeadFindings], *, width: int) -> Table:
     """Each pattern with its strongest heads, score beside baseline, and how many heads pass."""
     wide = width >= _WIDE
     strongest = _STRONGEST + 2 if wide else _STRONGEST
-    table = _table(f"Patterns (the {strongest} strongest heads of each, with their scores)", True)
+    table = plain_table(f"Patterns (the {strongest} strongest heads of each, with their scores)", True)
     table.add_column("Pattern", no_wrap=True)
     table.add_column("Strongest heads", no_wrap=True)
     table.add_column("Baseline", justify="right", no_wrap=True)
@@ -113,12 +141,72 @@ def pattern_table(heads: Sequence[HeadFindings], *, width: int) -> Table:
         if kind == "syntactic" and previous_kind != kind:
             table.add_section()
         previous_kind = kind
-        _add_row(table, _pattern_row(entries, strongest))
+        add_row(table, _pattern_row(entries, strongest))
     more = len([kind for kind, _ in by_name if kind == "syntactic"]) - _RELATIONS
     if more > 0:
         rarer = "1 rarer relation is" if more == 1 else f"{more} rarer relations are"
         table.caption = f"{rarer} left out; heads.json has them."
     return table
+
+
+def profile_table(heads: Sequence[HeadFindings], *, width: int) -> Group:
+    """What a stored profile says of each head: the roles that pass, score beside baseline."""
+    table = plain_table("")
+    table.add_column("Head", no_wrap=True)
+    table.add_column("Roles", no_wrap=True)
+    for head in heads:
+        add_row(table, [str(head.id), _roles(head.profile, width - len(" L00H00 "))])
+    return Group(Text("Profile (roles over a corpus)", style="bold"), table)
+
+
+def published_table(published: Sequence[PublishedHead]) -> Group:
+    """What papers say of heads of this model, with what to know before one quotes it.
+
+    Args:
+        published: at least one.
+    """
+    papers = ", ".join(sorted({head.paper for head in published}))
+    table = plain_table("")
+    table.add_column("Role", no_wrap=True)
+    table.add_column("Heads", no_wrap=True)
+    by_role: dict[tuple[str, str | None], list[PublishedHead]] = {}
+    for head in published:
+        by_role.setdefault((head.role, head.direction), []).append(head)
+    for (role, direction), heads in by_role.items():
+        add_row(table, [_role_name(role, direction), "  ".join(_published(head) for head in heads)])
+    notes = sorted({head.measured for head in published})
+    notes += [f"{_role_name(head.role, None)}: {head.note}" for head in published if head.note]
+    if any(head.by_name for head in published):
+        notes.append("That this is the papers' model is judged by its name: a fine-tuned one may be another.")
+    title = Text(f"Published ({papers}; not measured here)", style="bold")
+    return Group(title, table, Text("\n".join(notes), style="dim"))
+
+
+def _published(head: PublishedHead) -> str:
+    scores = "" if head.score is None else f" {head.score:.3f} ({head.baseline:.3f})"
+    return f"({head.id})" if head.weaker else f"{head.id}{scores}"
+
+
+def _roles(profile: HeadProfile | None, room: int) -> str:
+    """As many roles as the room has place for, at least one, and how many more there are."""
+    if profile is None or not profile.roles:
+        return "none"
+    names = [_role(role) for role in profile.roles]
+    lines = ["  ".join([*names[:count], *_more(len(names) - count)]) for count in range(len(names), 0, -1)]
+    return next((line for line in lines if len(line) <= room), lines[-1])
+
+
+def _more(count: int) -> list[str]:
+    return [f"+{count}"] if count else []
+
+
+def _role(role: StoredRole) -> str:
+    return f"{_role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
+
+
+def _role_name(role: str, direction: str | None) -> str:
+    name = visible(role.removeprefix(SYNTACTIC))
+    return name if direction is None else f"{name} {_DIRECTION.get(direction, visible(direction))}"
 
 
 def _pattern_row(entries: list[tuple[HeadFindings, Pattern]], strongest: int) -> list[str]:
@@ -128,14 +216,17 @@ def _pattern_row(entries: list[tuple[HeadFindings, Pattern]], strongest: int) ->
         key=lambda entry: (-(entry[1].score or 0.0), entry[1].direction or ""),
     )
     if not measured:
-        return [first.name, "not measurable on this text", "–", str(first.n), "–"]
+        why = "no token repeats" if first.kind == "repeats" and not first.n else "not measurable on this text"
+        return [first.name, why, "–", str(first.n), "–"]
     best = measured[0][1]
-    name, baseline = first.name, _number(best.baseline)
+    name, baseline = first.name, number(best.baseline)
     if first.kind == "syntactic":
         name = f"{first.name} {_DIRECTION[best.direction or '']}"
         baseline = f"{best.offset:+d}: {baseline}"
         measured = [entry for entry in measured if entry[1].direction == best.direction]
-    shown = "  ".join(f"{head.id} {_number(pattern.score)}" for head, pattern in measured[:strongest])
+    if first.kind == "repeats":
+        strongest -= 1  # a second number stands beside each
+    shown = "  ".join(f"{head.id} {_scores(pattern)}" for head, pattern in measured[:strongest])
     passing = sum(pattern.passed for _, pattern in entries)
     return [name, shown, baseline, str(first.n), f"{passing}/{len(entries)}"]
 
@@ -146,15 +237,27 @@ def _notes(findings: Findings) -> Text:
         f"Conf to Long are shares from 0 to 1. n: {unit}s (or instances of a relation) behind a score; below {ENOUGH} "
         "it is an indication only. One text shows what heads did here, not what they do."
     ]
+    if any(findings.frame.counts[name] for name in REPEATS):
+        lines.append(f"In brackets: mean attention of the n {unit}s with an earlier copy, which a label rests on.")
     if findings.parse is not None:
         lines.append(
             f"Syntax: parse by {findings.parse.parser}; baseline = best fixed offset (+1: the head is the next word)."
         )
     else:
         lines.append(f"Syntax: not measured: {findings.syntax_note}")
+    if findings.profile is not None:
+        whose = "shipped with attnviz" if findings.profile.shipped else "your own"
+        lines.append(
+            f"Profile: {whose}, measured on {visible(findings.profile.measured_on)}; in brackets "
+            "the baseline. Labels of relations rest on it (--no-profile: on this text)."
+        )
     if findings.tokens.truncated:
         lines.append(f"The text was cut: its last {findings.tokens.truncated} tokens were left out (--truncate).")
     return Text("\n".join(lines), style="dim")
+
+
+def _listed(heads: Sequence[HeadFindings], top: int) -> list[HeadFindings]:
+    return sorted(heads, key=_clearest)[: top or None]
 
 
 def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
@@ -165,23 +268,32 @@ def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
 def _evidence(pattern: Pattern | None) -> list[str]:
     if pattern is None:
         return ["–", "–", "–"]
-    return [_number(pattern.score), _number(pattern.baseline), str(pattern.n)]
+    return [number(pattern.score), number(pattern.baseline), str(pattern.n)]
 
 
-def _add_row(table: Table, cells: list[str], style: str | None = None) -> None:
+def add_row(table: Table, cells: list[str], style: str | None = None) -> None:
     """Cells as they are: a string would be read as rich's markup, and labels may hold brackets."""
     table.add_row(*(Text(cell) for cell in cells), style=style)
+
+
+def _scores(pattern: Pattern) -> str:
+    """The score, and for induction and duplicate-token the attention of those tokens that repeat."""
+    if pattern.kind != "repeats":
+        return number(pattern.score)
+    return f"{number(pattern.score)} ({number(pattern.on_repeats)})"
 
 
 def _error(value: float) -> str:
     return f"{value:.1e}" if value else "0 (bit for bit)"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Two decimals; a dash for what cannot be measured."""
     return "–" if value is None else f"{value:.2f}"
 
 
-def _table(title: str, wide: bool) -> Table:
+def plain_table(title: str, wide: bool = True) -> Table:
+    """A table without a frame; narrow ones have less space between columns."""
     return Table(
         title=title,
         title_justify="left",

@@ -1,7 +1,9 @@
 """What many tests share: checkpoints on disk, a console of fixed width, no network."""
 
 import importlib.util
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no test touches a network
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ.pop("COLUMNS", None)
+os.environ["XDG_DATA_HOME"] = os.devnull  # no test touches the user's own profiles; each test has a folder of its own
 
 import torch
 
@@ -37,3 +40,15 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sharpened 3-layer, 4-head GPT-2 with tokenizer."""
     return save_checkpoint(sharp_gpt2(), gpt2_tokenizer(), tmp_path_factory.mktemp("checkpoints") / "tiny-gpt2")
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where this test's profiles are stored; not there before one is."""
+    folder = tmp_path_factory.getbasetemp() / f"user-{next(_numbers)}"
+    os.environ["XDG_DATA_HOME"] = str(folder)
+    yield folder / "attnviz" / "profiles"
+    os.environ["XDG_DATA_HOME"] = os.devnull

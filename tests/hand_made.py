@@ -12,8 +12,10 @@ from attnviz.architectures import ARCHITECTURES
 from attnviz.checkpoint import Checkpoint
 from attnviz.findings import HeadFindings, Options
 from attnviz.heads import HeadId
-from attnviz.masks import positional_masks
+from attnviz.masks import positional_masks, repeat_masks
 from attnviz.patterns import judge, label_of
+from attnviz.profile_store import StoredProfile
+from attnviz.published import PublishedHead
 from attnviz.statistics import Frame, measure
 from attnviz.syntax import Parse, relation_accuracy
 from attnviz.tokens import Tokens, merge_units
@@ -80,12 +82,16 @@ def hand_made(
     note: str = "--no-syntax was given.",
     words: bool = False,
     truncated: int = 0,
+    profile: StoredProfile | None = None,
+    published: Sequence[PublishedHead] = (),
 ) -> Analysis:
     """An analysis of given patterns [n_layers, n_heads, n, n]; no model is run."""
     tokens = tokens_of(labels, special, causal, truncated)
     given = by_design(len(labels), causal) if patterns is None else patterns
     n_layers, n_heads = given.shape[:2]
-    frame = Frame(merge_units(tokens, words), causal, positional_masks(len(tokens), causal, 1, 4))
+    units = merge_units(tokens, words)
+    masks = positional_masks(len(units), causal, 1, 4) | repeat_masks(units.labels)
+    frame = Frame(units, causal, masks)
     tolerance = Tolerance(1e-4, 1e-4, "a test")
     layers = [
         VerifiedLayer(LayerCheck(i, n_heads, 2e-7 * (i + 1), 1e-7, 1.5), tolerance, given[i][None])
@@ -98,7 +104,9 @@ def hand_made(
         for head in range(n_heads):
             of_head = {key: values[head] for key, values in statistics.items()}
             found = judge(of_head, frame, relations, head)
-            heads.append(HeadFindings(HeadId(layer.check.layer, head), of_head, tuple(found), label_of(found)))
+            id = HeadId(layer.check.layer, head)
+            stored = None if profile is None else profile.of(id)
+            heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, stored), stored))
     attention: Any = SimpleNamespace(
         verification=Verification(tolerance, tuple(layer.check for layer in layers)), layer=layers.__getitem__
     )
@@ -113,6 +121,8 @@ def hand_made(
         parse=parse,
         syntax_note="" if parse else note,
         options=Options(words=words),
+        profile=profile,
+        published=tuple(published),
     )
 
 

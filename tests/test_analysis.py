@@ -13,12 +13,15 @@ from attnviz import analyze
 from attnviz.analysis import Analysis
 from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
 from attnviz.heads import HeadId
+from attnviz.profile_store import store_profile
+from attnviz.published import published_heads
 from attnviz.sources import find_checkpoint
 from attnviz.syntax import load_parser
 from tests import independent
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.hand_made import hand_made
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.stored import document_for
 
 TOLERANCE = 1e-4
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
@@ -297,7 +300,12 @@ def test_truncation_is_recorded(bert_folder: Path):
 def test_without_syntax_there_is_no_parse_and_a_reason(found: Analysis):
     assert found.parse is None
     assert "--no-syntax" in found.syntax_note
-    assert {pattern.kind for head in found.heads for pattern in head.patterns} == {"positional", "sink", "broad"}
+    assert {pattern.kind for head in found.heads for pattern in head.patterns} == {
+        "positional",
+        "repeats",
+        "sink",
+        "broad",
+    }
 
 
 def test_without_a_parser_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch, found: Analysis):
@@ -371,3 +379,76 @@ def test_a_text_longer_than_the_model_is_refused(gpt2_folder: Path):
 def test_a_pair_for_gpt2_is_refused(gpt2_folder: Path):
     with pytest.raises(TextError, match="a pair was given"):
         analyze(SENTENCE, pair="the dog", model=gpt2_folder)
+
+
+# --- a stored profile, published heads ----------------------------------------------------------
+
+NSUBJ = {"id": "L1H2", "role": "syntactic:nsubj", "direction": "dependent_to_head"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stored_profile_is_found_by_the_weights(name: str, bert_folder: Path, gpt2_folder: Path):
+    folder = {"bert": bert_folder, "gpt2": gpt2_folder}[name]
+    path = store_profile(document_for(folder, [NSUBJ]))
+    found = analyze(SENTENCE, model=folder, syntax=False)
+    assert found.profile is not None
+    assert (found.profile.path, found.profile.shipped) == (path, False)
+    head = found.head("L1H2").profile
+    assert head is not None
+    assert [role.role for role in head.roles] == ["syntactic:nsubj"]
+    assert found.head("L0H0").profile.roles == ()  # type: ignore[union-attr]
+    assert found.head("L1H2").label == "syntactic:nsubj"
+
+
+def test_no_profile_is_looked_for_where_that_was_said_or_there_are_no_files(bert_folder: Path):
+    store_profile(document_for(bert_folder, [NSUBJ]))
+    alone = analyze(SENTENCE, model=bert_folder, syntax=False, profile=False)
+    in_memory = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
+    for found in (alone, in_memory):
+        assert found.profile is None
+        assert {head.profile for head in found.heads} == {None}
+        assert found.head("L1H2").label != "syntactic:nsubj"
+
+
+def test_a_profile_of_other_weights_is_not_shown(bert_folder: Path):
+    document = document_for(bert_folder, [NSUBJ])
+    document["model"]["weights_sha256"] = "0" * 64
+    store_profile(document)
+    assert analyze(SENTENCE, model=bert_folder, syntax=False).profile is None
+
+
+def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_folder: Path):
+    path = store_profile(document_for(bert_folder, [NSUBJ]))
+    path.write_text("{")
+    with pytest.warns(UserWarning, match="the stored profile .* was left out: expected a profile.json of") as caught:
+        found = analyze(SENTENCE, model=bert_folder, syntax=False)
+    assert found.profile is None
+    assert [warning.filename for warning in caught] == [__file__]
+    told: list[str] = []
+    analyze(SENTENCE, model=bert_folder, syntax=False, warn=told.append)
+    assert len(told) == 1
+
+
+@needs_minilm
+def test_minilm_comes_with_a_profile():
+    found = analyze(SENTENCE, "minilm", syntax=False)
+    assert found.profile is not None
+    assert found.profile.shipped
+    assert "en_ewt-ud-dev.conllu" in [corpus.name for corpus in found.profile.corpora]
+    head = found.head("L0H2").profile
+    assert head is not None
+    assert head.roles[0].role == "previous-token"
+    assert head.roles[0].score > 0.9
+    assert head.judged_relations
+    assert "Profile: shipped with attnviz, measured on en_ewt-ud-dev.conllu" in found.report(width=200)
+
+
+def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[Any, ...]] = []
+    known = published_heads("gpt2", "gpt2", 12, 12)
+    monkeypatch.setattr("attnviz.analysis.published_heads", lambda *call: asked.append(call) or known[:3])
+    found = analyze(SENTENCE, model=gpt2_folder, syntax=False)
+    assert asked == [(str(gpt2_folder), "gpt2", 3, 4, None)]
+    assert found.published == known[:3]
+    monkeypatch.undo()
+    assert analyze(SENTENCE, model=gpt2_folder, syntax=False).published == ()  # 3 layers of 4 heads

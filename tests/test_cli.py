@@ -18,14 +18,16 @@ from typer.testing import CliRunner
 from attnviz import __version__
 from attnviz.cli import app
 from attnviz.errors import VerificationError
+from attnviz.profile_store import store_profile
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
+from tests.stored import document_for
 
 runner = CliRunner()
 
 CONTRACT_OPTIONS = [
     "--model", "-m", "--revision", "--device", "-d", "--dtype", "--out", "-o", "--json", "--quiet", "-q", "--pair",
     "--select", "--words", "--local-window", "--long-range-from", "--figures", "--format", "--save-attention",
-    "--no-syntax", "--truncate", "--help",
+    "--no-syntax", "--truncate", "--no-profile", "--help",
 ]  # fmt: skip
 
 
@@ -801,3 +803,56 @@ def test_minilm_with_a_parser_lists_relations(here):
     assert result.exit_code == 0, result.output
     assert "Syntax: parse by en_core_web_sm" in plain(result)
     assert re.search(r"^nsubj (dep→head|head→dep) ", result.stdout, re.MULTILINE)
+
+
+# --- a stored profile
+
+INDUCTION = {"id": "L1H2", "role": "induction"}
+
+
+def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_folder):
+    store_profile(document_for(bert_folder, [INDUCTION]))
+    result = heads("--figures", "none", "--top", "0")
+    assert result.exit_code == 0, result.output
+    assert "L1H2  induction 0.90 (0.20)" in result.stdout
+    assert "Profile: your own, measured on trees.conllu, 50 texts" in plain(result)
+    found = json.loads(Path("out/heads.json").read_text())
+    assert found["profile"]["source"] == "yours"
+    assert [head["id"] for head in found["heads"] if head["profile"]] == ["L1H2"]
+    assert list(found)[:9] == [
+        *["attnviz", "model", "text", "pair", "options", "tokens", "verification", "heads", "figures"]
+    ]
+
+
+def test_no_profile_looks_for_none(heads, bert_folder):
+    store_profile(document_for(bert_folder, [INDUCTION]))
+    result = heads("--figures", "none", "--no-profile")
+    assert result.exit_code == 0, result.output
+    assert "Profile" not in result.stdout
+    found = json.loads(Path("out/heads.json").read_text())
+    assert found["profile"] is None
+    assert {head["profile"] for head in found["heads"]} == {None}
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_damaged_profile_is_one_line_on_standard_error_and_the_run_goes_on(heads, bert_folder, quiet):
+    store_profile(document_for(bert_folder, [INDUCTION])).write_text("{")
+    result = heads("--figures", "none", "--json", *(["--quiet"] if quiet else []))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["profile"] is None
+    lines = result.stderr.splitlines()
+    if quiet:
+        assert lines == []
+    else:
+        assert len(lines) == 2
+        assert lines[0].startswith("attnviz: the stored profile ")
+        assert "delete it, or make it again with attnviz profile." in lines[0]
+
+
+@needs_minilm
+def test_minilm_shows_its_shipped_profile(here):
+    result = runner.invoke(app, ["heads", SENTENCE, "--no-syntax", "-o", "out", "--figures", "none"])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^L0H2 +previous-token \d\.\d\d \(0\.\d\d\)", result.stdout, re.MULTILINE)
+    assert "Profile: shipped with attnviz, measured on en_ewt-ud-dev.conllu" in plain(result)
+    assert max(map(len, result.stdout.splitlines())) <= 80

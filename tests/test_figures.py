@@ -20,6 +20,7 @@ from attnviz.figures import (
 from attnviz.heads import HeadId
 from attnviz.syntax import Arc, Parse, Word
 from tests.hand_made import LABELS, by_design, hand_made
+from tests.stored import PROFILE
 
 
 def plan_of(n, label="w", **changes):
@@ -242,6 +243,21 @@ def test_a_syntactic_label_shows_its_direction_offset_and_n():
     plan = next(heatmap_plans(analysis, analysis.heads))
     assert plan.title == "L0H0  syntactic:amod"
     assert plan.evidence == "amod (dep → head) 1.00 · offset +1: 0.50 · n = 12"
+
+
+def test_the_evidence_of_a_label_from_a_profile_names_the_profile():
+    analysis = hand_made(profile=PROFILE)
+    (plan,) = heatmap_plans(analysis, analysis.select(["L0H1"]))
+    assert plan.title == "L0H1  syntactic:nsubj"
+    assert plan.evidence == "nsubj (dep → head) 0.70 · profile's best offset: 0.40 · n = 200"
+
+
+def test_the_evidence_of_an_induction_head_names_what_its_label_rests_on():
+    pattern = torch.eye(9)[[0, 0, 0, 0, 0, 2, 3, 4, 0]]  # "x a b c d a b c y": three tokens have a copy
+    analysis = hand_made(labels="xabcdabcy", special=(), causal=True, patterns=pattern[None, None])
+    plan = next(heatmap_plans(analysis, analysis.heads))
+    assert plan.title == "L0H0  induction"
+    assert plan.evidence == "induction 1.00 (1.00 where a token repeats) · uniform attention 0.06 · n = 3"
 
 
 def test_the_overview_of_a_model_names_model_text_and_pair():

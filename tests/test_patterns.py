@@ -16,8 +16,10 @@ from attnviz.patterns import (
     judge,
     label_of,
 )
+from attnviz.profile_store import HeadProfile, StoredRole
 from attnviz.statistics import SCALARS, Frame
 from attnviz.syntax import RelationAccuracy
+from tests.stored import role
 from tests.verified import frame_of
 
 # [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0.42, sink 1/6
@@ -233,3 +235,68 @@ def test_the_strongest_pattern_of_a_heterogeneous_head_is_furthest_above_its_bas
 
 def test_a_head_that_cannot_be_measured_has_no_strongest_pattern():
     assert findings(entropy=1.0).strongest is None
+
+
+# --- labels with a stored profile ---------------------------------------------------------------
+
+
+def profile_with(*roles: StoredRole, judged: bool = True) -> HeadProfile:
+    return HeadProfile(tuple(sorted(roles, key=lambda role: -role.margin)), judged)
+
+
+NSUBJ = role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")
+
+
+def test_a_relation_of_the_profile_gives_the_label_whatever_the_text_says_of_relations():
+    local, det = with_score("local"), with_score("det", 0.95, "syntactic", n=50)
+    assert label_of([local, det]) == "syntactic:det"
+    assert label_of([local, det], profile_with(NSUBJ)) == "syntactic:nsubj"
+    assert label_of([local], profile_with(NSUBJ)) == "syntactic:nsubj"
+
+
+def test_a_relation_of_the_text_that_the_profile_does_not_find_gives_no_label():
+    patterns = [with_score("local"), with_score("det", 0.95, "syntactic", n=50)]
+    assert label_of(patterns, profile_with(role("sink", 0.8, 0.1))) == "local"
+    assert label_of(patterns[1:], profile_with()) == NOT_MEASURABLE
+
+
+def test_a_profile_that_judged_no_relations_leaves_the_label_to_the_text():
+    patterns = [with_score("local"), with_score("det", 0.95, "syntactic", n=50)]
+    assert label_of(patterns, profile_with(role("sink", 0.8, 0.1), judged=False)) == "syntactic:det"
+
+
+def test_the_relation_furthest_above_its_baseline_that_is_right_more_often_than_not_gives_the_label():
+    case, rare = role("syntactic:case", 0.6, 0.45), role("syntactic:list", 0.5, 0.1)
+    assert label_of([with_score("local")], profile_with(case, NSUBJ)) == "syntactic:nsubj"
+    assert label_of([with_score("local")], profile_with(case, rare)) == "syntactic:case"
+    assert label_of([with_score("local")], profile_with(rare)) == "local"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("previous-token", "positional"), ("sink", "sink"), ("induction", "repeats")]
+)
+def test_what_the_text_shows_more_clearly_comes_before_a_relation_of_the_profile(name: str, kind: str):
+    clear, faint = with_score(name, 0.8, kind, baseline=0.49), with_score(name, 0.8, kind, baseline=0.51)
+    assert label_of([clear], profile_with(NSUBJ)) == name  # 0.31 above its baseline, the relation 0.30
+    assert label_of([faint], profile_with(NSUBJ)) == "syntactic:nsubj"
+    assert label_of([with_score("sink", 0.91, "sink", baseline=0.7)], profile_with(NSUBJ)) == "sink"
+
+
+def test_a_sink_is_no_rival_of_a_relation_where_a_token_is_named():
+    sink, previous = with_score("sink", 0.8, "sink"), with_score("previous-token", 0.6, baseline=0.45)
+    assert label_of([sink, previous], profile_with(NSUBJ)) == "syntactic:nsubj"
+    assert label_of([sink, previous], profile_with()) == "previous-token"
+
+
+@pytest.mark.parametrize("name", ["local", "long-range", "broad"])
+def test_a_relation_of_the_profile_comes_before_what_is_general(name: str):
+    assert label_of([with_score(name, 1.0, baseline=0.0)], profile_with(NSUBJ)) == "syntactic:nsubj"
+
+
+def test_the_deciding_pattern_of_such_a_label_has_the_numbers_of_the_profile():
+    found = deciding_pattern([with_score("local")], profile_with(NSUBJ))
+    assert found is not None
+    assert (found.name, found.kind, found.direction, found.offset) == ("nsubj", "profile", "dependent_to_head", None)
+    assert (found.score, found.baseline, found.n, found.passed) == (0.7, 0.4, 200, True)
+    head = HeadFindings(HeadId(0, 0), {}, (with_score("local"),), "syntactic:nsubj", profile_with(NSUBJ))
+    assert head.deciding == head.strongest == found

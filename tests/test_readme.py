@@ -1,5 +1,7 @@
 """The README says what the program does: its commands run as written, its options and numbers are the program's."""
 
+import importlib
+import io
 import os
 import re
 import shutil
@@ -15,7 +17,7 @@ from attnviz.cli import app
 from attnviz.errors import AttnvizError
 from attnviz.patterns import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.verify import TOLERANCES
-from tests.conftest import needs_minilm, needs_parser
+from tests.conftest import SHARED, needs_minilm, needs_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,11 +37,13 @@ def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> 
         command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "attnviz-out" / "minilm" / "heads.json").is_file()
+    model = "tiny-gpt2" if "tiny-gpt2" in command else "minilm"
+    document = "profile.json" if "profile" in command else "heads.json"
+    assert (tmp_path / "attnviz-out" / model / document).is_file()
 
 
 def test_there_are_commands_to_run() -> None:
-    assert len(COMMANDS) == 5
+    assert len(COMMANDS) == 7
 
 
 def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
@@ -58,13 +62,16 @@ def test_ci_runs_the_second_command_exactly_as_written() -> None:
     assert found == SHELL[1].strip()
 
 
-def test_the_options_of_the_readme_are_the_options_of_the_program() -> None:
-    table = [
-        line.split("|")[1] for line in section("Options of `attnviz heads`").splitlines() if line.startswith("| `")
-    ]
+@pytest.mark.parametrize(
+    ("command", "title"),
+    [("heads", "Options of `attnviz heads`"), ("profile", "What a head does in general: `attnviz profile`")],
+)
+def test_the_options_of_the_readme_are_the_options_of_the_program(command: str, title: str) -> None:
+    table = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| `")]
     listed = {option for cell in table for option in re.findall(r"--[a-z-]+", cell)}
-    shown = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, ["heads", "--help"], terminal_width=200).stdout))
-    assert listed - {"--no-syntax"} == shown - {"--help", "--syntax", "--no-syntax"}
+    shown = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, [command, "--help"], terminal_width=200).stdout))
+    switches = {option.replace("--no-", "--") for option in shown if option.startswith("--no-")}
+    assert listed == shown - {"--help"} - switches
 
 
 def test_the_thresholds_of_the_readme_are_the_thresholds_of_the_program() -> None:
@@ -98,6 +105,46 @@ def test_the_table_of_the_readme_is_what_the_program_prints() -> None:
     assert len(numbers) == 8
     for line in numbers:
         assert line in [printed_line.rstrip() for printed_line in printed.splitlines()]
+
+
+@needs_minilm
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the treebank")
+def test_the_relations_of_the_readme_are_what_the_program_prints() -> None:
+    from rich.console import Console
+
+    from attnviz import profile_heads
+    from attnviz.profile_tables import profile_report
+
+    found = profile_heads("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], device="cpu")
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(profile_report(found, top=15))
+    printed = [line.split() for line in capture.get().splitlines()]
+    shown = section("What a head does in general: `attnviz profile`").split("```text\n")[2].split("```")[0].splitlines()
+    assert [line.split() in printed for line in shown if line[0] != "─"] == [True] * 4
+
+
+def test_the_table_of_tiny_gpt2_is_what_the_program_prints() -> None:
+    import attnviz
+
+    text = "one two three four five one two three four five"
+    printed = attnviz.analyze(text, "tiny-gpt2", device="cpu").report(width=80)
+    shown = section("Your text, your model").split("```text\n")[2].split("```")[0].splitlines()
+    numbers = [line for line in shown if line[0] not in "─."]
+    assert len(numbers) == 3
+    for line in numbers:
+        assert line in [printed_line.rstrip() for printed_line in printed.splitlines()]
+
+
+def test_the_profile_in_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("novel.txt").write_text("The cat ran away.\nThe dog saw the cat.\n", encoding="utf-8")
+    code = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)[1]
+    names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
+    exec(compile(code, "README.md", "exec"), names)
+    found = {str(role.id) for role in names["found"].roles if role.role == "induction" and role.passed}  # type: ignore[attr-defined]
+    assert {"L1H0", "L1H1", "L1H2", "L1H3"} == found
+    assert Path("results/profile.json").is_file()
 
 
 @needs_minilm

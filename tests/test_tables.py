@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attnviz.published import published_heads
 from attnviz.syntax import Arc, Parse, Word
 from tests.hand_made import by_design, hand_made
+from tests.stored import PROFILE, profile_of, published, role
 
 PARSE = Parse(
     (Word("the", (1,)), Word("cat", (2,)), Word("ran", (3,)), Word("away", (4,))),
@@ -31,15 +33,17 @@ L0H1    broad             1.79     1.94 0.17 0.33 0.19 0.25 0.19  0.62    –
 uniform                   1.79               0.33 0.19 0.25 0.19  0.62    –
 
 Patterns (the 3 strongest heads of each, with their scores)
-Pattern         Strongest heads                  Baseline  n  Pass
-──────────────────────────────────────────────────────────────────
-previous-token  L0H0 1.00  L1H1 0.27  L0H1 0.19      0.19  3   1/4
-current-token   L1H1 0.73  L0H1 0.25  L0H0 0.00      0.25  4   1/4
-next-token      L0H1 0.19  L0H0 0.00  L1H1 0.00      0.19  3   0/4
-local           L0H0 1.00  L1H1 1.00  L0H1 0.62      0.62  4   2/4
-long-range      not measurable on this text             –  0     –
-sink            L1H0 1.00  L0H1 0.33  L1H1 0.31      0.33  4   1/4
-broad           L0H1 1.00  L1H1 0.45  L0H0 0.00      1.00  6   1/4
+Pattern          Strongest heads                  Baseline  n  Pass
+───────────────────────────────────────────────────────────────────
+previous-token   L0H0 1.00  L1H1 0.27  L0H1 0.19      0.19  3   1/4
+current-token    L1H1 0.73  L0H1 0.25  L0H0 0.00      0.25  4   1/4
+next-token       L0H1 0.19  L0H0 0.00  L1H1 0.00      0.19  3   0/4
+local            L0H0 1.00  L1H1 1.00  L0H1 0.62      0.62  4   2/4
+long-range       not measurable on this text             –  0     –
+induction        no token repeats                        –  0     –
+duplicate-token  no token repeats                        –  0     –
+sink             L1H0 1.00  L0H1 0.33  L1H1 0.31      0.33  4   1/4
+broad            L0H1 1.00  L1H1 0.45  L0H0 0.00      1.00  6   1/4
 
 Conf to Long are shares from 0 to 1. n: tokens (or instances of a relation)
 behind a score; below 10 it is an indication only. One text shows what heads did
@@ -62,15 +66,17 @@ uniform                                         1.10                  0.29  0.26
 2 more heads are left out: --top 0 lists all; heads.csv has them.
 
 Patterns (the 5 strongest heads of each, with their scores)
-Pattern         Strongest heads                             Baseline  n  Pass
-─────────────────────────────────────────────────────────────────────────────
-previous-token  L0H0 1.00  L1H1 0.29  L0H1 0.27                 0.26  4   1/4
-current-token   L1H1 0.71  L0H1 0.41  L0H0 0.00                 0.46  5   1/4
-next-token      not measurable on this text                        –  0     –
-local           L0H0 1.00  L1H1 1.00  L0H1 0.68                 0.71  5   2/4
-long-range      L0H1 0.05  L0H0 0.00  L1H1 0.00                 0.04  1   0/4
-sink            L1H0 1.00  L1H1 0.30  L0H1 0.29  L0H0 0.20      0.29  5   1/4
-broad           L0H1 1.00  L1H1 0.74  L0H0 0.00  L1H0 0.00      1.00  6   1/4
+Pattern          Strongest heads                             Baseline  n  Pass
+──────────────────────────────────────────────────────────────────────────────
+previous-token   L0H0 1.00  L1H1 0.29  L0H1 0.27                 0.26  4   1/4
+current-token    L1H1 0.71  L0H1 0.41  L0H0 0.00                 0.46  5   1/4
+next-token       not measurable on this text                        –  0     –
+local            L0H0 1.00  L1H1 1.00  L0H1 0.68                 0.71  5   2/4
+long-range       L0H1 0.05  L0H0 0.00  L1H1 0.00                 0.04  1   0/4
+induction        no token repeats                                   –  0     –
+duplicate-token  no token repeats                                   –  0     –
+sink             L1H0 1.00  L1H1 0.30  L0H1 0.29  L0H0 0.20      0.29  5   1/4
+broad            L0H1 1.00  L1H1 0.74  L0H0 0.00  L1H0 0.00      1.00  6   1/4
 
 Conf to Long are shares from 0 to 1. n: words (or instances of a relation) behind a score; below 10 it is an indication
 only. One text shows what heads did here, not what they do.
@@ -226,3 +232,135 @@ def test_a_label_that_looks_like_markup_is_printed_as_it_is():
     head = replace(analysis.heads[0], label="syntactic:[/b]")
     analysis = replace(analysis, heads=(head, *analysis.heads[1:]))
     assert row_of(analysis, "L0H0")[1] == "syntactic:[/b]"
+
+
+def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
+    """Position 0, then "a b c a b c": one head looks where induction would, one is uniform."""
+    pattern = torch.eye(7)[[0, 0, 0, 0, 2, 3, 4]]
+    patterns = torch.stack([pattern, torch.ones(7, 7).tril() / torch.arange(1, 8)[:, None]])[None]
+    analysis = hand_made(labels="xabcabc", special=(), causal=True, patterns=patterns)
+    (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
+    assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "3", "1/2"]
+    note = "In brackets: mean attention of the n tokens with an earlier copy, which a label rests on."
+    assert note in " ".join(" ".join(lines_of(analysis)).split())
+    assert "In brackets" not in text_of(hand_made())
+
+
+# --- a stored profile, published heads
+
+
+def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
+    text = text_of(hand_made(profile=PROFILE))
+    start = text.index("Profile (")
+    shown = text[start : text.index("\n\n", start)].splitlines()
+    assert shown[0] == "Profile (roles over a corpus)"
+    assert shown[1] == "Head  Roles"
+    assert set(shown[2]) == {"─"}
+    assert shown[3:] == [
+        "L0H0  previous-token 0.95 (0.10)  local 0.90 (0.30)",
+        "L1H0  none",
+        "L1H1  coreference pronoun→name 0.75 (0.50)",
+        "L0H1  nsubj dep→head 0.70 (0.40)",
+    ]
+    note = "Profile: shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts; in brackets the baseline."
+    assert note in " ".join(text.split())
+
+
+def test_only_the_heads_of_the_first_table_are_in_the_profiles():
+    lines = lines_of(hand_made(profile=PROFILE), top=2)
+    start = lines.index("Profile (roles over a corpus)")
+    assert [line.split()[0] for line in lines[start + 3 : start + 5]] == ["L0H0", "L1H0"]
+    assert lines[start + 5] == ""
+
+
+def test_a_relation_of_the_profile_labels_a_head_with_its_own_numbers():
+    assert row_of(hand_made(), "L0H1", width=120)[1:5] == ["broad", "1.00", "1.00", "6"]
+    assert row_of(hand_made(profile=PROFILE), "L0H1", width=160)[1:5] == ["syntactic:nsubj", "0.70", "0.40", "200"]
+
+
+def test_on_a_very_wide_terminal_the_profile_is_a_column():
+    text = text_of(hand_made(profile=PROFILE), width=160)
+    assert "Profile (roles over a corpus)" not in text
+    assert row_of(hand_made(profile=PROFILE), "L0H0", width=160)[-6:] == [
+        *["previous-token", "0.95", "(0.10)"],
+        *["local", "0.90", "(0.30)"],
+    ]
+    assert row_of(hand_made(profile=PROFILE), "L1H0", width=160)[-1] == "none"
+    assert "Profile (roles over a corpus)" in text_of(hand_made(profile=PROFILE), width=159)
+
+
+def test_roles_that_have_no_place_are_counted():
+    many = [role(f"syntactic:relation{i}", 0.9 - i / 100, 0.1, direction="head_to_dependent") for i in range(5)]
+    analysis = hand_made(profile=profile_of({"L0H0": many}, shipped=False))
+    first, second = "relation0 head→dep 0.90 (0.10)", "relation1 head→dep 0.89 (0.10)"
+    assert f"L0H0  {first}  {second}  +3" in lines_of(analysis, width=80)
+    (row,) = [line for line in lines_of(analysis, width=159) if line.startswith("L0H0  relation0")]
+    assert row.endswith("relation3 head→dep 0.87 (0.10)  +1")
+    assert "Profile: your own, measured on" in text_of(analysis)
+    for width in (80, 100, 120, 159, 160, 200):
+        assert max(len(line) for line in analysis.report(width=width).splitlines()) <= width
+
+
+def test_a_profile_that_looks_like_markup_or_steers_a_terminal_is_printed_as_it_is():
+    hostile = role("syntactic:[/b]\x1b[31m", 0.9, 0.1, direction="\x1b[2J")
+    text = hand_made(profile=profile_of({"L0H1": [hostile]})).report(width=80)
+    assert "\x1b" not in text
+    assert "L0H1  [/b]\\x1b[31m \\x1b[2J 0.90 (0.10)" in text
+
+
+def published_lines(*heads, **options):
+    lines = lines_of(hand_made(published=heads), **options)
+    start = next(i for i, line in enumerate(lines) if line.startswith("Published"))
+    return lines[start : lines.index("", start)]
+
+
+def test_published_heads_stand_apart_with_their_paper():
+    heads = [
+        published("L0H0", "induction"),
+        published("L1H1", "induction", weaker=True),
+        published("L0H1", "syntactic:pobj", score=0.763, baseline=0.346, direction="head_to_dependent", note="Quote."),
+    ]
+    title, header, rule, *rows = published_lines(*heads)
+    assert title == "Published (Doe et al. 2020; not measured here)"
+    assert header.split() == ["Role", "Heads"]
+    assert set(rule) == {"─"}
+    assert [row.split() for row in rows[:2]] == [
+        ["induction", "L0H0", "(L1H1)"],
+        ["pobj", "head→dep", "L0H1", "0.763", "(0.346)"],
+    ]
+    assert rows[2:] == ["On a corpus.", "pobj: Quote."]
+
+
+def test_a_model_known_by_its_name_only_is_said_to_be():
+    note = "That this is the papers' model is judged by its name: a fine-tuned one may be another."
+    assert note in " ".join(published_lines(published("L0H0", "induction", by_name=True)))
+    assert note not in " ".join(published_lines(published("L0H0", "induction")))
+
+
+def test_published_heads_that_are_not_selected_are_not_shown():
+    heads = [published("L0H0", "induction"), published("L1H1", "name mover")]
+    text = text_of(hand_made(published=heads), select=["L1"])
+    assert "name mover" in text
+    assert not [line for line in text.splitlines() if line.startswith("induction") and "L0H0" in line]
+    assert "Published" not in text_of(hand_made(published=heads), select=["L0H1"])
+    assert "Published" not in text_of(hand_made())
+
+
+@pytest.mark.parametrize("model", [("bert-base-uncased", "bert"), ("gpt2", "gpt2")])
+def test_all_published_heads_fit_80_columns(model):
+    heads = published_heads(model[0], model[1], 12, 12)
+    patterns = by_design(6).repeat(6, 6, 1, 1)
+    lines = hand_made(patterns=patterns, published=heads).report(width=80, top=1).splitlines()
+    assert max(map(len, lines)) <= 80
+    text = " ".join("\n".join(lines).split())
+    assert all(str(head.id) in text for head in heads)
+    assert "…" not in text.split("Published")[1]
+
+
+@pytest.mark.parametrize(("longer", "shown"), [(0, 2), (1, 1)])
+def test_a_role_is_shown_as_long_as_its_place_is_just_enough(longer, shown):
+    name = "x" * (35 - len(" 0.90 (0.10)"))  # two such roles with their gap take the 72 columns beside the longest id
+    roles = [role(name + "y" * longer, 0.9, 0.1), role(name, 0.9, 0.1)]
+    (row,) = [line for line in lines_of(hand_made(profile=profile_of({"L0H0": roles}))) if line.startswith("L0H0  x")]
+    assert row.count("(0.10)") == shown
+    assert row.endswith("(0.10)" if shown == 2 else "+1")

@@ -1,0 +1,67 @@
+"""Make the profile of minilm that ships with attnviz: numbers only, no text of the corpora.
+
+    python examples/make_shipped_profile.py en_ewt-ud-dev.conllu [gap-development.tsv] [--out attnviz/data/profiles]
+
+The document is profile.json's, with three differences that keep it small and at home anywhere: numbers are
+rounded to four decimals (those of the verification are not), roles that did not pass are left out (their scores
+stand in the matrices), and corpora are named without their folders. The same corpora give the same file.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attnviz import __version__
+from attnviz.profile import profile_heads
+from attnviz.profile_document import profile_document
+from attnviz.profile_store import profile_file_name
+from attnviz.sources import find_checkpoint
+
+SHIPPED = Path(__file__).resolve().parents[1] / "attnviz" / "data" / "profiles"
+
+SOURCES = {
+    ".conllu": "Universal Dependencies English Web Treebank (CC BY-SA 4.0)",
+    ".tsv": "GAP, Webster et al. 2018 (Apache 2.0)",
+}
+"""Whom to thank, by the kind of corpus; for the note in the file."""
+
+
+def shipped(document: dict[str, Any], corpora: list[Path]) -> dict[str, Any]:
+    """The document as it ships."""
+    sources = "; ".join(SOURCES.get(path.suffix, path.name) for path in corpora)
+    return {
+        **{key: value if key == "verification" else rounded(value) for key, value in document.items()},
+        "corpora": [{**corpus, "path": Path(corpus["path"]).name} for corpus in document["corpora"]],
+        "roles": [rounded(role) for role in document["roles"] if role["passed"]],
+        "note": f"Numbers only, measured on: {sources}. Roles that did not pass are left out; four decimals.",
+    }
+
+
+def rounded(value: Any) -> Any:
+    """Every number below to four decimals."""
+    if isinstance(value, dict):
+        return {key: rounded(below) for key, below in value.items()}
+    if isinstance(value, list):
+        return [rounded(below) for below in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def main(
+    corpora: Annotated[list[Path], typer.Argument(help="A .conllu treebank, and perhaps GAP's .tsv.")],
+    model: Annotated[str, typer.Option(help="Built-in name.")] = "minilm",
+    out: Annotated[Path, typer.Option(help="Folder for the profile.")] = SHIPPED,
+    limit: Annotated[int | None, typer.Option(help="Sentences of each corpus; default all.")] = None,
+) -> None:
+    """Measure, and write the one file that the model's earlier profile in the folder gives way to."""
+    found = profile_heads(find_checkpoint(model), corpora, repeats=True, limit=limit, device="cpu")
+    document = shipped(profile_document(found, __version__), corpora)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / profile_file_name(document)
+    path.write_text(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")
+    print(f"{path}: {path.stat().st_size:,} bytes, {len(document['roles'])} roles")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,62 @@
+"""Stored profiles and published heads made by hand, for several test modules."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from attnviz.heads import HeadId
+from attnviz.profile_store import StoredCorpus, StoredProfile, StoredRole
+from attnviz.published import PublishedHead
+from attnviz.sources import find_checkpoint, weights_sha256
+
+WEIGHTS = "ab" * 32
+"""A hash of no file."""
+
+
+def role(name: str, score: float, baseline: float, *, passed: bool = True, direction: str | None = None) -> StoredRole:
+    return StoredRole(name, score, baseline, 200, (score - 0.05, score + 0.05), passed, direction)
+
+
+def profile_of(roles: dict[str, list[StoredRole]], *, shipped: bool = True) -> StoredProfile:
+    return StoredProfile(
+        path=Path("profiles") / f"bert-2x2x16-{WEIGHTS}.json",
+        shipped=shipped,
+        corpora=(StoredCorpus("a.conllu", 1234), StoredCorpus("b.tsv", 7)),
+        seed=3,
+        version="1.2.3",
+        roles={HeadId.parse(head): tuple(of_head) for head, of_head in roles.items()},
+    )
+
+
+PROFILE = profile_of(
+    {
+        "L0H0": [role("local", 0.9, 0.3), role("previous-token", 0.95, 0.1), role("sink", 0.5, 0.4, passed=False)],
+        "L0H1": [role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")],
+        "L1H1": [role("coreference", 0.75, 0.5, direction="pronoun_to_name")],
+    }
+)
+
+
+def document_for(folder: Path, roles: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document of a profile of the tiny checkpoint in a folder, as far as it is read again."""
+    weights = weights_sha256(find_checkpoint(str(folder)))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    gpt2 = config["model_type"] == "gpt2"
+    names = ("n_layer", "n_head", "n_embd") if gpt2 else ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    sizes = dict(zip(("n_layers", "n_heads", "d_model"), (config[name] for name in names), strict=True))
+    values = {"score": 0.9, "baseline": 0.2, "n": 77, "interval": [0.8, 1.0], "passed": True, "direction": None}
+    return {
+        "attnviz": "1.2.3",
+        "model": {"architecture": config["model_type"], **sizes, "weights_sha256": weights},
+        "corpora": [{"path": "/a/folder/trees.conllu", "sentences": 50}],
+        "seed": 0,
+        "roles": [values | role for role in roles],
+    }
+
+
+def published(head: str, name: str, **more: Any) -> PublishedHead:
+    values: dict[str, Any] = {
+        "paper": "Doe et al. 2020", "year": 2020, "title": "On Heads", "score": None, "baseline": None,
+        "direction": None, "offset": None, "weaker": False, "note": None, "measured": "On a corpus.", "by_name": False,
+    }  # fmt: skip
+    return PublishedHead(id=HeadId.parse(head), role=name, **(values | more))

@@ -1,0 +1,80 @@
+"""The profile of minilm that ships with attnviz: numbers only, of those weights, small, and made again the same."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnviz.profile_store import StoredCorpus, find_profile, profile_file_name
+from attnviz.sources import MINILM_SHA256, Source
+from tests.conftest import SHARED, needs_minilm
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "attnviz" / "data" / "profiles"
+(FILE,) = FOLDER.glob("*.json")
+DOCUMENT = json.loads(FILE.read_text(encoding="utf-8"))
+TREEBANK = SHARED / "ud" / "en_ewt-ud-dev.conllu"
+
+
+def texts_in(value):
+    """Every string of a document."""
+    if isinstance(value, dict):
+        return [text for below in value.values() for text in texts_in(below)]
+    if isinstance(value, list):
+        return [text for below in value for text in texts_in(below)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_it_is_of_minilms_weights_and_is_found():
+    assert FILE.name == f"bert-6x12x384-{MINILM_SHA256}.json" == profile_file_name(DOCUMENT)
+    source = Source("minilm", Path("/nowhere"), None, MINILM_SHA256)
+    found = find_profile(source, "bert-6x12x384", pytest.fail)
+    assert found is not None
+    assert found.shipped
+    assert found.corpora[0] == StoredCorpus("en_ewt-ud-dev.conllu", DOCUMENT["corpora"][0]["sentences"])
+    assert found.corpora[0].sentences > 1500
+    assert sum(len(roles) for roles in found.roles.values()) == len(DOCUMENT["roles"]) > 50
+
+
+def test_it_has_every_part_of_the_contract():
+    parts = ["attnviz", "model", "corpora", "seed", "verification", "statistics", "syntax", "coreference", "repeats"]
+    assert [name for name in parts if DOCUMENT[name] is None] == []
+    assert DOCUMENT["verification"]["passed"] is True
+    assert 0 < DOCUMENT["verification"]["layers"][0]["pattern_error"] < 1e-5  # not rounded away
+    assert DOCUMENT["syntax"]["gold"] is True
+
+
+def test_it_holds_numbers_and_names_but_no_text_and_no_folder():
+    texts = texts_in(DOCUMENT)
+    assert max(map(len, texts)) < 300
+    assert not [text for text in texts if re.search(r"(^|\s)[/~\\]|[A-Z]:\\", text)]
+    assert [Path(corpus["path"]).name for corpus in DOCUMENT["corpora"]] == [c["path"] for c in DOCUMENT["corpora"]]
+    assert "CC BY-SA 4.0" in DOCUMENT["note"]
+    assert FILE.stat().st_size < 300_000
+
+
+def test_its_roles_passed_and_their_numbers_are_shares():
+    for role in DOCUMENT["roles"]:
+        assert role["passed"] is True
+        low, high = role["interval"]
+        assert 0 <= low <= role["score"] <= high <= 1
+        assert role["score"] == round(role["score"], 4)
+        assert math.isfinite(role["baseline"])
+
+
+@needs_minilm
+@pytest.mark.slow
+@pytest.mark.skipif(not TREEBANK.exists(), reason="needs the treebank")
+def test_the_example_makes_the_same_file_twice(tmp_path):
+    script = ROOT / "examples" / "make_shipped_profile.py"
+    for name in ("one", "two"):
+        arguments = [str(TREEBANK), "--limit", "20", "--out", str(tmp_path / name)]
+        done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    one, two = (tmp_path / name / FILE.name for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    assert json.loads(one.read_text())["corpora"][0]["path"] == TREEBANK.name
