@@ -30,6 +30,8 @@ PAGE = (
     "she was to get out again."
 )
 
+COUNTING = "one two three four five one two three four five"
+
 # name in the gallery: text, options of analyze(), selection, figures
 PICTURES = {
     "sentence": (SENTENCE, {}, ["L0H2", "L1H8"], ["overview", "heads"]),
@@ -37,6 +39,8 @@ PICTURES = {
     "page": (PAGE, {}, ["L1H8"], ["overview", "heads"]),
     "words": ("Unbelievably, the antidisestablishmentarians agreed", {"words": True}, ["L1H8"], ["heads"]),
     "pair": ("Where is the cat?", {"pair": "It ran away."}, ["L2H8"], ["heads"]),
+    "repeat": (COUNTING, {"model": "tiny-gpt2"}, ["L0H2", "L1H0"], ["overview", "heads"]),
+    "repeat-long": (PARAGRAPH + " " + PARAGRAPH, {"model": "tiny-gpt2"}, ["L1H0"], ["overview", "heads"]),
 }
 
 
@@ -45,7 +49,7 @@ def main() -> None:
     for old in GALLERY.glob("*"):
         old.unlink()
     for name, (text, options, selection, figures) in PICTURES.items():
-        analysis = attnviz.analyze(text, "minilm", device="cpu", **options)
+        analysis = attnviz.analyze(text, **{"model": "minilm", "device": "cpu", **options})
         with tempfile.TemporaryDirectory() as folder:
             if "overview" in figures:
                 analysis.save(folder, figures=["overview"])
@@ -55,8 +59,9 @@ def main() -> None:
                 for picture in sorted((Path(folder) / "heads").glob("*.png")):
                     (GALLERY / f"{name}-{picture.name}").write_bytes(picture.read_bytes())
         print(f"{name}: {len(analysis.tokens)} tokens")
-    analysis = attnviz.analyze(SENTENCE, "minilm", device="cpu")
-    (GALLERY / "sentence-tables.txt").write_text(analysis.report(width=80), encoding="utf-8")
+    for name, text, model in (("sentence", SENTENCE, "minilm"), ("repeat", COUNTING, "tiny-gpt2")):
+        analysis = attnviz.analyze(text, model, device="cpu")
+        (GALLERY / f"{name}-tables.txt").write_text(analysis.report(width=80), encoding="utf-8")
 
 
 if __name__ == "__main__":

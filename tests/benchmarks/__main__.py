@@ -5,6 +5,7 @@ machines differ and are noisy, ratios much less so.
 """
 
 import io
+import os
 import statistics
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -127,6 +129,42 @@ def long_text() -> list[Row]:
     ]
 
 
+def whole_treebank() -> list[Row]:
+    """A profile of minilm on a treebank, everything counted, against forward passes of the same sentences."""
+    from attnviz.batches import batches
+    from attnviz.checkpoint import load_checkpoint
+    from attnviz.corpora import open_corpus
+    from attnviz.profile import profile_heads
+    from attnviz.sources import find_checkpoint
+    from attnviz.texts import numbered_texts, ready
+
+    path = Path(os.environ.get("TREEBANK", "../shared/data/ud/en_ewt-ud-dev.conllu"))
+    if not path.exists():
+        sys.exit(f"expected a treebank at {path}; name one (.conllu) in the environment variable TREEBANK.")
+    checkpoint = load_checkpoint(find_checkpoint("minilm"), torch.device("cpu"), torch.float32)
+    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    texts = [text for text in numbered_texts(open_corpus(path), None) if ready(text, None) is not None]
+    prepared = [batch.inputs for batch in batches(checkpoint, texts, 32)]
+    model.set_attn_implementation("eager")  # type: ignore[operator]
+
+    @torch.inference_mode()
+    def floor() -> None:
+        for inputs in prepared:
+            model(**inputs, output_attentions=True)
+
+    @torch.inference_mode()
+    def loop() -> None:
+        for text in texts:
+            model(**tokenizer(text.text, return_tensors="pt"), output_attentions=True)
+
+    ours, bare, one_by_one = functions([lambda: profile_heads(checkpoint, [path]), floor, loop])
+    what = f"profile of minilm, {len(texts):,} sentences"
+    return [
+        _ratio(what, ours, "batched eager passes with attentions", bare, "s", 1.67),
+        _speed_up(what, ours, "one sentence at a time, attentions", one_by_one, 1.3),
+    ]
+
+
 def _ratio(what: str, ours: float, rival: str, theirs: float, unit: str, limit: float) -> Row:
     return Row(what, ours, rival, theirs, unit, f"at most {limit}x", ours / theirs <= limit)
 
@@ -136,9 +174,9 @@ def _speed_up(what: str, ours: float, rival: str, theirs: float, limit: float) -
 
 
 def main() -> None:
-    """Run all of them, or those that are named: start_up, whole_command, head_pictures, long_text."""
+    """Run all of them, or those that are named: start_up, whole_command, head_pictures, long_text, whole_treebank."""
     matplotlib.use("Agg")
-    known = {call.__name__: call for call in (start_up, whole_command, head_pictures, long_text)}
+    known = {call.__name__: call for call in (start_up, whole_command, head_pictures, long_text, whole_treebank)}
     wanted = sys.argv[1:] or list(known)
     table = Table(title=f"Medians of {RUNS} runs in turn", title_justify="left")
     for column in ("what", "attnviz", "rival", "rival's", "ratio", "limit", ""):
