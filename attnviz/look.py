@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, 
 
 from attnviz.errors import UsageError
 
-__all__ = ["FAINTEST", "SCALES", "THEMES", "Look", "Theme", "parse_width"]
+__all__ = ["FAINTEST", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "parse_width"]
 
 FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
@@ -35,7 +35,7 @@ THEMES = {
 """By name; all greys, as indexed PNGs need."""
 
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
-_NARROWEST, _WIDEST = 1.0, 40.0
+_NARROWEST, _WIDEST = 2.0, 40.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,10 @@ class Look:
             "per-head": "attention weight (scale of this head)",
             "log": "attention weight (log scale)",
         }[self.scale]
+
+
+PLAIN = Look()
+"""Light, one scale for every head, as wide as the content asks for."""
 
 
 def parse_width(text: str) -> float:
