@@ -1,5 +1,6 @@
 """Sentences of a corpus as padded batches for the model, with what each token belongs to."""
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -31,7 +32,7 @@ class Text:
         arcs: dependency relations between the spans.
         place: where it stands, for messages.
         number: which text of all corpora it is.
-        answer: in an example of GAP, which name is right, 0 or 1.
+        answer: in an example of GAP, which name is right, 0 or 1; its spans are the pronoun and the names.
     """
 
     text: str
@@ -39,7 +40,7 @@ class Text:
     arcs: tuple[Arc, ...] = ()
     place: Place | None = None
     number: int = 0
-    answer: int = 0
+    answer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,7 @@ def encode(
         elif all(special):
             why = "no tokens are left of it"
         if why:
-            if skipped is None:
-                raise TextError(f"{text.place or 'a text'}: {why}.")
-            skipped(text, why)
+            _leave_out(text, why, skipped)
             continue
         if max(encoding.ids) >= vocabulary:
             raise CheckpointError(
@@ -124,8 +123,18 @@ def encode(
         if checkpoint.architecture.sink_first:
             special[0] = True
         offsets = [None if segment is None else pair for segment, pair in _offsets(encoding)]
-        items.append(Item(tuple(encoding.ids), tuple(special), _members(offsets, text.spans), text))
+        members = _members(offsets, text.spans)
+        if text.answer is not None and not all(members):
+            _leave_out(text, "the model has no token for its pronoun or one of its names", skipped)
+            continue
+        items.append(Item(tuple(encoding.ids), tuple(special), members, text))
     return items
+
+
+def _leave_out(text: Text, why: str, skipped: Callable[[Text, str], None] | None) -> None:
+    if skipped is None:
+        raise TextError(f"{text.place or 'a text'}: {why}.")
+    skipped(text, why)
 
 
 def batches(
@@ -136,6 +145,9 @@ def batches(
 ) -> Iterator[Batch]:
     """Batches of texts of about one length; each text is in exactly one.
 
+    Of a stretch of batches the shortest do not come first: their order is drawn, so that a sample of batches has
+    texts of all lengths.
+
     Args:
         checkpoint: the model.
         texts: read as they are needed, some thousand at a time at most.
@@ -145,7 +157,9 @@ def batches(
     texts = iter(texts)
     while stretch := list(islice(texts, batch_size * _WINDOW)):
         items = sorted(encode(checkpoint, stretch, skipped), key=len)
-        for first in range(0, len(items), batch_size):
+        order = list(range(0, len(items), batch_size))
+        random.Random(len(stretch)).shuffle(order)  # noqa: S311 - an order, not a secret
+        for first in order:
             yield collate(checkpoint, items[first : first + batch_size])
 
 

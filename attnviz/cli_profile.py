@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from attnviz.profile import Profile
+    from attnviz.sources import Source
 
 __all__ = ["profile"]
 
@@ -66,8 +67,13 @@ def profile(
         typer.Option("--format", help="png, svg or pdf. Repeatable; default png.", show_default=False),
     ] = None,
     store: Annotated[
-        bool, typer.Option("--store/--no-store", help="Keep the profile for attnviz heads to show with this model.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--store/--no-store",
+            help="Keep the profile for attnviz heads to show; default unless one of more texts is kept already.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         str | None,
         typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/MODEL.", show_default=False),
@@ -132,9 +138,11 @@ def profile(
                 return
             wanted = wanted_formats if figures else []
             document = write_profile(output, found, wanted, lambda count: tell("figures", count, 0))
+        for kept in folder.glob("profile.unfinished*"):
+            kept.unlink(missing_ok=True)
         with printing(folder):
             _print_results(found, document, top, as_json, quiet)
-        for message in _afterwards(document, store, figures):
+        for message in _afterwards(document, source, store, figures):
             _say(message, quiet)
         if not quiet:
             removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
@@ -153,18 +161,29 @@ def _print_results(found: "Profile", document: dict[str, Any], top: int, as_json
     sys.stdout.flush()
 
 
-def _afterwards(document: dict[str, Any], store: bool, figures: bool) -> "Iterator[str]":
-    """Keep the profile for ``attnviz heads``, and say what could not be done."""
+def _afterwards(document: dict[str, Any], source: "Source", store: bool | None, figures: bool) -> "Iterator[str]":
+    """Keep the profile for ``attnviz heads``, and say what was done and what could not be."""
     from attnviz.likeness import likeness_unavailable
-    from attnviz.profile_store import store_profile
+    from attnviz.profile_store import find_profile, model_shape, store_profile
 
     if figures and document["statistics"] is not None and (missing := likeness_unavailable()) is not None:
         yield missing
-    if store:
-        try:
-            store_profile(document)
-        except OutputError as error:
-            yield str(error)
+    if store is False:
+        return
+    model = document["model"]
+    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
+    messages: list[str] = []
+    before = find_profile(source, shape, messages.append)
+    texts = sum(corpus["sentences"] for corpus in document["corpora"])
+    if before is not None and before.sentences > texts and store is None:
+        yield f"not kept for attnviz heads, which has a profile of more texts ({before.measured_on}); --store keeps it"
+        return
+    try:
+        path = store_profile(document)
+        instead = "" if before is None else f", instead of that of {before.measured_on}"
+        yield f"kept for attnviz heads{instead}: {path}"
+    except OutputError as error:
+        yield str(error)
 
 
 def _say(message: str, quiet: bool) -> None:

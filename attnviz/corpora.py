@@ -222,17 +222,19 @@ def _sentence(words: Sequence[_Word]) -> Sentence:
     for dependent, word in enumerate(words):
         spans.append((start, start + len(word.form)))
         start += len(word.form) + 1
-        head = _head(word, len(words))
+        head = _head(word, len(words), dependent + 1)
         if head > 0 and word.relation.split(":")[0].lower() not in syntax.LEFT_OUT:
             arcs.append(Arc(dependent, head - 1, word.relation))
     return Sentence(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place)
 
 
-def _head(word: _Word, n_words: int) -> int:
+def _head(word: _Word, n_words: int, own: int) -> int:
     """The id of a word's head, 0 for the root."""
     if not _WHOLE_NUMBER.fullmatch(word.head) or int(word.head) > n_words:
         expected = f"a head from 0 (root) to {n_words} (words of the sentence) in column 7"
         raise _broken(word.place, expected, _shown(word.head), "give the id of a word of the same sentence")
+    if int(word.head) == own:
+        raise _broken(word.place, "another word as the head in column 7", "the word itself", "give 0 to the root")
     return int(word.head)
 
 

@@ -1,5 +1,6 @@
 """Corpora through the model, batch by batch, into the tallies; interrupted and gone on with, alone or with others."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from torch import Tensor
 from attnviz.batches import Batch, Text, batches
 from attnviz.bootstrap import text_weights
 from attnviz.checkpoint import Checkpoint
-from attnviz.errors import CorpusError
+from attnviz.errors import CorpusError, OutputError
+from attnviz.interrupts import interruptions_noted
 from attnviz.processes import Process
 from attnviz.resuming import Measured, Unfinished
 from attnviz.sampling import SampledAttention
@@ -19,6 +21,9 @@ __all__ = ["Measuring"]
 
 _SAVED_EVERY = 10.0
 """Seconds between two savings of what was measured."""
+
+_APART = 1 << 40
+"""So far apart are the numbers of texts of two corpora, for the bootstrap."""
 
 
 class Measuring:
@@ -55,7 +60,6 @@ class Measuring:
         self._unfinished, self._batch_size, self._seed = unfinished, batch_size, seed
         self._tell, self._warn = tell, warn
         self._saved_at = time.monotonic()
-        self._whole = True
 
     def take_up(self, state: Mapping[str, Any]) -> None:
         """Go on from what an earlier run has left."""
@@ -120,21 +124,30 @@ class Measuring:
             measured.note(text)
             self._warn(f"{text.place}: left out: {why}.")
 
-        try:
+        with interruptions_noted() as interrupted:
             for batch in batches(self.checkpoint, own(), self._batch_size, skipped):
-                self._one(batch, [*tallies, *(sampled if self.attention.next_is_verified else ())])
+                self._one(corpus, batch, [*tallies, *(sampled if self.attention.next_is_verified else ())])
                 self._done(corpus, batch)
-            if broken:
-                raise broken[0]
-        except (KeyboardInterrupt, CorpusError):
-            if self._whole and any(each.numbers for each in self.measured):
-                self._unfinished.save(self.state())
-            raise
+                if interrupted():
+                    self.keep()
+                    raise KeyboardInterrupt
+        if broken:
+            self.keep()
+            raise broken[0]
 
-    def _one(self, batch: Batch, names: Sequence[str]) -> None:
+    def keep(self) -> None:
+        """Save what was measured, if anything was.
+
+        Raises:
+            OutputError: that cannot be.
+        """
+        if any(each.numbers for each in self.measured):
+            self._unfinished.save(self.state())
+        self._saved_at = time.monotonic()
+
+    def _one(self, corpus: int, batch: Batch, names: Sequence[str]) -> None:
         counted = [self.tallies[name] for name in names]
-        weights = text_weights(self._seed, [item.source.number for item in batch.items])
-        self._whole = False
+        weights = text_weights(self._seed, [corpus * _APART + item.source.number for item in batch.items])
         for tally in counted:
             tally.begin(batch, weights)
 
@@ -147,11 +160,13 @@ class Measuring:
     def _done(self, corpus: int, batch: Batch) -> None:
         for item in batch.items:
             self.measured[corpus].note(item.source, len(item))
-        self._whole = True
         self._tell(corpus, len(self.measured[corpus].numbers))
         if time.monotonic() - self._saved_at > _SAVED_EVERY:
-            self._unfinished.save(self.state())
-            self._saved_at = time.monotonic()
+            try:
+                self.keep()
+            except OutputError as error:  # the run itself may yet succeed
+                self._warn(f"{error} Until that is mended, an interruption loses what was measured.")
+                self._saved_at = math.inf
 
 
 def _until(texts: Iterator[Text], broken: list[CorpusError]) -> Iterator[Text]:

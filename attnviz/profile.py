@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnviz import __version__
+from attnviz.batches import Text
 from attnviz.checkpoint import Checkpoint, load_checkpoint
 from attnviz.corpora import Corpus, open_corpus
 from attnviz.devices import resolve_device, resolve_dtype
@@ -127,8 +129,8 @@ def profile_heads(
         revision: branch, tag or commit of a hub id.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
         dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``; of a model by name.
-        unfinished: a file in which to keep what was measured until all is; the next call with the same
-            settings goes on from there.
+        unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
+            there. Delete it when you have saved the profile.
         progress: told of each corpus, how many of its texts are done, and about how many there are.
         warn: told of each text that was left out because the model cannot read it.
 
@@ -136,19 +138,21 @@ def profile_heads(
         the profile; None in all processes but the first.
 
     Raises:
-        UsageError: nothing to measure was given.
+        UsageError: nothing to measure was given, or one corpus twice.
+        OutputError: ``unfinished`` holds what a run with other settings has measured.
         CorpusError: a corpus cannot be read; what stands before the place is kept in ``unfinished``.
         VerificationError: the heads do not reproduce the model.
     """
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()
-    corpora = [open_corpus(Path(path)) for path in paths]
+    corpora = _different([open_corpus(Path(path)) for path in paths])
     parse = find_parser(corpora, parser) if syntax else None
     checkpoint, weights = _checkpoint(model, revision, device, dtype, process)
     settings = {
-        "model": checkpoint.name, "weights": weights, "dtype": str(checkpoint.dtype), "seed": seed, "limit": limit,
-        "corpora": [str(corpus.path) for corpus in corpora], "parsed": parse is not None,
+        "attnviz": __version__, "model": checkpoint.name, "weights": weights, "dtype": str(checkpoint.dtype),
+        "seed": seed, "limit": limit, "corpora": [str(corpus.path) for corpus in corpora],
+        "parser": None if parse is None else parse.name,
     }  # fmt: skip
     run = _Run(
         checkpoint, corpora, parse, limit, batch_size, seed, process,
@@ -157,9 +161,9 @@ def profile_heads(
     )  # fmt: skip
     with joined_processes(process):
         measuring = run.measured()
+        measuring.keep()
         repeated = run.repeated(measuring) if repeats else None
         states = gathered(process, (measuring.state(), None if repeated is None else repeated.state()))
-    run.unfinished.remove()
     if not process.first:
         return None
     for state, scores in states[1:]:
@@ -206,10 +210,16 @@ class _Run:
         for number, corpus in enumerate(self.corpora):
             texts = numbered_texts(corpus, self.limit)
             if corpus.kind == "gap":
-                measuring.measure(number, texts, EXAMPLES, lambda text: text)
+                measuring.measure(number, texts, EXAMPLES, self._seen)
             else:
                 measuring.measure(number, texts, SENTENCES, lambda text: ready(text, self.parse), SAMPLED)
         return measuring
+
+    def _seen(self, text: Text) -> Text | None:
+        """An example of GAP; None where a causal model cannot look from the pronoun to both names."""
+        pronoun, *names = text.spans
+        ahead = any(name[1] > pronoun[0] for name in names)
+        return None if ahead and self.checkpoint.architecture.causal else text
 
     def _new(self) -> Measuring:
         shape = self.checkpoint.n_layers, self.checkpoint.n_heads
@@ -218,7 +228,7 @@ class _Run:
             "offsets": OffsetTally(*shape, self.checkpoint.architecture.causal),
             "relations": RelationTally(*shape),
             "meanings": MeaningTally(self.checkpoint),
-            "names": NameTally(*shape),
+            "names": NameTally(*shape, self.checkpoint.architecture.causal),
             "distances": HeadDistanceTally(*shape),
         }
 
@@ -247,6 +257,17 @@ class _Run:
         return tally
 
 
+def _different(corpora: list[Corpus]) -> list[Corpus]:
+    """The corpora, if none is there twice: its texts would count twice, and every interval would be too narrow."""
+    for place, corpus in enumerate(corpora):
+        for other in corpora[:place]:
+            if corpus.sha256 == other.sha256:
+                raise UsageError(
+                    f"expected different corpora, found the same content twice: {other.path}, {corpus.path}."
+                )
+    return corpora
+
+
 def _profile(run: _Run, weights: str | None, measuring: Measuring, repeated: RepeatScores | None) -> Profile:
     """From sums to verdicts."""
     kinds = {corpus.kind for corpus in run.corpora}
@@ -257,7 +278,8 @@ def _profile(run: _Run, weights: str | None, measuring: Measuring, repeated: Rep
     for count in counts:
         if not count.texts:
             raise CorpusError(
-                f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long or too short."
+                f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
+                "not within what the model can see."
             )
     tallies: dict[str, Any] = dict(measuring.tallies)
     relations = tuple(tallies["relations"].results())
@@ -266,7 +288,7 @@ def _profile(run: _Run, weights: str | None, measuring: Measuring, repeated: Rep
     if sentences:
         roles += [*statistic_roles(tallies["statistics"]), *offset_roles(tallies["offsets"])]
         roles += semantic_roles(tallies["meanings"])
-    roles += repeat_roles(repeated) if repeated is not None else ()
+    roles += repeat_roles(repeated, previous=not sentences) if repeated is not None else ()
     roles += syntax_roles(list(relations))
     roles += coreference_roles(names) if names is not None else ()
     return Profile(

@@ -145,7 +145,10 @@ def _coreference(profile: Profile) -> dict[str, Any] | None:
     return {
         "n": names.n,
         "nearer_name": names.nearer / names.n,
-        "accuracy": {direction: _numbers(names.hits[direction] / names.n) for direction in NameTally.DIRECTIONS},
+        "accuracy": {
+            direction: _numbers(names.hits[direction] / names.n) if direction in names.hits else None
+            for direction in NameTally.DIRECTIONS
+        },
     }
 
 

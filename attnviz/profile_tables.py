@@ -1,17 +1,19 @@
 """The tables of a profile: by relation, by head, by layer."""
 
 import math
+from collections import Counter
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from attnviz.heads import HeadId
-from attnviz.profile import Profile
+from attnviz.profile import CorpusCount, Profile
 from attnviz.published import published_heads
 from attnviz.roles import ERROR_RATE, Role
 from attnviz.syntax import DIRECTIONS
-from attnviz.tables import add_row, number, plain_table, published_table
+from attnviz.tables import add_row, error, number, plain_table, published_table
+from attnviz.texts import LONGEST, SHORTEST
 from attnviz.tokens import visible
 
 __all__ = ["profile_report"]
@@ -49,26 +51,29 @@ def profile_report(profile: Profile, *, top: int) -> Group:
 
 def _verified(profile: Profile) -> Text:
     found, model = profile.verification, profile.checkpoint
-    texts = sum(count.texts for count in profile.corpora)
+    sequences = 0 if profile.repeats is None else len(profile.repeats.scores["previous"])
+    texts = sum(count.texts for count in profile.corpora) + sequences
     dtype = str(model.dtype).removeprefix("torch.")
     return Text.assemble(
         ("Verified", "bold green"),
-        f" {found.heads_compared} heads of {visible(model.name)} ({dtype}, {model.device}) on a sample of "
-        f"{profile.texts_verified} texts ({texts} of corpora measured): weights within {found.pattern_error:.1e} "
-        f"of the model's own (tolerance {found.tolerance.pattern:.0e}), outputs within {found.output_error:.1e} of the "
-        f"largest (tolerance {found.tolerance.output:.0e}).",
+        f" {found.heads_compared} heads of {visible(model.name)} ({dtype}, {model.device}) on a sample, "
+        f"{profile.texts_verified:,} of {texts:,} texts{', the random ones included' if sequences else ''}: weights "
+        f"within {error(found.pattern_error)} of the model's own (tolerance {found.tolerance.pattern:.0e}), outputs "
+        f"within {error(found.output_error)} of the largest (tolerance {found.tolerance.output:.0e}).",
     )
 
 
 def _by_relation(profile: Profile, top: int) -> Table:
     assert profile.relations is not None
+    passing = Counter(role.role for role in profile.roles if role.passed)
+    judged = Counter(role.role for role in profile.roles)
     shown = profile.relations[: top or None]
     left_out = len(profile.relations) - len(shown)
     count = f"{len(shown)} of {len(profile.relations)}" if left_out else str(len(shown))
     table = plain_table(f"Relations ({count}, the most frequent first)")
     for name in ("Relation", "Best head", "Direction"):
         table.add_column(name, no_wrap=True)
-    for name in ("Accuracy", "Offset", "Its accuracy", "n"):
+    for name in ("Accuracy", "Offset", "Its accuracy", "n", "Pass"):
         table.add_column(name, justify="right", no_wrap=True)
     for relation in shown:
         direction = max(DIRECTIONS, key=lambda direction: int(relation.hits[direction].max()))
@@ -84,6 +89,7 @@ def _by_relation(profile: Profile, top: int) -> Table:
                 f"{relation.offset:+d}",
                 number(relation.offset_hits / relation.n),
                 str(relation.n),
+                f"{passing[name]}/{judged[name]}" if judged[name := f"syntactic:{relation.relation}"] else "–",
             ],
         )
     if left_out:
@@ -146,5 +152,21 @@ def _notes(profile: Profile) -> Text:
     ]
     if profile.relations is not None:
         trees = "gold" if profile.gold else "a parser's, not gold"
-        lines.append(f"Trees: {trees}. Offset +1: the head is the next word after the dependent.")
+        lines.append(
+            f"Trees: {trees}. Offset +1: the head is the next word after the dependent. Pass: heads that pass for the "
+            "relation; – where it is too rare."
+        )
+    lines += [
+        f"{visible(count.corpus.path.name)}: {count.left_out:,} of {count.texts + count.left_out:,} texts left out: "
+        f"{_why(count)}."
+        for count in profile.corpora
+        if count.left_out
+    ]
     return Text("\n".join(lines), style="dim")
+
+
+def _why(count: CorpusCount) -> str:
+    long = "longer than the model"
+    if count.corpus.kind == "gap":
+        return f"a name after the pronoun, where a causal model cannot look, or {long}"
+    return f"not of {SHORTEST} to {LONGEST} words, or {long}" if count.corpus.kind == "conllu" else long

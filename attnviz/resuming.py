@@ -83,21 +83,36 @@ class Measured:
 
 
 class Unfinished:
-    """The file of an unfinished run; it counts only for a run with the same settings."""
+    """The file of an unfinished run; only a run with the same settings may go on from it."""
 
     def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
         self.path = path
         self._settings = settings
 
     def load(self) -> dict[str, Any] | None:
-        """What an earlier run with the same settings has left, or None."""
+        """What an earlier run with the same settings has left; None without one.
+
+        Raises:
+            OutputError: the file is of a run with other settings, or no such file at all; it is left as it is.
+        """
         if self.path is None or not self.path.exists():
             return None
         try:
             found = torch.load(self.path, weights_only=True)
-            return dict(found["state"]) if found["settings"] == self._settings else None
-        except Exception:  # noqa: BLE001 - whatever is wrong with the file, the run can begin anew
-            return None
+            settings, state = dict(found["settings"]), dict(found["state"])
+        except Exception as error:
+            raise OutputError(
+                f"expected what an interrupted run has measured in {self.path}, found something else, or a damaged "
+                "file; delete it to begin anew, or choose another folder with -o."
+            ) from error
+        other = [name for name in {**settings, **self._settings} if settings.get(name) != self._settings.get(name)]
+        if other:
+            changes = ", ".join(f"{name} {settings.get(name)}, now {self._settings.get(name)}" for name in other)
+            raise OutputError(
+                f"{self.path} holds what an interrupted run with other settings has measured ({changes}); give the "
+                "same settings to go on, another folder with -o, or delete it to begin anew."
+            )
+        return state
 
     def save(self, state: dict[str, Any]) -> None:
         """Whole or not at all.
@@ -115,7 +130,8 @@ class Unfinished:
         except (OSError, RuntimeError) as error:  # torch raises the latter where it cannot open a file
             with suppress(OSError):
                 new.unlink()
-            raise OutputError(f"cannot write to {self.path.parent}: {error}.") from error
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "no room, or no permission"
+            raise OutputError(f"cannot keep what was measured in {self.path}: {reason}.") from error
 
     def remove(self) -> None:
         """The run is finished."""

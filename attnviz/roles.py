@@ -180,15 +180,16 @@ def coreference_roles(tally: NameTally) -> Iterator[Role]:
     """Which of two names a pronoun means, in each head's better direction, beside the nearer name."""
     if not tally.n:
         return
-    hits = torch.stack([tally.hits[direction] for direction in NameTally.DIRECTIONS])
+    hits = torch.stack(list(tally.hits.values()))
     rule = f"{MARGIN} above the nearer name (after Voita et al. 2019){_CORRECTED}"
     yield from _counted("coreference", hits, NameTally.DIRECTIONS, tally.n, tally.nearer / tally.n, rule)
 
 
-def repeat_roles(found: RepeatScores) -> Iterator[Role]:
-    """Induction and duplicate-token heads; previous-token heads are judged by text."""
+def repeat_roles(found: RepeatScores, *, previous: bool = False) -> Iterator[Role]:
+    """Induction and duplicate-token heads; on request previous-token heads, which are better judged by text."""
     text = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
-    for name, role in (("induction", "induction"), ("duplicate", "duplicate-token")):
+    names = {"previous": "previous-token"} if previous else {}
+    for name, role in (names | {"induction": "induction", "duplicate": "duplicate-token"}).items():
         scores, n = found.scores[name], len(found.scores[name])
         errors = scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan)
         measured = _Measured(scores.mean(0), errors, found.baselines[name], n, n)

@@ -17,6 +17,7 @@ from attnviz.tokens import visible
 
 __all__ = [
     "add_row",
+    "error",
     "head_table",
     "number",
     "pattern_table",
@@ -74,8 +75,8 @@ def verification_line(findings: Findings) -> Text:
     return Text.assemble(
         ("Verified", "bold green"),
         f" {found.heads_compared} heads in {model.n_layers} layers of {visible(model.name)} ({dtype}, {model.device}): "
-        f"weights within {_error(found.pattern_error)} of the model's own (tolerance {found.tolerance.pattern:.0e}), "
-        f"outputs within {_error(found.output_error)} of the largest (tolerance {found.tolerance.output:.0e}).",
+        f"weights within {error(found.pattern_error)} of the model's own (tolerance {found.tolerance.pattern:.0e}), "
+        f"outputs within {error(found.output_error)} of the largest (tolerance {found.tolerance.output:.0e}).",
     )
 
 
@@ -283,7 +284,8 @@ def _scores(pattern: Pattern) -> str:
     return f"{number(pattern.score)} ({number(pattern.on_repeats)})"
 
 
-def _error(value: float) -> str:
+def error(value: float) -> str:
+    """A rounding error, two digits."""
     return f"{value:.1e}" if value else "0 (bit for bit)"
 
 

@@ -255,15 +255,17 @@ class NameTally:
     """How often every head finds which of two names a pronoun means (GAP, Webster et al. 2018).
 
     The spans of a text are the pronoun and the two names. A head's guess is the name with more
-    attention: from the pronoun to the name, or from the name to the pronoun.
+    attention: from the pronoun to the name, or from the name to the pronoun. A causal model cannot look ahead:
+    give it examples with both names before the pronoun only, and the second direction is not measurable.
     """
 
     DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
+    def __init__(self, n_layers: int, n_heads: int, causal: bool = False) -> None:
         self.n = 0
         self.nearer = 0.0
-        self.hits = {name: torch.zeros(n_layers, n_heads, dtype=torch.long) for name in self.DIRECTIONS}
+        directions = self.DIRECTIONS[:1] if causal else self.DIRECTIONS
+        self.hits = {name: torch.zeros(n_layers, n_heads, dtype=torch.long) for name in directions}
 
     def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - counts need no bootstrap
         """Count the examples of a batch and how often the nearer name is right, by first tokens; half where equal."""
@@ -282,7 +284,7 @@ class NameTally:
             merged[:, :, 0, 1] > merged[:, :, 0, 2],
             merged[:, :, 1, 0] > merged[:, :, 2, 0],
         )
-        for name, guess in zip(self.DIRECTIONS, first, strict=True):
+        for name, guess in zip(self.hits, first, strict=False):
             self.hits[name][layer] += (guess == wanted).sum(0).cpu()
 
     def state(self) -> State:

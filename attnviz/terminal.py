@@ -84,8 +84,9 @@ def errors_to_exit_codes() -> Iterator[Outcome]:
     except KeyboardInterrupt as error:
         written = outcome.folder is not None and outcome.folder.committed
         how_far = "all files were written" if written else "nothing was written"
+        kept = outcome.what_is_kept
         if not outcome.silent:
-            typer.echo(f"attnviz: interrupted; {how_far}.{printable(outcome.what_is_kept)}", err=True)
+            typer.echo(f"attnviz: interrupted{'.' if kept else f'; {how_far}.'}{printable(kept)}", err=True)
         raise typer.Exit(_INTERRUPTED) from error
 
 
@@ -165,7 +166,7 @@ def print_tables(tables: "Callable[[int], RenderableType]") -> None:
     """Print tables made for the width of the terminal, in plain text where it is none."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
     console.print(tables(console.width))
 

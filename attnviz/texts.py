@@ -1,6 +1,6 @@
 """From corpora to the texts that are measured: numbered, limited, with words and relations of a tree or a parser."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,28 @@ __all__ = ["LONGEST", "SHORTEST", "Parser", "find_parser", "numbered_texts", "re
 SHORTEST, LONGEST = 3, 60
 """Words of the sentences of a treebank that count (contract)."""
 
-Parser = Callable[[str], tuple[tuple[Span, ...], tuple[Arc, ...]]]
-"""From a text to the parser's words, first and past-the-last character, and its relations."""
+
+class Parser:
+    """From a text to a spaCy pipeline's words, first and past-the-last character, and its relations.
+
+    Attributes:
+        name: of the pipeline, with its version.
+    """
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self.name = "{lang}_{name} {version}".format(**pipeline.meta)
+
+    def __call__(self, text: str) -> tuple[tuple[Span, ...], tuple[Arc, ...]]:
+        """Words and relations of one text; those of punctuation and the root are left out."""
+        document = self._pipeline(text)
+        spans = tuple((word.idx, word.idx + len(word.text)) for word in document)
+        arcs = tuple(
+            Arc(word.i, word.head.i, word.dep_)
+            for word in document
+            if word.dep_.lower() not in LEFT_OUT and not word.is_space
+        )
+        return spans, arcs
 
 
 def numbered_texts(corpus: Corpus, limit: int | None) -> Iterator[Text]:
@@ -68,18 +88,4 @@ def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
     if "txt" not in kinds or "conllu" in kinds:
         return None
     pipeline = load_parser(name)
-    return None if pipeline is None else _parser(pipeline)
-
-
-def _parser(pipeline: Any) -> Parser:
-    def parse(text: str) -> tuple[tuple[Span, ...], tuple[Arc, ...]]:
-        document = pipeline(text)
-        spans = tuple((word.idx, word.idx + len(word.text)) for word in document)
-        arcs = tuple(
-            Arc(word.i, word.head.i, word.dep_)
-            for word in document
-            if word.dep_.lower() not in LEFT_OUT and not word.is_space
-        )
-        return spans, arcs
-
-    return parse
+    return None if pipeline is None else Parser(pipeline)

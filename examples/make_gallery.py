@@ -1,10 +1,16 @@
-"""Regenerates examples/gallery: ``python examples/make_gallery.py`` (needs the extra "demo").
+"""Regenerates examples/gallery: ``python examples/make_gallery.py TREEBANK`` (needs the extra "demo").
+
+TREEBANK is the dev part of UD English EWT (en_ewt-ud-dev.conllu), for the pictures of a profile; without it
+those are left as they are.
 
 The files are byte-identical from run to run with the versions of .ci/constraints.txt.
 """
 
 import tempfile
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 import attnviz
 
@@ -44,10 +50,24 @@ PICTURES = {
 }
 
 
-def main() -> None:
+def draw_profile(treebank: Path) -> None:
+    """The pictures of a profile of minilm, and its tables."""
+    found = attnviz.profile_heads("minilm", [treebank], repeats=True, device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        attnviz.save_profile(found, folder)
+        for name in ("roles", "relations", "layers", "likeness", "roles/syntactic-obj"):
+            picture = (Path(folder) / f"{name}.png").read_bytes()
+            (GALLERY / f"profile-{name.removeprefix('roles/')}.png").write_bytes(picture)
+    print(f"profile: {found.corpora[0].texts} texts")
+
+
+def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False)] = None) -> None:
     GALLERY.mkdir(exist_ok=True)
     for old in GALLERY.glob("*"):
-        old.unlink()
+        if treebank is not None or not old.name.startswith("profile-"):
+            old.unlink()
+    if treebank is not None:
+        draw_profile(treebank)
     for name, (text, options, selection, figures) in PICTURES.items():
         analysis = attnviz.analyze(text, **{"model": "minilm", "device": "cpu", **options})
         with tempfile.TemporaryDirectory() as folder:
@@ -65,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -113,8 +113,19 @@ def test_every_text_is_in_one_batch_of_texts_of_like_length(checkpoint):
     found = list(batches(checkpoint, iter(texts), 8))
     assert sorted(item.source.place.line for batch in found for item in batch.items) == list(range(50))
     assert max(len(batch.items) for batch in found) == 8
-    lengths = [len(item) for batch in found for item in batch.items]
-    assert lengths == sorted(lengths)
+    lengths = [[len(item) for item in batch.items] for batch in found]
+    assert all(of_batch == sorted(of_batch) for of_batch in lengths)
+    assert sum(max(of_batch) - min(of_batch) for of_batch in lengths) < 2 * len(lengths)
+    assert lengths != sorted(lengths)  # a sample of the batches has texts of all lengths
+
+
+def test_a_name_without_a_token_is_told_and_left_out(checkpoint):
+    told = []
+    place = Path("gap.tsv")
+    row = Text("the \u200b saw a dog and he ran", ((23, 25), (4, 5), (12, 15)), (), Place(place, 7), answer=0)
+    encode(checkpoint, [row], lambda text, why: told.append(f"{text.place}: {why}"))
+    without = "" if checkpoint.architecture.causal else "the model has no token for its pronoun or one of its names"
+    assert told == ([f"gap.tsv:7: {without}"] if without else [])
 
 
 def test_texts_are_read_as_they_are_needed(checkpoint):

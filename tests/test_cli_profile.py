@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -216,17 +218,16 @@ def test_sentences_longer_than_the_model_are_named_and_left_out(run: Any):
 
 
 def test_an_interrupted_run_says_what_it_keeps(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("attnviz.measuring._SAVED_EVERY", 0.0)
     done = Measuring._done
 
     def stopping(measuring: Measuring, corpus: int, batch: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
         done(measuring, corpus, batch)
-        raise KeyboardInterrupt
 
     monkeypatch.setattr(Measuring, "_done", stopping)
     result = run("trees.conllu", "--batch-size", "8")
     assert result.exit_code == 130
-    assert "interrupted; nothing was written. What was measured is kept in out/profile.unfinished" in result.stderr
+    assert "interrupted. What was measured is kept in out/profile.unfinished" in result.stderr
     monkeypatch.setattr(Measuring, "_done", done)
     assert "going on after 8 texts" in run("trees.conllu", "--batch-size", "8").stderr
 
@@ -240,6 +241,51 @@ def test_interrupted_before_anything_was_measured_there_is_nothing_to_keep(run: 
     assert result.exit_code == 130
     assert result.stderr.strip() == "attnviz: interrupted; nothing was written."
     assert not Path("out").exists()
+
+
+def test_what_was_measured_is_kept_until_it_is_written(run: Any, monkeypatch: pytest.MonkeyPatch):
+    """Ctrl-C while the figures are drawn."""
+
+    def stopping(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("attnviz.profile_saving.profile_files", stopping)
+        assert run("trees.conllu", figures=True).exit_code == 130
+    assert Path("out/profile.unfinished").exists()
+    assert "going on after 40 texts" in run("trees.conllu").stderr
+    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+
+
+def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
+    Path("out").mkdir()
+    Path("out/profile.unfinished").write_text("my notes")
+    result = run("trees.conllu")
+    assert result.exit_code == 1
+    assert (
+        "expected what an interrupted run has measured in out/profile.unfinished, found something else" in result.stderr
+    )
+    assert Path("out/profile.unfinished").read_text() == "my notes"
+
+
+def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
+    assert "kept for attnviz heads: " in run("trees.conllu").stderr
+    trial = run("lines.txt", "--limit", "5")
+    assert "not kept for attnviz heads, which has a profile of more texts (trees.conllu, 40 texts)" in trial.stderr
+    shown = CliRunner().invoke(
+        app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none"]
+    )
+    assert "trees.conllu, 40 texts" in " ".join(shown.stdout.split())
+    told = run("lines.txt", "--limit", "5", "--store").stderr
+    assert "kept for attnviz heads, instead of that of trees.conllu, 40 texts: " in told
+
+
+def test_no_color_is_plain_text_even_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in run("trees.conllu").stdout
+    monkeypatch.delenv("NO_COLOR")
+    assert "\x1b" in run("trees.conllu").stdout
 
 
 def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):

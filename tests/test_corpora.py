@@ -356,6 +356,13 @@ def test_a_broken_treebank_is_an_error_at_its_line_after_what_came_before(corpus
         assert [sentence.text for sentence in found] == ["The cat ran"][: bool(before)]
 
 
+def test_a_word_that_is_its_own_head_is_refused(sentences):
+    with pytest.raises(
+        CorpusError, match=r"t\.conllu:2: expected another word as the head in column 7, found the word"
+    ):
+        sentences(word("1") + word("2", "cat", "2", "nsubj"))
+
+
 FORMS = st.text(st.characters(codec="utf-8", exclude_characters="\t\n"), min_size=1, max_size=8).filter(str.strip)
 RELATIONS = st.sampled_from(["nsubj", "acl:relcl", "punct", "punct:x", "root", "obl:tmod", "det"])
 COMMENTS = st.sampled_from(["", "# text = x\n", "#\n", "# global.columns = ID FORM\n"])
@@ -364,7 +371,7 @@ COMMENTS = st.sampled_from(["", "# text = x\n", "#\n", "# global.columns = ID FO
 @st.composite
 def trees(draw):
     forms = draw(st.lists(FORMS, min_size=1, max_size=6))
-    heads = [draw(st.integers(0, len(forms))) for _ in forms]
+    heads = [draw(st.sampled_from([h for h in range(len(forms) + 1) if h != i])) for i in range(1, len(forms) + 1)]
     return forms, heads, [draw(RELATIONS) for _ in forms]
 
 

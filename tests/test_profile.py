@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ import torch
 from attnviz import profile as profile_module
 from attnviz import sampling, syntax
 from attnviz.checkpoint import Checkpoint, from_loaded
-from attnviz.errors import CorpusError, UsageError, VerificationError
+from attnviz.errors import CorpusError, OutputError, UsageError, VerificationError
 from attnviz.measuring import Measuring
 from attnviz.processes import Process
 from attnviz.profile import Profile, profile_heads
 from attnviz.profile_document import profile_document
+from attnviz.resuming import Unfinished
 from tests import corpora
 from tests.conftest import SHARED, needs_minilm, needs_parser
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -78,8 +81,8 @@ def test_the_size_of_the_batches_changes_nothing(checkpoint: Checkpoint, folder:
 def test_what_was_measured_is_counted(checkpoint: Checkpoint, folder: Path):
     found = profile_heads(checkpoint, all_of(folder))
     assert found is not None
-    assert [(count.corpus.path.name, count.texts) for count in found.corpora] == [
-        ("trees.conllu", 80), ("lines.txt", 20), ("gap.tsv", 24),
+    assert [(count.corpus.path.name, count.texts, count.left_out) for count in found.corpora] == [
+        ("trees.conllu", 80, 0), ("lines.txt", 20, 0), ("gap.tsv", 24, 0),
     ]  # fmt: skip
     tokenizer = checkpoint.tokenizer
     lines = (folder / "lines.txt").read_text(encoding="utf-8").splitlines()
@@ -102,7 +105,7 @@ def test_parts_that_a_corpus_cannot_give_are_none(checkpoint: Checkpoint, folder
     repeats = profile_heads(checkpoint, [], repeats=True)
     assert repeats is not None
     assert repeats.corpora == ()
-    assert {role.role for role in repeats.roles} == {"induction", "duplicate-token"}
+    assert {role.role for role in repeats.roles} == {"previous-token", "induction", "duplicate-token"}
     document = profile_document(repeats, "test")
     assert (document["statistics"], document["syntax"], document["coreference"]) == (None, None, None)
 
@@ -140,8 +143,38 @@ def test_a_text_that_is_too_long_is_named_and_left_out(checkpoint: Checkpoint, f
 def test_a_corpus_of_which_nothing_fits_is_an_error(checkpoint: Checkpoint, tmp_path: Path):
     path = tmp_path / "long.txt"
     path.write_text("cat " * 100, encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"no text of .*long\.txt could be measured: all 1 are too long or too short"):
+    with pytest.raises(CorpusError, match=r"no text of .*long\.txt could be measured: all 1 are too long, too short"):
         profile_heads(checkpoint, [path], syntax=False)
+
+
+def test_one_corpus_twice_is_refused(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes((folder / "lines.txt").read_bytes())
+    with pytest.raises(
+        UsageError, match=r"expected different corpora, found the same content twice: .*lines.txt, .*copy"
+    ):
+        profile_heads(checkpoint, [folder / "lines.txt", copy])
+
+
+def test_a_causal_model_is_asked_only_about_what_it_can_see(folder: Path, tmp_path: Path):
+    path = tmp_path / "g.tsv"
+    header = (folder / "gap.tsv").read_text(encoding="utf-8").splitlines()[0]
+    rows = [
+        "the cat saw a dog and he ran\the\t22\tcat\t4\tTRUE\tdog\t14\tFALSE",
+        "he saw the cat and a dog\the\t0\tcat\t11\tTRUE\tdog\t21\tFALSE",
+    ]
+    path.write_text("\n".join([header, *(f"i\t{row}\tu" for row in rows)]) + "\n", encoding="utf-8")
+    both = profile_heads(from_loaded(sharp_bert(), bert_tokenizer()), [path])
+    one = profile_heads(from_loaded(sharp_gpt2(), gpt2_tokenizer()), [path])
+    assert both is not None
+    assert one is not None
+    assert (both.corpora[0].texts, both.corpora[0].left_out) == (2, 0)
+    assert (one.corpora[0].texts, one.corpora[0].left_out) == (1, 1)
+    accuracy = profile_document(one, "test")["coreference"]["accuracy"]
+    assert accuracy["name_to_pronoun"] is None
+    assert {value for row in accuracy["pronoun_to_name"] for value in row} <= {0.0, 1.0}
+    assert {role.direction for role in one.roles} == {"pronoun_to_name"}
+    assert set(profile_document(both, "test")["coreference"]["accuracy"]["name_to_pronoun"][0]) <= {0.0, 0.5, 1.0}
 
 
 def test_nothing_to_measure_is_refused(checkpoint: Checkpoint):
@@ -174,19 +207,17 @@ def test_the_first_batch_and_one_in_twenty_are_verified(checkpoint: Checkpoint, 
 
 
 class Stop:
-    """Lets so many batches through, then presses Ctrl-C in the middle of one."""
+    """Presses Ctrl-C in the middle of the batch after so many."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         self.batches, self.after = 0, after
         one = Measuring._one
 
-        def stopping(measuring: Measuring, batch: Any, names: Any) -> None:
+        def stopping(measuring: Measuring, *arguments: Any) -> None:
             self.batches += 1
-            if self.batches > self.after:
-                monkeypatch.setattr(Measuring, "_one", one)
-                one(measuring, batch, names)  # half counted, and thrown away
-                raise KeyboardInterrupt
-            one(measuring, batch, names)
+            if self.batches == after:
+                os.kill(os.getpid(), signal.SIGINT)
+            one(measuring, *arguments)
 
         monkeypatch.setattr(Measuring, "_one", stopping)
 
@@ -195,7 +226,6 @@ class Stop:
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ):
-    monkeypatch.setattr("attnviz.measuring._SAVED_EVERY", 0.0)
     whole = profile_heads(checkpoint, all_of(folder), batch_size=4)
     Stop(monkeypatch, after)
     kept = tmp_path / "profile.unfinished"
@@ -209,19 +239,68 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
         f"to begin anew, delete {kept}"
     ]
     close(numbers(parts), numbers(whole))
-    assert not kept.exists()
+    assert kept.exists()  # whoever saves the profile deletes it then
+    again = profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept)
+    close(numbers(again), numbers(whole))
 
 
-def test_a_run_with_other_settings_begins_anew(checkpoint: Checkpoint, folder: Path, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnviz.measuring._SAVED_EVERY", 0.0)
+def test_a_run_with_other_settings_does_not_replace_what_is_kept(
+    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     Stop(monkeypatch, 3)
     kept = tmp_path / "u"
     with pytest.raises(KeyboardInterrupt):
         profile_heads(checkpoint, [folder / "trees.conllu"], batch_size=4, unfinished=kept)
+    with pytest.raises(OutputError, match=r"\(seed 0, now 1\); give the same settings"):
+        profile_heads(checkpoint, [folder / "trees.conllu"], seed=1, unfinished=kept)
+    assert kept.exists()
+
+
+def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    one = Measuring._one
+
+    def stopping(measuring: Measuring, *arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("it went on")
+        one(measuring, *arguments)
+
+    monkeypatch.setattr(Measuring, "_one", stopping)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        profile_heads(checkpoint, [folder / "trees.conllu"])
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_outside_of_the_main_thread_signals_are_left_alone(checkpoint: Checkpoint, folder: Path):
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(profile_heads, checkpoint, [folder / "lines.txt"], syntax=False).result()
+    assert found is not None
+
+
+def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
+    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("attnviz.measuring._SAVED_EVERY", 0.0)
+    saved = Unfinished.save
+    calls: list[int] = []
+
+    def full(kept: Unfinished, state: dict[str, Any]) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OutputError("cannot keep what was measured in u: No space left on device.")
+        saved(kept, state)
+
+    monkeypatch.setattr(Unfinished, "save", full)
     told: list[str] = []
-    found = profile_heads(checkpoint, [folder / "trees.conllu"], seed=1, unfinished=kept, warn=told.append)
-    assert told == []
-    close(numbers(found), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], seed=1)))
+    path = folder / "trees.conllu"
+    found = profile_heads(checkpoint, [path], batch_size=8, unfinished=tmp_path / "u", warn=told.append)
+    assert told == [
+        "cannot keep what was measured in u: No space left on device. Until that is mended, an interruption loses "
+        "what was measured."
+    ]
+    assert len(calls) == 2  # once more when all was measured
+    close(numbers(found), numbers(profile_heads(checkpoint, [path])))
 
 
 def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
@@ -244,7 +323,6 @@ def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkp
 def test_a_corpus_that_was_changed_where_it_was_measured_is_measured_anew(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("attnviz.measuring._SAVED_EVERY", 0.0)
     path, kept = tmp_path / "lines.txt", tmp_path / "u"
     good = (folder / "lines.txt").read_text(encoding="utf-8")
     path.write_text(good, encoding="utf-8")

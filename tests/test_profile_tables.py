@@ -61,7 +61,8 @@ def test_the_relations_are_those_of_the_profile(profile: Profile):
         direction = {"dep→head": "dependent_to_head", "head→dep": "head_to_dependent"}[row[2]]
         assert int(relation.hits[direction][layer, head]) == hits
         numbers = [f"{hits / relation.n:.2f}", f"{relation.offset:+d}", f"{relation.offset_hits / relation.n:.2f}"]
-        assert row[3:] == [*numbers, str(relation.n)]
+        passing = sum(role.passed for role in profile.roles if role.role == f"syntactic:{relation.relation}")
+        assert row[3:] == [*numbers, str(relation.n), f"{passing}/12"]
 
 
 def test_what_is_left_out_is_said(profile: Profile):
@@ -122,9 +123,26 @@ def test_what_a_causal_model_cannot_do_is_a_dash(tmp_path: Path):
 
 def test_the_first_line_says_what_was_verified_and_on_what(profile: Profile):
     text = " ".join(printed(profile))
-    assert f"on a sample of {profile.texts_verified} texts (40 of corpora measured)" in text
+    assert f"on a sample, {profile.texts_verified} of 40 texts: weights within" in text
     assert "Trees: gold." in text
     assert "Trees: a parser's, not gold." in " ".join(printed(replace(profile, gold=False)))
+
+
+def test_what_was_left_out_of_a_corpus_is_said(profile: Profile):
+    count = replace(profile.corpora[0], left_out=1234)
+    text = " ".join(" ".join(printed(replace(profile, corpora=(count,)))).split())
+    assert "trees.conllu: 1,234 of 1,274 texts left out: not of 3 to 60 words, or longer than the model." in text
+    gap = replace(count, corpus=replace(count.corpus, kind="gap"))
+    assert "a name after the pronoun, where a causal model cannot look" in " ".join(
+        " ".join(printed(replace(profile, corpora=(gap,)))).split()
+    )
+    assert "left out" not in " ".join(printed(profile))
+
+
+def test_a_relation_that_is_too_rare_has_no_verdict(profile: Profile):
+    lines = printed(with_roles(profile))
+    start = next(i for i, line in enumerate(lines) if line.startswith("Relations ("))
+    assert lines[start + 3].split()[-1] == "–"
 
 
 def test_published_heads_stand_apart(profile: Profile):

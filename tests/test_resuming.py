@@ -43,15 +43,21 @@ def test_the_state_survives_a_file(tmp_path: Path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_the_state_of_another_run_does_not_count(tmp_path: Path):
-    Unfinished(tmp_path / "u", {"seed": 1}).save({"a": 1})
-    assert Unfinished(tmp_path / "u", {"seed": 2}).load() is None
+def test_what_another_run_has_measured_is_not_replaced(tmp_path: Path):
+    Unfinished(tmp_path / "u", {"seed": 1, "model": "m"}).save({"a": 1})
+    with pytest.raises(
+        OutputError, match=r"run with other settings has measured \(seed 1, now 2\); give the same settings"
+    ):
+        Unfinished(tmp_path / "u", {"seed": 2, "model": "m"}).load()
+    assert Unfinished(tmp_path / "u", {"seed": 1, "model": "m"}).load() == {"a": 1}
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x80\x05."])
-def test_a_damaged_file_does_not_count(tmp_path: Path, content: bytes):
+def test_a_file_that_is_something_else_is_not_replaced(tmp_path: Path, content: bytes):
     (tmp_path / "u").write_bytes(content)
-    assert Unfinished(tmp_path / "u", {}).load() is None
+    with pytest.raises(OutputError, match="found something else, or a damaged file; delete it to begin anew"):
+        Unfinished(tmp_path / "u", {}).load()
+    assert (tmp_path / "u").read_bytes() == content
 
 
 def test_without_a_file_nothing_is_kept():
@@ -63,7 +69,7 @@ def test_without_a_file_nothing_is_kept():
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(OutputError, match=f"cannot write to {tmp_path / 'file'}"):
+    with pytest.raises(OutputError, match=f"cannot keep what was measured in {tmp_path / 'file' / 'u'}: "):
         Unfinished(tmp_path / "file" / "u", {}).save({})
 
 
