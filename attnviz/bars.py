@@ -51,7 +51,7 @@ def bar_labels(look: Look, vmax: float = 1.0) -> tuple[str, ...]:
 def _bar_words(look: Look) -> tuple[str, ...]:
     """What the bar is, the fullest words first."""
     return {
-        "shared": ("attention weight", "weight"),
+        "shared": ("attention weight (same scale for every head)", "attention weight (shared scale)", "shared scale"),
         "per-head": (look.describe(), "weight (scale of this head)", "own scale"),
         "log": (look.describe(), "weight (log scale)", "log scale"),
     }[look.scale]

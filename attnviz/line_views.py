@@ -15,7 +15,7 @@ from attnviz.view_drawing import text_line
 
 __all__ = ["MOST_PICTURES", "MOST_ROWS", "find_positions", "heads_with_lines", "lines_plans"]
 
-MOST_PICTURES, MOST_ROWS = 24, 3000
+MOST_PICTURES, MOST_ROWS = 24, 1600
 """Pictures of one head each, and rows of tokens in all of them together: they take time to draw and room on disk."""
 
 _SHORT_ENOUGH_TO_LIST = 20

@@ -37,13 +37,13 @@ def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> 
         command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    model = "tiny-gpt2" if "tiny-gpt2" in command else "minilm"
-    document = "profile.json" if "profile" in command else "heads.json"
-    assert (tmp_path / "attnviz-out" / model / document).is_file()
+    kind = next((kind for kind in ("profile", "compare") if f"attnviz {kind}" in command), "heads")
+    model = "tiny-gpt2" if "tiny-gpt2" in command else "compare-minilm" if kind == "compare" else "minilm"
+    assert (tmp_path / "attnviz-out" / model / f"{kind}.json").is_file()
 
 
 def test_there_are_commands_to_run() -> None:
-    assert len(COMMANDS) == 7
+    assert len(COMMANDS) == 11
 
 
 def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
@@ -64,7 +64,11 @@ def test_ci_runs_the_second_command_exactly_as_written() -> None:
 
 @pytest.mark.parametrize(
     ("command", "title"),
-    [("heads", "Options of `attnviz heads`"), ("profile", "What a head does in general: `attnviz profile`")],
+    [
+        ("heads", "Options of `attnviz heads`"),
+        ("profile", "What a head does in general: `attnviz profile`"),
+        ("compare", "What changed: `attnviz compare`"),
+    ],
 )
 def test_the_options_of_the_readme_are_the_options_of_the_program(command: str, title: str) -> None:
     table = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| `")]
