@@ -36,7 +36,15 @@ from attnviz.view_drawing import (
     view_page,
 )
 
-__all__ = ["MeanTile", "Means", "MeansPlan", "draw_mean", "mean_figures", "means_figure", "plan_means",]
+__all__ = [
+    "MeanTile",
+    "Means",
+    "MeansPlan",
+    "draw_mean",
+    "mean_figures",
+    "means_figure",
+    "plan_means",
+]
 
 Means = list[tuple[str, Array]]
 

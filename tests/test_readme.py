@@ -29,6 +29,11 @@ def section(title: str) -> str:
     return README.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
+def python_with(words: str) -> str:
+    (block,) = [block for block in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S) if words in block]
+    return str(block)
+
+
 @needs_minilm
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> None:
@@ -143,7 +148,7 @@ def test_the_table_of_tiny_gpt2_is_what_the_program_prints() -> None:
 def test_the_profile_in_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("novel.txt").write_text("The cat ran away.\nThe dog saw the cat.\n", encoding="utf-8")
-    code = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)[1]
+    code = python_with("profile_heads(")
     names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
     exec(compile(code, "README.md", "exec"), names)
     found = {str(role.id) for role in names["found"].roles if role.role == "induction" and role.passed}  # type: ignore[attr-defined]
@@ -154,7 +159,7 @@ def test_the_profile_in_python_of_the_readme_runs(tmp_path: Path, monkeypatch: p
 @needs_minilm
 def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)[0]
+    code = python_with("print(analysis.report")
     names: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), names)
     analysis = names["analysis"]
@@ -199,3 +204,17 @@ def test_the_walkthrough_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "L1H8 0.9 uniform 0.12" in done.stdout
+
+
+@needs_minilm
+@pytest.mark.parametrize("words", ["analysis.lines(", "attnviz.compare("])
+def test_the_python_of_views_and_comparisons_runs(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
+    exec(compile(python_with(words), "README.md", "exec"), names)
+    if "page" in names:
+        assert [len(ax.images) for ax in names["page"].axes] == [1, 1]  # type: ignore[attr-defined]
+        assert Path("dark.pdf").is_file()
+    else:
+        assert names["found"].heads[0].distance > 0.1  # type: ignore[attr-defined]
+        assert Path("what-changed/compare.pdf").is_file()
