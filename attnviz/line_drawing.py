@@ -1,4 +1,4 @@
-"""Planned lines drawn on matplotlib Axes, the caller's own or new ones; no pyplot."""
+"""Planned lines drawn on matplotlib Axes, the caller's own or new ones. No pyplot."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A planned overview drawn on matplotlib Axes, the caller's own or new ones; no pyplot."""
+"""A planned overview drawn on matplotlib Axes, the caller's own or new ones. No pyplot."""
 
 import math
 from collections.abc import Iterator

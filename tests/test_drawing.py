@@ -267,7 +267,7 @@ def test_heatmap_labels_do_not_touch_each_other_or_the_axis_label():
 def test_a_heatmap_has_a_colour_bar_from_0_to_1():
     bar = heatmap_figure(plan_of(one_dark_cell())).axes[1]
     assert bar.get_ylim() == (0, 1)
-    assert bar.get_ylabel() == "attention weight"
+    assert bar.get_ylabel().endswith("weight (shared scale)")
     assert texts(bar.get_yticklabels()) == ["0.00", "0.25", "0.50", "0.75", "1.00"]
 
 
@@ -395,7 +395,7 @@ def test_no_letter_is_smaller_than_five_points_however_narrow_the_figure():
 @pytest.mark.parametrize(
     ("scale", "labels", "words"),
     [
-        ("shared", ["0.00", "0.25", "0.50", "0.75", "1.00"], "attention weight"),
+        ("shared", ["0.00", "0.25", "0.50", "0.75", "1.00"], "attention weight (same scale for every head)"),
         ("log", ["≤ 10⁻⁴", "10⁻³", "10⁻²", "10⁻¹", "1"], "attention weight (log scale)"),
     ],
 )
@@ -403,7 +403,13 @@ def test_the_colour_bar_says_which_scale_it_shows(scale, labels, words):
     for n in (1, 9):
         bar = heatmap_figure(plan_of(random_pattern(n), look=Look(scale=scale))).axes[1]
         assert texts(bar.get_yticklabels()) == labels
-        assert bar.get_ylabel() in (words, *{"shared": ["weight"], "log": ["log scale"]}[scale])
+        assert bar.get_ylabel() in (
+            words,
+            *{
+                "shared": ["attention weight (shared scale)", "weight (shared scale)", "shared scale"],
+                "log": ["log scale"],
+            }[scale],
+        )
     assert bar.get_ylabel() == words
 
 
