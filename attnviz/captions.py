@@ -15,7 +15,7 @@ CAPTIONS = "captions.md"
 """The name of the file."""
 
 _ENTRY = re.compile(r"\*\*([^*]+)\*\*: (.*)")
-_MARKUP = re.compile(r"([\\`*_<>\[\]#|])")
+_MARKUP = re.compile(r"([\\`*_<>\[\]#|&$])")
 
 
 def heatmap_caption(findings: Findings, head: HeadFindings, plan: HeatmapPlan) -> str:

@@ -231,6 +231,11 @@ def heads(
             document = output.commit(content)
         with printing(folder):
             _print_results(analysis, document, select or [], top, as_json, quiet)
+        if "lines" in wanted_figures and not quiet:
+            from attnviz.line_views import heads_with_lines
+
+            if left_out := heads_with_lines(drawing.shown(analysis), analysis.select(select or ()))[1]:
+                typer.echo(f"attnviz: {left_out}", err=True)
         if not quiet:
             removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
             typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)

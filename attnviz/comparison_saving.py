@@ -122,7 +122,7 @@ class Comparison(Differences):
         for stem, caption, draw in self._pictures(select, top, look) if formats else ():
             for file_format in formats:
                 name = f"{stem}.{file_format}"
-                output.write(name, figure_bytes(draw(file_format != "png"), file_format, indexed=False))
+                output.write(name, figure_bytes(draw(file_format != "png"), file_format, indexed=False, look=look))
                 captions[name] = caption
             tell(len(captions) // n_formats, n_figures)
         content = self.document(select, list(captions))

@@ -251,6 +251,7 @@ def _dress(ax: Axes, plan: HeatmapPlan) -> None:
     """Limits, frame, axis labels and token labels of a heatmap."""
     m, margin, greys = len(plan.values), 1 / plan.cell, plan.look.greys
     ax.set_facecolor(greys.paper)
+    ax.grid(visible=False)  # a style of the caller's may have one
     ax.set_xlim(-0.5 - margin, m - 0.5 + margin)
     ax.set_ylim(m - 0.5 + margin, -0.5 - margin)
     for spine in ax.spines.values():

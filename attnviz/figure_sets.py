@@ -147,7 +147,7 @@ def _pair(findings: Findings, heads: Sequence[HeadFindings], drawing: Drawing) -
 def _in_formats(figures: Iterable[tuple[str, Figure, str]], drawing: Drawing) -> _Files:
     for stem, figure, caption in figures:
         for file_format in drawing.formats:
-            yield f"{stem}.{file_format}", figure_bytes(figure, file_format, indexed=False), caption
+            yield f"{stem}.{file_format}", figure_bytes(figure, file_format, indexed=False, look=drawing.look), caption
 
 
 _SETS: dict[str, Callable[[Findings, Sequence[HeadFindings], Drawing], _Files]] = {

@@ -45,7 +45,7 @@ class Look:
     Attributes:
         theme: ``light`` or ``dark``.
         scale: one of :data:`SCALES`.
-        width: of a figure on the page, in inches; None for the size that suits its content.
+        width: of a figure on the page, in inches or as ``3.3in``; None for the size that suits its content.
 
     Raises:
         UsageError: none of the known themes or scales, or a width that no page has.
@@ -59,6 +59,8 @@ class Look:
         for kind, given, known in (("theme", self.theme, tuple(THEMES)), ("scale", self.scale, SCALES)):
             if given not in known:
                 raise UsageError(f"unknown {kind} {given!r}: expected one of {', '.join(known)}.")
+        if isinstance(self.width, str):
+            object.__setattr__(self, "width", parse_width(self.width))
         if self.width is not None and not _NARROWEST <= self.width <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {self.width:g}.")
 

@@ -34,6 +34,7 @@ FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
 
 _SOFTWARE = "attnviz"
+_PRINTED = 300
 _THREADS = 2
 
 
@@ -57,9 +58,11 @@ def figure_bytes(figure: Figure, file_format: str, *, indexed: bool = True, look
         figure: to draw.
         file_format: one of :data:`FORMATS`.
         indexed: the figure holds only greys and colours of the scale, so that its PNG can have a palette.
-        look: whose theme the palette is of.
+        look: whose theme the palette is of; a picture of a chosen width has 300 pixels an inch.
     """
     if file_format == "png":
+        if look.width is not None and not indexed:
+            figure.set_dpi(max(_PRINTED, figure.dpi))
         pixels = _drawn(figure)
         if indexed:
             return png(indexed_pixels(pixels, look.theme), figure.dpi, look.theme)
