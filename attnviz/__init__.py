@@ -26,6 +26,7 @@ from attnviz.errors import (
 
 if TYPE_CHECKING:
     from attnviz.analysis import Analysis, analyze
+    from attnviz.comparison_saving import compare
     from attnviz.heads import HeadId
     from attnviz.profile import Profile, profile_heads
     from attnviz.profile_saving import save_profile
@@ -49,6 +50,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "analyze",
+    "compare",
     "profile_heads",
     "save_profile",
 ]
@@ -58,6 +60,7 @@ _LAZY = {
     "HeadId": "attnviz.heads",
     "Profile": "attnviz.profile",
     "analyze": "attnviz.analysis",
+    "compare": "attnviz.comparison_saving",
     "profile_heads": "attnviz.profile",
     "save_profile": "attnviz.profile_saving",
 }

@@ -1,180 +1,32 @@
 """The whole chain, for the command line and for Python alike: text and model to verified findings."""
 
-import base64
-import html
-import io
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
-from attnviz import __version__
 from attnviz.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.devices import resolve_device, resolve_dtype
-from attnviz.drawing import heatmap_figure, overview_figure
 from attnviz.errors import TextError, UsageError
-from attnviz.export import HEADS, attention_bytes, document
-from attnviz.figures import heatmap_plans, model_overview_plan, quoted
-from attnviz.findings import Findings, HeadFindings, Options
+from attnviz.figure_sets import FIGURES, check_figures
+from attnviz.findings import HeadFindings, Options
 from attnviz.heads import HeadId
 from attnviz.masks import positional_masks, repeat_masks
-from attnviz.output_folder import OutputFolder
 from attnviz.patterns import judge, label_of
 from attnviz.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.published import published_heads
-from attnviz.rendering import FORMATS, heatmap_files, overview_file
+from attnviz.results import Analysis, Progress, tell
 from attnviz.sources import Source, find_checkpoint
 from attnviz.statistics import Frame, measure
 from attnviz.syntax import Parse, load_parser, parse_texts, relation_accuracy
-from attnviz.tables import report
-from attnviz.tokens import Tokens, merge_units, visible
+from attnviz.tokens import Tokens, merge_units
 from attnviz.verify import VerifiedLayer, verify_attention
 
 __all__ = ["FIGURES", "Analysis", "Progress", "analyze", "check_figures"]
 
 _FARTHEST = 1_000_000
-
-FIGURES = ("overview", "heads")
-"""Sets of figures that can be asked for by name."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
-
-
-class Analysis(Findings):
-    """What :func:`analyze` found: tokens, verified patterns, statistics, verdicts and figures.
-
-    In a notebook it shows its overview and its tables. See :class:`attnviz.findings.Findings` for
-    the data: ``tokens``, ``verification``, ``heads``, ``head("L2H8")``, ``select(["L0-3"])``.
-    """
-
-    def pattern(self, head: str | HeadId) -> Tensor:
-        """The verified pattern of one head, [n, n]: row = query, column = key, over ``units``.
-
-        Raises:
-            UsageError: the model has no such head.
-        """
-        found = self.head(head)
-        return self.layer_patterns(found.id.layer)[found.id.head]
-
-    def heatmap(self, head: str | HeadId) -> Figure:
-        """A new figure with the heatmap of one head.
-
-        Raises:
-            UsageError: the model has no such head.
-        """
-        found = self.head(head)
-        return heatmap_figure(next(heatmap_plans(self, [found])))
-
-    def overview(self, select: Sequence[str] = ()) -> Figure:
-        """A new figure with every selected head, a row a layer (default: all heads).
-
-        Raises:
-            UsageError: a selection cannot be read or names what the model lacks.
-        """
-        return overview_figure(model_overview_plan(self, self.select(select)))
-
-    def document(self, select: Sequence[str] = (), figures: Sequence[str] = ()) -> dict[str, Any]:
-        """The document of heads.json for the selected heads, as plain Python values."""
-        return document(self, self.select(select), figures, __version__)
-
-    def save(
-        self,
-        folder: str | Path,
-        *,
-        select: Sequence[str] = (),
-        figures: Sequence[str] = FIGURES,
-        formats: Sequence[str] = ("png",),
-        save_attention: bool = False,
-        progress: Progress | None = None,
-    ) -> dict[str, Any]:
-        """Write figures, heads.json and heads.csv into a folder: all of them, or nothing.
-
-        Args:
-            folder: made where it is missing; files of an earlier run in it are replaced.
-            select: heads to draw and list; default all.
-            figures: any of :data:`FIGURES`; none for no pictures.
-            formats: any of ``png``, ``svg``, ``pdf``.
-            save_attention: also write every pattern to attention.safetensors.
-            progress: told of every figure drawn.
-
-        Returns:
-            the document that heads.json holds.
-
-        Raises:
-            OutputError: the folder cannot be written to, or holds foreign files of our names.
-            UsageError: an unknown figure, format or head.
-        """
-        check_figures(figures, formats)
-        with OutputFolder(Path(folder), HEADS) as output:
-            written = self.write(
-                output,
-                select=select,
-                figures=figures,
-                formats=formats,
-                save_attention=save_attention,
-                progress=progress,
-            )
-            return output.commit(written)
-
-    def write(
-        self,
-        output: OutputFolder,
-        *,
-        select: Sequence[str],
-        figures: Sequence[str],
-        formats: Sequence[str],
-        save_attention: bool,
-        progress: Progress | None,
-    ) -> dict[str, Any]:
-        """Write figures into an opened folder without committing; returns the document; see :meth:`save`."""
-        heads = self.select(select)
-        names: list[str] = []
-        for name, content in self._figure_files(heads, figures, formats):
-            output.write(name, content)
-            names.append(name)
-            _tell(progress, "drawing", len(names), _figure_count(heads, figures, formats))
-        if save_attention:
-            output.write("attention.safetensors", attention_bytes(self))
-        return document(self, heads, names, __version__)
-
-    def report(self, select: Sequence[str] = (), *, top: int = 12, width: int = 100) -> str:
-        """The tables that ``attnviz heads`` prints, as plain text of a given width."""
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(report(self, self.select(select), top=top, width=width))
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
-
-    def __repr__(self) -> str:
-        """One line: what was analysed, and what was verified."""
-        return (
-            f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
-            f"{len(self.units)} {self.units.name}s, {self.verification.heads_compared} heads verified>"
-        )
-
-    def _repr_html_(self) -> str:
-        picture = base64.b64encode(overview_file(model_overview_plan(self, self.heads), "png")).decode("ascii")
-        return (
-            f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
-            f"<pre>{html.escape(self.report())}</pre>"
-        )
-
-    def _figure_files(
-        self, heads: Sequence[HeadFindings], figures: Sequence[str], formats: Sequence[str]
-    ) -> Iterator[tuple[str, bytes]]:
-        if "overview" in figures:
-            plan = model_overview_plan(self, heads)
-            for file_format in formats:
-                yield f"overview.{file_format}", overview_file(plan, file_format)
-        if "heads" in figures:
-            for file_format in formats:
-                plans = heatmap_plans(self, heads)
-                for head, content in zip(heads, heatmap_files(plans, file_format), strict=True):
-                    yield f"heads/{head.id.file_stem}.{file_format}", content
 
 
 def analyze(
@@ -240,7 +92,7 @@ def analyze(
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     checkpoint, source = _checkpoint(model, tokenizer, revision, device, dtype)
     stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
-    _tell(progress, "verifying", 0, checkpoint.n_layers)
+    tell(progress, "verifying", 0, checkpoint.n_layers)
     tokens = checkpoint.tokenize(text, pair, truncate)
     texts = [text] if pair is None else [text, pair]
     parse, note = (
@@ -254,7 +106,7 @@ def analyze(
 
     def reduce(layer: VerifiedLayer) -> None:
         heads.extend(_judged(layer, frame, parse, stored))
-        _tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
+        tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
 
     attention = verify_attention(checkpoint, tokens, reduce)
     return Analysis(
@@ -273,21 +125,6 @@ def analyze(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
     )
-
-
-def check_figures(figures: Sequence[str], formats: Sequence[str]) -> None:
-    """Refuse unknown names of figure sets and file formats.
-
-    Raises:
-        UsageError: with the valid names.
-    """
-    for kind, given, known in (("figure", figures, FIGURES), ("format", formats, FORMATS)):
-        if isinstance(given, str):
-            raise UsageError(f"expected a list of {kind}s, found the string {given!r}: write [{given!r}].")
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            alone = " (on the command line also all, or none)" if kind == "figure" else ""
-            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(known)}{alone}.")
 
 
 def _checkpoint(
@@ -336,12 +173,3 @@ def _judged(
         id = HeadId(layer.check.layer, head)
         profile = None if stored is None else stored.of(id)
         yield HeadFindings(id, of_head, tuple(patterns), label_of(patterns, profile), profile)
-
-
-def _figure_count(heads: Sequence[HeadFindings], figures: Sequence[str], formats: Sequence[str]) -> int:
-    return len(formats) * (("overview" in figures) + len(heads) * ("heads" in figures))
-
-
-def _tell(progress: Progress | None, what: str, done: int, total: int) -> None:
-    if progress is not None:
-        progress(what, done, total)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnviz import __version__
+from attnviz.cli_compare import compare as compare_command
 from attnviz.cli_profile import profile as profile_command
 from attnviz.errors import UsageError
 from attnviz.terminal import (
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 
 app.command("profile")(profile_command)
+app.command("compare")(compare_command)
 
 _FARTHEST = 1_000_000
 _SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second
@@ -101,11 +103,46 @@ def heads(
         int, typer.Option(min=1, max=_FARTHEST, help="Smallest distance that is long-range, likewise.")
     ] = 4,
     figures: Annotated[
-        str, typer.Option(help="Any of overview, heads (with commas between); all; none.")
+        str,
+        typer.Option(
+            help="Any of overview, heads, lines, map, mean, pair (with commas between); all that the text allows; none."
+        ),
     ] = "overview,heads",
     formats: Annotated[
         list[str] | None,
         typer.Option("--format", help="png, svg or pdf. Repeatable; default png.", show_default=False),
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(help="Of colours: shared (0 to 1, by all heads), per-head (up to its largest weight), or log."),
+    ] = "shared",
+    theme: Annotated[str, typer.Option(help="light or dark.")] = "light",
+    width: Annotated[
+        str | None,
+        typer.Option(
+            help="Of every figure: 3.3in, 8.4cm, 84mm, 240pt; default as the text asks for.", show_default=False
+        ),
+    ] = None,
+    drop_special: Annotated[
+        bool,
+        typer.Option(
+            "--drop-special", help="Draw patterns without special tokens (GPT-2: the first token), renormalised."
+        ),
+    ] = False,
+    from_token: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="The token whose attention the figures lines show; adds lines.", show_default=False
+        ),
+    ] = None,
+    maps: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            help="Statistic that the figure map shows: entropy, distance, sink, local, ... Repeatable; adds map; "
+            "default entropy.",
+            show_default=False,
+        ),
     ] = None,
     save_attention: Annotated[
         bool, typer.Option("--save-attention", help="Also write attention.safetensors, a tensor a layer.")
@@ -137,7 +174,7 @@ def heads(
 ) -> None:
     """Verify, measure and draw every attention head on one text.
 
-    Writes overview.png, heads/L00H00.png …, heads.json and heads.csv, and prints tables.
+    Writes overview.png, heads/L00H00.png …, captions.md, heads.json and heads.csv, and prints tables.
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
     130 interrupted.
     """
@@ -149,7 +186,10 @@ def heads(
         from attnviz.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
-        wanted_figures, wanted_formats = _figure_sets(figures), split_names(formats) or ["png"]
+        statistics = split_names(maps)
+        wanted_figures = _figure_sets(figures, pair is not None, from_token is not None, bool(statistics))
+        wanted_formats = split_names(formats) or ["png"]
+        started = None if from_token is None else decoded("--from", from_token)
         from attnviz.export import HEADS
         from attnviz.output_folder import OutputFolder
 
@@ -158,8 +198,13 @@ def heads(
             outcome.folder = output
             tell("loading", 0, 0)
             from attnviz.analysis import analyze, check_figures
+            from attnviz.figure_sets import Drawing
+            from attnviz.look import Look, parse_width
 
-            check_figures(wanted_figures, wanted_formats)
+            check_figures(wanted_figures, wanted_formats, statistics, paired=pair is not None)
+            look = Look(theme, scale, None if width is None else parse_width(width))
+            shown = tuple(statistics) or ("entropy",)
+            drawing = Drawing(tuple(wanted_figures), tuple(wanted_formats), look, drop_special, started, shown)
             analysis = analyze(
                 sentence,
                 source,
@@ -178,15 +223,19 @@ def heads(
             )
             content = analysis.write(
                 output,
+                drawing,
                 select=select or (),
-                figures=wanted_figures,
-                formats=wanted_formats,
                 save_attention=save_attention,
                 progress=tell,
             )
             document = output.commit(content)
         with printing(folder):
             _print_results(analysis, document, select or [], top, as_json, quiet)
+        if "lines" in wanted_figures and not quiet:
+            from attnviz.line_views import heads_with_lines
+
+            if left_out := heads_with_lines(drawing.shown(analysis), analysis.select(select or ()))[1]:
+                typer.echo(f"attnviz: {left_out}", err=True)
         if not quiet:
             removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
             typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
@@ -206,7 +255,11 @@ def _print_results(
     sys.stdout.flush()
 
 
-def _figure_sets(figures: str) -> list[str]:
-    if figures == "none":
-        return []
-    return ["overview", "heads"] if figures == "all" else split_names([figures])
+def _figure_sets(figures: str, paired: bool, lines: bool, maps: bool) -> list[str]:
+    """The sets by name; ``all`` is all that the text allows, and options of a set ask for it."""
+    every = ["overview", "heads", "lines", "map", "mean", *(["pair"] if paired else [])]
+    wanted = {"none": [], "all": every}.get(figures)
+    if wanted is None:
+        wanted = split_names([figures])
+    asked = [*wanted, *(["lines"] if lines else []), *(["map"] if maps else [])]
+    return list(dict.fromkeys(asked))

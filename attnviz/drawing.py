@@ -1,10 +1,11 @@
-"""Planned figures drawn on matplotlib Axes, the caller's own or new ones.
+"""Planned heatmaps drawn on matplotlib Axes, the caller's own or new ones.
 
 No pyplot, so that neither the caller's figures nor the backend are touched.
 """
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -13,33 +14,41 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.text import Text
 
-from attnviz.colours import FRAME, INK, QUIET, colour_levels, colour_map, colour_table
-from attnviz.figures import DPI, HeatmapPlan, OverviewPlan
-from attnviz.fonts import drawable, fitted, font_families, text_width
+from attnviz.bars import bar_labels, colour_bar
+from attnviz.colours import colour_map, colour_table, ink_on
+from attnviz.figures import HeatmapPlan, margins, number_size
+from attnviz.fonts import DEFAULT_FAMILY, drawable, fitted, font_families, text_width
 
 __all__ = [
+    "VECTOR_CELLS",
     "HeatmapFigure",
+    "Slot",
     "draw_heatmap",
-    "draw_overview",
     "figure_style",
     "heatmap_figure",
     "heatmap_layout",
-    "overview_figure",
+    "number_place",
+    "number_text",
 ]
 
-_VECTOR_CELLS = 64
+VECTOR_CELLS = 64
 """Up to this many rows a vector picture has one rectangle a cell; above, an image."""
+
+_NUDGE = 0.003
+"""Pixels to the right and down: numbers are never placed where rounding could go either way."""
+
+_NARROW = 4.0
+"""Inches; narrower figures have two lines for the evidence."""
 
 
 def draw_heatmap(ax: Axes, plan: HeatmapPlan, *, vector: bool = False) -> AxesImage | QuadMesh:
-    """Draw a planned heatmap on the caller's Axes, which keep their size: cells, labels, title.
+    """Draw a planned heatmap on the caller's Axes, which keep their size: cells, numbers, labels, title.
+
+    Numbers are written where the cells of these Axes are few and large enough for them.
 
     Args:
         ax: any matplotlib Axes; only these are changed.
@@ -51,30 +60,33 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, *, vector: bool = False) -> AxesIm
     """
     cells = _draw_cells(ax, plan, vector)
     _dress(ax, plan)
-    title = f"{drawable(plan.title)}\n{drawable(plan.evidence)}"
-    ax.set_title(title, loc="left", fontsize=9, color=INK, family=font_families([title]), parse_math=False)
+    box = ax.get_window_extent()
+    cell = min(box.width, box.height) / len(plan.values)
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    _write_numbers(ax, plan, cell, figure.dpi)
+    title = "\n".join(drawable(line) for line in (plan.title, plan.evidence, *plan.notes))
+    colour = plan.look.greys.ink
+    ax.set_title(title, loc="left", fontsize=9, color=colour, family=font_families([title]), parse_math=False)
     return cells
 
 
-def draw_overview(ax: Axes, plan: OverviewPlan) -> AxesImage:
-    """Draw a planned overview on the caller's Axes: patterns, ids, labels and layers."""
-    height, width, _ = plan.image.shape
-    drawn = ax.imshow(plan.image, interpolation="none", aspect="auto", extent=(0, width, height, 0))
-    _name_heads(ax, plan)
-    return drawn
+@dataclass(frozen=True)
+class Slot:
+    """Where a text goes that changes from head to head: one line, its baseline starting at this pixel."""
 
+    x: int
+    y: int
+    size: float
+    weight: str = "normal"
 
-def _name_heads(ax: Axes, plan: OverviewPlan) -> None:
-    height, width, _ = plan.image.shape
-    ax.set(xlim=(0, width), ylim=(height, 0))
-    ax.set_axis_off()
-    for head, label, left, top in plan.cells:
-        ax.text(left, top - 20, str(head), fontsize=7, weight="bold", color=INK, va="bottom")
-        named = fitted(label, 6, DPI, plan.pitch - 4)
-        ax.text(left, top - 5, named, fontsize=6, color=INK, va="bottom", parse_math=False)
-    for layer, top in plan.layers:
-        middle = top + plan.size / 2
-        ax.text(-12, middle, f"layer {layer}", fontsize=8, color=INK, rotation=90, ha="right", va="center")
+    def pieces(self, words: str, dpi: float) -> list[tuple[str, int]]:
+        """The words in pieces that many heads share, and the pixel at which each begins."""
+        x, pieces = self.x, []
+        for piece in re.findall(r"[\d.]+|[^\d.]+", words):
+            pieces.append((piece, x))
+            x += math.ceil(text_width(piece + "|", self.size, dpi, self.weight) - _bar_width(self, dpi))
+        return pieces
 
 
 @dataclass
@@ -84,93 +96,97 @@ class HeatmapFigure:
     Attributes:
         figure: with its axes, labels and colour bar.
         axes: where the cells go.
-        title, evidence: the texts that change from head to head.
+        slots: of the texts that change from head to head: the title, the lines of evidence, and where each head
+            has its own scale, the numbers beside the colour bar.
         left, top: pixel at which the cells begin.
         room: pixels from the left to the right of the title.
     """
 
     figure: Figure
     axes: Axes
-    title: Text
-    evidence: Text
+    slots: tuple[Slot, ...]
     left: int
     top: int
     room: int
 
-    def name(self, plan: HeatmapPlan) -> None:
-        """Write the plan's title and evidence, cut to the room there is."""
-        self.title.set_text(fitted(plan.title, 10, DPI, self.room, "bold"))
-        self.evidence.set_text(fitted(plan.evidence, 7.5, DPI, self.room))
+    def words(self, plan: HeatmapPlan) -> tuple[str, ...]:
+        """What belongs into each slot for this plan: title and evidence, cut to the room, and its own scale."""
+        numbers = bar_labels(plan.look, plan.vmax) if plan.look.scale == "per-head" else ()
+        title, evidence = self.slots[:2]
+        lines = _evidence_lines(plan, evidence.size, self.room, len(self.slots) - 1 - len(numbers))
+        return (fitted(plan.title, title.size, plan.dpi, self.room, "bold"), *lines, *numbers)
+
+    def write(self, words: Sequence[str], *, whole: bool) -> None:
+        """Write the words into the slots, each in one piece or, as files of many pictures do, in several."""
+        width, height = self.figure.get_size_inches() * self.figure.dpi
+        colour = self.axes.xaxis.label.get_color()
+        style: dict[str, Any] = {"va": "baseline", "parse_math": False, "color": colour}
+        for slot, text in zip(self.slots, words, strict=True):
+            for piece, x in [(text, slot.x)] if whole else slot.pieces(text, self.figure.dpi):
+                place = (x / width, 1 - slot.y / height)
+                families = font_families([piece])
+                self.figure.text(*place, piece, size=slot.size, weight=slot.weight, family=families, **style)
 
 
 def heatmap_layout(plan: HeatmapPlan) -> HeatmapFigure:
-    """A figure with everything but the cells and the title, sized so that every cell is a whole number of pixels."""
-    slanted = _slanted(plan)
+    """A figure with everything but the cells and the texts that change; every cell is a whole number of pixels."""
+    px, wide = plan.pixels, plan.look.width is None
     longest = _longest_label(plan)
-    left = longest + 44
-    below = (round(longest * 0.75) + 12 if slanted else longest) + 44
-    above = 66 if plan.pooled == 1 else 84
-    width = max(left + plan.size + 110, 600)
+    beside, right = (px(margin) for margin in margins(plan.look))
+    left = longest + beside
+    below = (round(longest * 0.75) + px(12) if _slanted(plan) else longest) + beside
+    lines = 2 if plan.look.width is not None and plan.look.width < _NARROW else 1
+    above = px(66) + px(18) * (lines - 1 + len(plan.notes))
+    if plan.look.width is None:
+        width = max(left + plan.size + right, 600)
+    else:
+        width = round(plan.look.width * plan.dpi)
+        left = max(left, (width - plan.size - right + left) // 2)
     height = above + plan.size + below
-    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+    size = (width / plan.dpi, height / plan.dpi)
+    figure = Figure(figsize=size, dpi=plan.dpi, facecolor=plan.look.greys.paper)
     # One pixel more on every side, so that the frame never covers a cell.
     box = (left - 1, below - 1, plan.size + 2, plan.size + 2)
     axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
     _dress(axes, plan)
-    style: dict[str, Any] = {"family": font_families(()), "va": "top", "parse_math": False}
-    title = figure.text(12 / width, 1 - 12 / height, "", size=10, weight="bold", color=INK, **style)
-    evidence = figure.text(12 / width, 1 - 36 / height, "", size=7.5, color=INK, **style)
-    if plan.pooled > 1:
-        note = f"each cell is the largest of {plan.pooled} × {plan.pooled} weights (pooled for drawing only)"
-        figure.text(12 / width, 1 - 54 / height, note, size=6.5, color=QUIET, **style)
-    bar_height = min(plan.size, 420)
+    slots = [Slot(px(12), px(28), 10 if wide else 8, "bold")]
+    first, notes = (48, 48 + 18) if lines == 1 else (48 + 18 * len(plan.notes), 48)  # an empty second line is last
+    slots += [Slot(px(12), px(first + 18 * line), 7.5 if wide else 6.5) for line in range(lines)]
+    _write_notes(figure, plan, notes)
+    bar_height = max(min(plan.size, px(420)), 0 if plan.look.scale == "shared" else px(84))
+    bar_left = left + plan.size + px(22 if wide else 12)
     bar = figure.add_axes(
-        ((left + plan.size + 22) / width, (below + plan.size - bar_height) / height, 14 / width, bar_height / height)
+        (bar_left / width, (below + plan.size - bar_height) / height, px(14) / width, bar_height / height)
     )
-    _colour_bar(figure, bar, plan.vmax, bar_height)
-    return HeatmapFigure(figure, axes, title, evidence, left, above, width - 24)
+    own = plan.look.scale == "per-head"
+    size_of_numbers = colour_bar(bar, plan.look, numbers=not own)
+    if own:
+        lift = round(0.365 * size_of_numbers * plan.dpi / 72)
+        places = (above + round(bar_height * (4 - step) / 4) + lift for step in range(5))
+        slots += [Slot(bar_left + px(14) + px(8), y, size_of_numbers) for y in places]
+    return HeatmapFigure(figure, axes, tuple(slots), left, above, width - px(24))
 
 
-def heatmap_figure(plan: HeatmapPlan, *, vector: bool = False) -> Figure:
-    """A new figure with one heatmap, colour bar and title; see :func:`draw_heatmap` for ``vector``."""
+def heatmap_figure(plan: HeatmapPlan, *, vector: bool = False, pieced: bool = False) -> Figure:
+    """A new figure with one heatmap, colour bar and title.
+
+    Args:
+        plan: from :func:`attnviz.figures.plan_heatmap`.
+        vector: as for :func:`draw_heatmap`.
+        pieced: write title and evidence in the pieces that PNG files are put together from, each on a whole pixel.
+    """
     with figure_style():
         layout = heatmap_layout(plan)
-        layout.name(plan)
+        layout.write(layout.words(plan), whole=not pieced)
         _draw_cells(layout.axes, plan, vector)
+        if plan.number_size is not None:
+            _write_numbers(layout.axes, plan, plan.cell, plan.dpi)
         return layout.figure
 
 
-def overview_figure(plan: OverviewPlan, *, image: bool = True) -> Figure:
-    """A new figure with an overview, colour bar and title; without the image where that is added later."""
-    with figure_style():
-        image_height, image_width, _ = plan.image.shape
-        left, above = plan.origin
-        right, below = 116, 24
-        room = max(left + image_width + right, 1020) - left - 16
-        title = fitted(plan.title, 11, DPI, room, "bold")
-        notes = [fitted(note, 7.5, DPI, room) for note in plan.notes]
-        widest = max(text_width(title, 11, DPI, "bold"), *(text_width(note, 7.5, DPI) for note in notes))
-        width = max(left + image_width + right, left + math.ceil(widest) + 16)
-        height = above + image_height + below
-        figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-        axes = figure.add_axes((left / width, below / height, image_width / width, image_height / height))
-        (draw_overview if image else _name_heads)(axes, plan)
-        families = font_families((title, *notes))
-        style: dict[str, Any] = {"family": families, "va": "top", "parse_math": False, "color": INK}
-        figure.text(left / width, 1 - 14 / height, title, size=11, weight="bold", **style)
-        for line, note in enumerate(notes):
-            figure.text(left / width, 1 - (42 + 20 * line) / height, note, size=7.5, **style)
-        bar_height = min(image_height - 38, 420)
-        bar = figure.add_axes(
-            (
-                (left + image_width + 16) / width,
-                (below + image_height - 38 - bar_height) / height,
-                14 / width,
-                bar_height / height,
-            )
-        )
-        _colour_bar(figure, bar, 1.0, bar_height)
-        return figure
+def number_place(cell: float, size: float, dpi: float) -> tuple[float, float]:
+    """Where the baseline of a number is centred, in pixels from the left and from the top of its cell."""
+    return cell / 2 + _NUDGE, cell / 2 + 0.365 * size * dpi / 72 + _NUDGE
 
 
 @contextmanager
@@ -179,7 +195,9 @@ def figure_style() -> Iterator[None]:
 
     SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
     """
-    with matplotlib.rc_context(_style_settings()):
+    now = matplotlib.rcParams
+    changed = {key: value for key, value in _style_settings().items() if dict.__getitem__(now, key) != value}
+    with matplotlib.rc_context(changed):
         yield
 
 
@@ -191,25 +209,54 @@ def _style_settings() -> dict[Any, Any]:
     return {**defaults, **files}
 
 
+def _write_notes(figure: Figure, plan: HeatmapPlan, top: int) -> None:
+    """What was done to the pattern for drawing only, below title and evidence."""
+    width, height = figure.get_size_inches() * plan.dpi
+    size = 6.5 if plan.look.width is None else 6
+    for line, note in enumerate(plan.notes):
+        shown = fitted(note, size, plan.dpi, width - plan.pixels(24))
+        place = (plan.pixels(12) / width, 1 - plan.pixels(top + 18 * line) / height)
+        figure.text(*place, shown, size=size, color=plan.look.greys.quiet, va="baseline", parse_math=False)
+
+
 def _draw_cells(ax: Axes, plan: HeatmapPlan, vector: bool) -> AxesImage | QuadMesh:
     m = len(plan.values)
-    if vector and m <= _VECTOR_CELLS:
+    if vector and m <= VECTOR_CELLS:
         edges = np.arange(m + 1) - 0.5
-        return ax.pcolormesh(
-            edges, edges, plan.values, cmap=colour_map(), vmin=0, vmax=plan.vmax, edgecolors="face", linewidth=0.2
-        )
-    picture = colour_table()[colour_levels(plan.values, plan.vmax)]
+        norm, colours = plan.look.norm(plan.vmax), colour_map(plan.look.theme)
+        return ax.pcolormesh(edges, edges, plan.values, cmap=colours, norm=norm, edgecolors="face", linewidth=0.2)
+    picture = colour_table(plan.look.theme)[plan.levels]
     return ax.imshow(picture, interpolation="none" if vector else "nearest", aspect="auto")
+
+
+def _write_numbers(ax: Axes, plan: HeatmapPlan, cell: float, dpi: float) -> None:
+    """Each weight of at least 0.005 in its cell, in cells of so many pixels, if that can be read."""
+    size = number_size(len(plan.values), cell * 72 / dpi)
+    if size is None:
+        return
+    x, y = (place / cell - 0.5 for place in number_place(cell, size, dpi))
+    style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "baseline", "family": [DEFAULT_FAMILY]}
+    for (row, column), hundredths in np.ndenumerate(plan.hundredths):
+        if hundredths:
+            colour = ink_on(int(plan.levels[row, column]), plan.look.theme)
+            ax.text(column + x, row + y, number_text(int(hundredths)), color=colour, **style)
+
+
+def number_text(hundredths: int) -> str:
+    """A weight as it is written into a cell: ``.93``, or ``1``."""
+    return "1" if hundredths >= 100 else f".{hundredths:02d}"
 
 
 def _dress(ax: Axes, plan: HeatmapPlan) -> None:
     """Limits, frame, axis labels and token labels of a heatmap."""
-    m, margin = len(plan.values), 1 / plan.cell
+    m, margin, greys = len(plan.values), 1 / plan.cell, plan.look.greys
+    ax.set_facecolor(greys.paper)
+    ax.grid(visible=False)  # a style of the caller's may have one
     ax.set_xlim(-0.5 - margin, m - 0.5 + margin)
     ax.set_ylim(m - 0.5 + margin, -0.5 - margin)
     for spine in ax.spines.values():
-        spine.set(linewidth=72 / DPI, edgecolor=FRAME)
-    labels = [drawable(plan.labels[tick]) for tick in plan.ticks]
+        spine.set(linewidth=72 / plan.dpi, edgecolor=greys.frame)
+    labels = [_tick_label(plan, tick) for tick in plan.ticks]
     families = font_families(labels)
     style: dict[str, Any] = {"fontsize": plan.font_size, "family": families, "parse_math": False}
     slant: dict[str, Any] = (
@@ -217,33 +264,60 @@ def _dress(ax: Axes, plan: HeatmapPlan) -> None:
     )
     ax.set_xticks(list(plan.ticks), labels, **style, **slant)
     ax.set_yticks(list(plan.ticks), labels, **style)
-    ax.tick_params(length=2, width=72 / DPI, color=FRAME, pad=2)
+    ax.tick_params(length=2, width=72 / plan.dpi, color=greys.frame, pad=2)
     for tick, label_x, label_y in zip(plan.ticks, ax.get_xticklabels(), ax.get_yticklabels(), strict=True):
-        colour = QUIET if plan.quiet[tick] else INK
+        colour = greys.quiet if plan.quiet[tick] else greys.ink
         label_x.set_color(colour)
         label_y.set_color(colour)
+    size = 8 if plan.look.width is None else 7
     every = "" if plan.ticks.step == 1 else f", every {_ordinal(plan.ticks.step * plan.pooled)} {plan.unit} named"
-    small = plan.size < 200
-    ax.set_xlabel("key" if small else f"key (attended to){every}", fontsize=8, color=INK)
-    ax.set_ylabel("query" if small else "query (attends from)", fontsize=8, color=INK)
+    for name, label in (("key (attended to)", ax.set_xlabel), ("query (attends from)", ax.set_ylabel)):
+        long = name + every if name.startswith("key") else name
+        label(_axis_name(plan, long, size), fontsize=size, color=greys.ink)
 
 
-def _colour_bar(figure: Figure, bar: Axes, vmax: float, height: int) -> None:
-    mappable = ScalarMappable(Normalize(0, vmax), colour_map())
-    colour_bar = figure.colorbar(mappable, cax=bar, ticks=np.linspace(0, vmax, 5))
-    colour_bar.outline.set(linewidth=72 / DPI, edgecolor=FRAME)
-    bar.tick_params(labelsize=7, length=2, width=72 / DPI, color=FRAME, labelcolor=INK)
-    bar.set_ylabel("attention weight" if height >= 150 else "weight", fontsize=7.5, color=INK)
+def _axis_name(plan: HeatmapPlan, name: str, size: float) -> str:
+    """The name of an axis, as fully as there is room."""
+    kind = name.partition(" ")[0]
+    if plan.size < plan.pixels(200) and plan.look.width is None:
+        return kind
+    rest = name.partition(")")[2]
+    room = plan.size + plan.pixels(60)
+    fits = (words for words in (name, kind + rest, kind) if text_width(words, size, plan.dpi) <= room)
+    return next(fits, kind)
+
+
+def _tick_label(plan: HeatmapPlan, tick: int) -> str:
+    if plan.look.width is None:
+        return drawable(plan.labels[tick])
+    return fitted(plan.labels[tick], plan.font_size, plan.dpi, plan.look.width * plan.dpi / 4)
+
+
+@cache
+def _bar_width(slot: Slot, dpi: float) -> float:
+    return text_width("|", slot.size, dpi, slot.weight)
+
+
+def _evidence_lines(plan: HeatmapPlan, size: float, room: float, lines: int) -> Sequence[str]:
+    """The evidence in so many lines, broken between its parts; the last is cut to the room."""
+    shown = [""] * lines
+    line = 0
+    for part in plan.evidence.split(" · "):
+        longer = f"{shown[line]} · {part}" if shown[line] else part
+        if shown[line] and line < lines - 1 and text_width(drawable(longer), size, plan.dpi) > room:
+            line, longer = line + 1, part
+        shown[line] = longer
+    return [fitted(words, size, plan.dpi, room) for words in shown]
 
 
 def _slanted(plan: HeatmapPlan) -> bool:
-    return plan.cell >= 30
+    return plan.cell >= plan.pixels(30)
 
 
 def _longest_label(plan: HeatmapPlan) -> int:
     """Pixels that the widest label takes, measured as matplotlib will draw it."""
-    labels = {drawable(plan.labels[tick]) for tick in plan.ticks}
-    return math.ceil(max(text_width(label, plan.font_size, DPI) for label in labels))
+    labels = {_tick_label(plan, tick) for tick in plan.ticks}
+    return math.ceil(max(text_width(label, plan.font_size, plan.dpi) for label in labels))
 
 
 def _ordinal(number: int) -> str:

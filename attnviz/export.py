@@ -90,8 +90,12 @@ HEADS = Layout(
     manifest="heads.json",
     table="heads.csv",
     table_text=csv_text,
-    others=re.compile(r"(overview|heads/L\d+H\d+)\.(png|svg|pdf)|attention\.safetensors"),
+    others=re.compile(
+        r"(overview|lines|map-[a-z-]+|mean|mean-all|pair|(heads|lines|pair)/L\d+H\d+)\.(png|svg|pdf)"
+        r"|captions\.md|attention\.safetensors"
+    ),
     folder="heads",
+    more_folders=("lines", "pair"),
     same=("attnviz", "model", "text", "pair", "options", "profile"),
 )
 """What ``attnviz heads`` writes."""

@@ -1,40 +1,43 @@
 """What to draw, planned before anything is drawn: arrays, labels, limits and texts, no axes in sight.
 
-Sizes are in pixels at :data:`DPI`: every cell of a heatmap is a whole number of pixels wide, so that
-the picture is exact, neither blurred nor uneven. :mod:`attnviz.drawing` draws the plans.
+Sizes are in pixels, :data:`DPI` to the inch, or twice as many where the user chose a width: every cell of a
+heatmap is a whole number of pixels wide, so that the picture is exact, neither blurred nor uneven.
+:mod:`attnviz.drawing` draws the plans.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
 
-from attnviz.colours import Array, Pixels, colour_levels, colour_table, magnified
+from attnviz.colours import Array, Pixels, colour_levels
 from attnviz.findings import Findings, HeadFindings
-from attnviz.heads import HeadId
+from attnviz.fonts import drawable, text_width
+from attnviz.look import PLAIN, Look
 from attnviz.tokens import visible
 
 __all__ = [
     "DPI",
     "HeatmapPlan",
-    "OverviewPlan",
+    "each_pattern",
     "heatmap_plans",
+    "margins",
     "max_pool",
-    "model_overview_plan",
+    "number_size",
     "plan_heatmap",
-    "plan_overview",
     "quoted",
 ]
 
 DPI = 150
 
-_FRAME_RGB = (154, 154, 154)
 _LONGEST_LABEL = 20
 _LONGEST_QUOTE = 90
-_LARGEST_HEATMAP = 1024
-_OVERVIEW_CELL = 120
+_MOST_CELLS = 1024
+_NUMBERED = 24
+_LEAST_FOR_NUMBERS = 14.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,9 @@ class HeatmapPlan:
         evidence: the score behind the label, with its baseline.
         unit: ``token`` or ``word``.
         pooled: how many rows and columns one cell stands for.
-        vmax: the weight that is darkest.
+        vmax: the weight at the strong end of the scale.
+        look: theme, scale and width.
+        notes: what was done to the pattern for drawing only.
     """
 
     values: Array
@@ -60,11 +65,25 @@ class HeatmapPlan:
     unit: str
     pooled: int = 1
     vmax: float = 1.0
+    look: Look = PLAIN
+    notes: tuple[str, ...] = ()
 
     @property
+    def dpi(self) -> int:
+        """Pixels to the inch."""
+        return DPI if self.look.width is None else 2 * DPI
+
+    def pixels(self, length: float) -> int:
+        """Pixels of a length that is given in pixels at :data:`DPI`."""
+        return round(length * self.dpi / DPI)
+
+    @cached_property
     def cell(self) -> int:
         """Pixels a cell."""
-        return max(1, min(44, round(960 / len(self.values))))
+        m = len(self.values)
+        if self.look.width is None:
+            return max(1, min(44, round(960 / m)))
+        return max(1, min(self.pixels(44), _room(self.labels, self.look) // m))
 
     @property
     def size(self) -> int:
@@ -74,43 +93,34 @@ class HeatmapPlan:
     @property
     def ticks(self) -> range:
         """The cells whose labels are written: all, or as many as fit without overprinting."""
-        return range(0, len(self.values), math.ceil(13 / self.cell))
+        return range(0, len(self.values), math.ceil(self.pixels(13) / self.cell))
 
     @property
     def font_size(self) -> float:
         """Of the labels, in points."""
-        return max(5.5, min(9.0, 0.8 * self.cell * 72 / DPI))
-
-
-@dataclass(frozen=True)
-class OverviewPlan:
-    """Many heads in one picture, a row a layer and a column a head.
-
-    Attributes:
-        image: [height, width, 3], the grid of patterns, frames included, a pixel a pixel.
-        cells: for each head its id, its label, and the left and top of its pattern in the image.
-        layers: the layers from top to bottom, and the tops of their rows.
-        size: pixels of one pattern.
-        title: what is shown, first line in bold.
-        notes: how to read it.
-    """
-
-    image: Pixels
-    cells: tuple[tuple[HeadId, str, int, int], ...]
-    layers: tuple[tuple[int, int], ...]
-    size: int
-    title: str
-    notes: tuple[str, ...]
+        largest = 9.0 if self.look.width is None else 7.0
+        return max(5.5, min(largest, 0.8 * self.cell * 72 / self.dpi))
 
     @property
-    def pitch(self) -> int:
-        """Pixels from one column of the grid to the next."""
-        return _pitch(self.size)
+    def number_size(self) -> float | None:
+        """Of the weights written into the cells, in points; None where they are too many, or the cells too small."""
+        return number_size(len(self.values), self.cell * 72 / self.dpi)
 
     @property
-    def origin(self) -> tuple[int, int]:
-        """Left and top of the image in its figure, in pixels: room for layer names, title and notes."""
-        return 56, 52 + 20 * len(self.notes)
+    def levels(self) -> Pixels:
+        """[m, m], each weight's step of the colour scale."""
+        return colour_levels(self.values, self.vmax, self.look.scale)
+
+    @property
+    def hundredths(self) -> Pixels:
+        """[m, m], the weights as they are written, in hundredths."""
+        shown: Pixels = np.floor(np.clip(self.values, 0, 1) * 100 + 0.5).astype(np.uint8)
+        return shown
+
+
+def number_size(m: int, cell: float) -> float | None:
+    """The font size of weights in cells that are so many points wide; None where they cannot be read."""
+    return min(7.0, 0.36 * cell) if m <= _NUMBERED and cell >= _LEAST_FOR_NUMBERS else None
 
 
 def plan_heatmap(
@@ -121,6 +131,8 @@ def plan_heatmap(
     title: str,
     evidence: str = "",
     unit: str = "token",
+    look: Look = PLAIN,
+    notes: Sequence[str] = (),
 ) -> HeatmapPlan:
     """Plan the heatmap of one head.
 
@@ -131,6 +143,8 @@ def plan_heatmap(
         title: id and label of the head.
         evidence: its score and baseline.
         unit: what a position is, ``token`` or ``word``.
+        look: theme, scale and width.
+        notes: what was done to the pattern for drawing only.
 
     Raises:
         ValueError: labels or quiet do not fit the pattern.
@@ -141,54 +155,24 @@ def plan_heatmap(
             f"pattern must have shape (n, n) with n labels. Got {pattern.shape}, {len(labels)} labels and "
             f"{len(quiet)} marks of quiet ones."
         )
-    pooled = math.ceil(n / 1024)
+    shown = [_short(label) for label in labels]
+    most = _MOST_CELLS if look.width is None else min(_MOST_CELLS, _room(shown, look))
+    pooled = math.ceil(n / most)
+    values = max_pool(pattern, pooled)
+    largest = float(values.max()) if look.scale == "per-head" else 1.0
+    by_pooling = [f"each cell is the largest of {pooled} × {pooled} weights (pooled for drawing only)"]
     return HeatmapPlan(
-        values=max_pool(pattern, pooled),
-        labels=tuple(_short(label) for label in labels[::pooled]),
+        values=values,
+        labels=tuple(shown[::pooled]),
         quiet=tuple(quiet[::pooled]),
         title=title,
         evidence=evidence,
         unit=unit,
         pooled=pooled,
+        vmax=largest if largest > 0 else 1.0,
+        look=look,
+        notes=(*notes, *(by_pooling if pooled > 1 else ())),
     )
-
-
-def plan_overview(
-    heads: Iterable[tuple[HeadId, str, Array]], *, title: str, notes: Sequence[str] = (), unit: str = "token"
-) -> OverviewPlan:
-    """Plan one picture of all the given heads.
-
-    Args:
-        heads: id, label and pattern [n, n] of each, at least one; all of the same n. Patterns are
-            pooled as they come, so an iterator need not hold them all.
-        title: what is shown.
-        notes: further lines; how to read the picture is added.
-        unit: what a position is, ``token`` or ``word``.
-    """
-    small = []
-    for head, label, pattern in heads:
-        n = len(pattern)
-        pooled = math.ceil(n / 120)
-        small.append((head, label, max_pool(pattern, pooled)))
-    m = len(small[0][2])
-    size = m * max(1, 120 // m)
-    rows = sorted({head.layer for head, _, _ in small})
-    columns = sorted({head.head for head, _, _ in small})
-    width, height = _pitch(size), size + 44
-    image = np.full((len(rows) * height, len(columns) * width, 3), 255, dtype=np.uint8)
-    cells, table = [], colour_table()
-    for head, label, values in small:
-        left, top = columns.index(head.head) * width + 1, rows.index(head.layer) * height + 38
-        image[top - 1 : top + size + 1, left - 1 : left + size + 1] = _FRAME_RGB
-        image[top : top + size, left : left + size] = table[magnified(colour_levels(values), size // m)]
-        cells.append((head, _short_label(label), left, top))
-    reading = [
-        f"In each square rows attend to columns ({n} {unit}s); white is 0, dark blue 1, the same for every head."
-    ]
-    if pooled > 1:
-        reading.append(f"Each pixel is the largest of {pooled} × {pooled} weights (pooled for drawing only).")
-    layers = tuple((layer, rows.index(layer) * height + 38) for layer in rows)
-    return OverviewPlan(image, tuple(cells), layers, size, title, (*notes, *reading))
 
 
 def max_pool(pattern: Array, factor: int) -> Array:
@@ -198,13 +182,18 @@ def max_pool(pattern: Array, factor: int) -> Array:
     m = math.ceil(len(pattern) / factor)
     padded = np.zeros((m * factor, m * factor), dtype=pattern.dtype)
     padded[: len(pattern), : len(pattern)] = pattern
-    pooled: Array = padded.reshape(m, factor, m, factor).max(axis=(1, 3))
+    rows = padded[::factor]  # a maximum of whole rows is many times faster than one over two short axes
+    for row in range(1, factor):
+        rows = np.maximum(rows, padded[row::factor])
+    pooled: Array = rows[:, ::factor]
+    for column in range(1, factor):
+        pooled = np.maximum(pooled, rows[:, column::factor])
     return pooled
 
 
-def heatmap_plans(findings: Findings, heads: Sequence[HeadFindings]) -> Iterator[HeatmapPlan]:
+def heatmap_plans(findings: Findings, heads: Sequence[HeadFindings], look: Look = PLAIN) -> Iterator[HeatmapPlan]:
     """The plan of each head's heatmap, in order."""
-    for head, pattern in _patterns(findings, heads):
+    for head, pattern in each_pattern(findings, heads):
         yield plan_heatmap(
             pattern,
             findings.units.labels,
@@ -212,30 +201,12 @@ def heatmap_plans(findings: Findings, heads: Sequence[HeadFindings]) -> Iterator
             title=f"{head.id}  {head.label}",
             evidence=_evidence(head),
             unit=findings.units.name,
+            look=look,
+            notes=[findings.dropped] if findings.dropped else [],
         )
 
 
-def model_overview_plan(findings: Findings, heads: Sequence[HeadFindings]) -> OverviewPlan:
-    """The plan of one picture with all the given heads."""
-    model = findings.checkpoint
-    count = f"{model.n_layers} layers × {model.n_heads} heads"
-    if len(heads) < len(findings.heads):
-        count = f"{len(heads)} of {len(findings.heads)} heads"
-    return plan_overview(
-        ((head.id, head.label, pattern) for head, pattern in _patterns(findings, heads)),
-        title=f"{visible(model.short_name)}: {count}",
-        notes=[quoted(text) for text in (findings.text, findings.pair) if text is not None],
-        unit=findings.units.name,
-    )
-
-
-def quoted(text: str) -> str:
-    """The text in quotation marks, cut where it is long, without anything invisible in it."""
-    shown = visible(text)
-    return f"“{shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…'}”"
-
-
-def _patterns(findings: Findings, heads: Sequence[HeadFindings]) -> Iterator[tuple[HeadFindings, Array]]:
+def each_pattern(findings: Findings, heads: Sequence[HeadFindings]) -> Iterator[tuple[HeadFindings, Array]]:
     """Each head with its pattern; a layer's patterns are recomputed once and then dropped."""
     layer = -1
     patterns: list[Tensor] = []
@@ -243,6 +214,12 @@ def _patterns(findings: Findings, heads: Sequence[HeadFindings]) -> Iterator[tup
         if head.id.layer != layer:
             layer, patterns = head.id.layer, list(findings.layer_patterns(head.id.layer))
         yield head, patterns[head.id.head].float().numpy()
+
+
+def quoted(text: str) -> str:
+    """The text in quotation marks, cut where it is long, without anything invisible in it."""
+    shown = visible(text)
+    return f"“{shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…'}”"
 
 
 def _evidence(head: HeadFindings) -> str:
@@ -264,14 +241,20 @@ def _evidence(head: HeadFindings) -> str:
     return f"{name} {pattern.score:.2f}{repeats} · uniform attention {shown} · n = {pattern.n}"
 
 
-def _pitch(size: int) -> int:
-    """A column of the overview holds a pattern or a label, whichever is wider, and a gap."""
-    return max(size, 104) + 14
-
-
 def _short(label: str) -> str:
     return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
-def _short_label(label: str) -> str:
-    return label.replace("syntactic:", "syn: ")
+def margins(look: Look) -> tuple[int, int]:
+    """Beside the labels, and right of the cells for the colour bar, in pixels at :data:`DPI`."""
+    beside, right = (44, 110) if look.width is None else (34, 92)
+    return beside, right if look.scale == "shared" else right + 14
+
+
+def _room(labels: Sequence[str], look: Look) -> int:
+    """Pixels for the cells of a figure of so many inches, whatever the size of its labels."""
+    assert look.width is not None
+    dpi = 2 * DPI
+    total = round(look.width * dpi)
+    longest = min(math.ceil(max(text_width(drawable(label), 7.0, dpi) for label in set(labels))), total // 4)
+    return total - longest - sum(margins(look)) * dpi // DPI

@@ -1,7 +1,7 @@
 """What one run found: the data that tables, figures and files are made from."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from attnviz.syntax import Parse
 from attnviz.tokens import Tokens, Units, merge_pattern
 from attnviz.verify import Verification, VerifiedAttention
 
-__all__ = ["Findings", "HeadFindings", "Options"]
+__all__ = ["Findings", "FindingsWithoutSinks", "HeadFindings", "Options", "without_sinks"]
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,18 @@ class Findings:
         return self.frame.units
 
     @property
+    def dropped(self) -> str:
+        """What is left out of pictures, and what that did to the rest; empty where nothing is."""
+        return ""
+
+    @property
     def verification(self) -> Verification:
         """What was compared with the model, and how closely."""
         return self.attention.verification
 
     def layer_patterns(self, layer: int) -> Tensor:
         """The verified patterns of one layer, [n_heads, n, n] over :attr:`units`, float32 or wider, on the CPU."""
-        return merge_pattern(self.attention.layer(layer).wide[0], self.units.members).cpu()
+        return merge_pattern(self.attention.layer(layer).wide[0], self.frame.units.members).cpu()
 
     def select(self, selections: Iterable[str] = ()) -> list[HeadFindings]:
         """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …); all without one.
@@ -130,3 +135,54 @@ class Findings:
                 return found
         last = HeadId(self.checkpoint.n_layers - 1, self.checkpoint.n_heads - 1)
         raise UsageError(f"the model has no head {wanted}; it has {HeadId(0, 0)} to {last}.")
+
+
+class FindingsWithoutSinks(Findings):
+    """The same findings for drawing only: patterns have no sinks, and their rows are divided by what is left of them.
+
+    Statistics, patterns and labels of the heads are those of the whole text. A row of which nothing is left is 0.
+    """
+
+    @property
+    def units(self) -> Units:
+        """Those that are no sinks."""
+        units = self.frame.units
+        kept = [i for i, sink in enumerate(units.sink) if not sink]
+        return Units(
+            name=units.name,
+            labels=tuple(units.labels[i] for i in kept),
+            special=tuple(units.special[i] for i in kept),
+            sink=(False,) * len(kept),
+            members=tuple(units.members[i] for i in kept),
+        )
+
+    @property
+    def dropped(self) -> str:
+        """Which positions are left out, and that rows were renormalised."""
+        units = self.frame.units
+        kinds = ["special tokens"] * any(units.special)
+        if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
+            kinds.append(f"first {units.name}")
+        return f"{' and '.join(kinds)} dropped, rows renormalised" if kinds else ""
+
+    def layer_patterns(self, layer: int) -> Tensor:
+        """The verified patterns of one layer between the units that are left, [n_heads, n, n]; rows sum to 1, or 0."""
+        kept = [i for i, sink in enumerate(self.frame.units.sink) if not sink]
+        patterns = super().layer_patterns(layer)[:, kept][:, :, kept]
+        totals = patterns.sum(-1, keepdim=True)
+        return patterns / totals.masked_fill(totals == 0, 1.0)
+
+
+def without_sinks(findings: Findings) -> FindingsWithoutSinks:
+    """The findings with sinks left out of the patterns, for drawing only.
+
+    Raises:
+        UsageError: nothing would be left.
+    """
+    units = findings.frame.units
+    if all(units.sink):
+        raise UsageError(
+            f"--drop-special (drop_special=True) leaves nothing of this text to draw: its {len(units)} {units.name}s "
+            "are all special or the first; give a longer text, or leave the option out."
+        )
+    return FindingsWithoutSinks(**{field.name: getattr(findings, field.name) for field in fields(Findings)})

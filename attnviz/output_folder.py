@@ -26,8 +26,9 @@ class Layout:
         table: the CSV file.
         table_text: from the document to the content of the table.
         others: what the names of all the other files match.
-        folder: the one folder that some of these are in.
+        folder: the folder that most of these are in.
         same: keys of the document; where they are equal to those of an earlier run, its files are kept.
+        more_folders: further folders that some are in.
     """
 
     manifest: str
@@ -36,6 +37,12 @@ class Layout:
     others: re.Pattern[str]
     folder: str
     same: tuple[str, ...]
+    more_folders: tuple[str, ...] = ()
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that files of the command are in."""
+        return (self.folder, *self.more_folders)
 
     def owns(self, name: str) -> bool:
         """Whether a file of this name, relative to the output folder, is one of the command's."""
@@ -117,8 +124,7 @@ class OutputFolder:
         """
         manifest = self.layout.manifest
         self.write(self.layout.table, self.layout.table_text(content))
-        earlier = self._earlier()
-        kept = earlier if self._same_analysis(content) else set()
+        earlier, kept = self._earlier(), self.kept(content)
         complete = {**content, "files": sorted({*self._staged, *kept, manifest})}
         self.write(manifest, json.dumps(complete, indent=1, allow_nan=False) + "\n")
         assert self._staging is not None
@@ -133,12 +139,16 @@ class OutputFolder:
             for name in stale:
                 (self.path / name).unlink(missing_ok=True)
             self.removed = len(stale)
-            below = self.path / self.layout.folder
-            if stale and below.is_dir() and not any(below.iterdir()):
-                below.rmdir()
+            for below in (self.path / folder for folder in self.layout.folders):
+                if stale and below.is_dir() and not any(below.iterdir()):
+                    below.rmdir()
             self.committed = True
         self._created.clear()
         return complete
+
+    def kept(self, content: dict[str, Any]) -> set[str]:
+        """What earlier runs wrote here that a run with this document leaves, or replaces by the same name."""
+        return self._earlier() if self._same_analysis(content) else set()
 
     def __exit__(self, *_: object) -> None:
         """Remove the hidden folder, and folders made for nothing."""
@@ -167,9 +177,10 @@ class OutputFolder:
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         earlier = self._earlier()
         foreign = sorted(name for name in {*names, self.layout.manifest} - earlier if (self.path / name).exists())
-        below = self.path / self.layout.folder
-        if below.is_symlink() or (below.exists() and not below.is_dir()):
-            foreign.append(self.layout.folder)
+        for folder in self.layout.folders:
+            below = self.path / folder
+            if below.is_symlink() or (below.exists() and not below.is_dir()):
+                foreign.append(folder)
         if foreign:
             raise OutputError(
                 f"{self.path} holds {', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}, which attnviz did not "
@@ -178,7 +189,7 @@ class OutputFolder:
             )
 
     def _names_below(self) -> list[str]:
-        places = (self.path, self.path / self.layout.folder)
+        places = (self.path, *(self.path / folder for folder in self.layout.folders))
         return [path.relative_to(self.path).as_posix() for place in places for path in place.glob("*")]
 
     def _remove_created(self) -> None:

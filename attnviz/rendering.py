@@ -1,15 +1,15 @@
 """Planned figures to files' bytes: PNG, SVG and PDF, the same bytes on every run.
 
 Drawing 144 figures one after another with matplotlib takes 60 ms each, nearly all of it for parts
-that never change: ticks, token labels, colour bar. Here those are drawn once, and each head's cells
-and title are written into a copy of the picture. PNGs are indexed (the colour scale and greys are
-all there is in them), which makes them small, and compressed in threads meanwhile.
+that never change: ticks, token labels, colour bar. Here those are drawn once, and each head's cells,
+their numbers and its title are written into a copy of the picture. PNGs are indexed (the colour scale
+and greys are all there is in them), which makes them small, and compressed in threads meanwhile.
+SVGs are written from one that was drawn once (:mod:`attnviz.vectors`).
 """
 
 import io
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -17,9 +17,16 @@ from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from attnviz.colours import LEVELS, Pixels, colour_levels, colour_table, magnified
-from attnviz.drawing import HeatmapFigure, figure_style, heatmap_figure, heatmap_layout, overview_figure
-from attnviz.figures import DPI, HeatmapPlan, OverviewPlan
+from attnviz.colours import Pixels, magnified
+from attnviz.drawing import HeatmapFigure, figure_style, heatmap_figure, heatmap_layout
+from attnviz.figures import HeatmapPlan
+from attnviz.look import PLAIN, Look
+from attnviz.overview_drawing import overview_figure
+from attnviz.overviews import OverviewPlan
+from attnviz.palettes import indexed as indexed_pixels
+from attnviz.palettes import palette, png
+from attnviz.stamps import NumberTiles, TextStrips
+from attnviz.vectors import svg_files
 
 __all__ = ["FORMATS", "figure_bytes", "heatmap_files", "heatmap_pixels", "overview_file", "palette"]
 
@@ -27,36 +34,43 @@ FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
 
 _SOFTWARE = "attnviz"
+_PRINTED = 300
 _THREADS = 2
 
 
 def overview_file(plan: OverviewPlan, file_format: str) -> bytes:
-    """The file of an overview; for PNG the image is put in as it is, past matplotlib's resampling."""
+    """The file of an overview; for PNG the patterns are put in as they are, past matplotlib's resampling."""
     if file_format != "png":
         return figure_bytes(overview_figure(plan), file_format)
     pixels = _drawn(overview_figure(plan, image=False))
     left, top = plan.origin
-    height, width, _ = plan.image.shape
-    place = pixels[top : top + height, left : left + width]
-    np.minimum(place, plan.image, out=place)  # the names stand where the image is white
-    return _png(_indexed(pixels))
+    size = plan.size + 2
+    for _, _, x, y in plan.cells:
+        pixels[top + y - 1 :, left + x - 1 :][:size, :size] = plan.image[y - 1 :, x - 1 :][:size, :size]
+    theme = plan.look.theme
+    return png(indexed_pixels(pixels, theme, marks=True), plan.dpi, theme, marks=True)
 
 
-def figure_bytes(figure: Figure, file_format: str, *, indexed: bool = True) -> bytes:
+def figure_bytes(figure: Figure, file_format: str, *, indexed: bool = True, look: Look = PLAIN) -> bytes:
     """One figure as a file; without dates, so that equal figures are equal files.
 
     Args:
         figure: to draw.
         file_format: one of :data:`FORMATS`.
         indexed: the figure holds only greys and colours of the scale, so that its PNG can have a palette.
+        look: whose theme the palette is of; a picture of a chosen width has 300 pixels an inch.
     """
     if file_format == "png":
+        if look.width is not None and not indexed:
+            figure.set_dpi(max(_PRINTED, figure.dpi))
         pixels = _drawn(figure)
-        return _png(_indexed(pixels)) if indexed else _full_colour_png(pixels)
+        if indexed:
+            return png(indexed_pixels(pixels, look.theme), figure.dpi, look.theme)
+        return _full_colour_png(pixels, figure.dpi)
     metadata = {"svg": {"Date": None, "Creator": _SOFTWARE}, "pdf": {"CreationDate": None, "Creator": _SOFTWARE}}
     buffer = io.BytesIO()
     with figure_style():
-        figure.savefig(buffer, format=file_format, metadata=metadata[file_format])
+        figure.savefig(buffer, format=file_format, metadata=metadata[file_format], facecolor=figure.get_facecolor())
     return buffer.getvalue()
 
 
@@ -64,55 +78,43 @@ def heatmap_files(plans: Iterable[HeatmapPlan], file_format: str) -> Iterator[by
     """The files of many heatmaps of the same text, in order.
 
     Args:
-        plans: all with the same labels; only cells, title and evidence may differ.
+        plans: all with the same labels and look; only cells, scale of the head, title and evidence may differ.
         file_format: one of :data:`FORMATS`.
     """
-    if file_format != "png":
+    if file_format == "svg":
+        yield from svg_files(plans, lambda figure: figure_bytes(figure, "svg"))
+    elif file_format == "pdf":
         for plan in plans:
             yield figure_bytes(heatmap_figure(plan, vector=True), file_format)
-        return
-    yield from _in_threads(_png, heatmap_pixels(plans))
+    else:
+        yield from _in_threads(lambda plan, picture: png(picture, plan.dpi, plan.look.theme), _pictures(plans))
 
 
 def heatmap_pixels(plans: Iterable[HeatmapPlan]) -> Iterator[Pixels]:
     """The pictures of many heatmaps of the same text, [height, width] places in :func:`palette`.
 
     The first plan's figure is drawn once without cells and title; every plan then adds its own. The
-    pixels are those of drawing each figure anew.
+    pixels are those of drawing each figure anew, ``heatmap_figure(plan, pieced=True)``.
     """
+    for _, picture in _pictures(plans):
+        yield picture
+
+
+def _pictures(plans: Iterable[HeatmapPlan]) -> Iterator[tuple[HeatmapPlan, Pixels]]:
     layout: HeatmapFigure | None = None
     for plan in plans:
         if layout is None:
             with figure_style():
                 layout = heatmap_layout(plan)
-                background = _drawn(layout.figure)
-            indexed = _indexed(background)
-        with figure_style():
-            strip = _title_strip(layout, background, plan)
-        picture = indexed.copy()
-        picture[: len(strip)] = _indexed(strip)
-        cells = magnified(colour_levels(plan.values, plan.vmax), plan.cell)
+                empty = indexed_pixels(_drawn(layout.figure), plan.look.theme)
+            texts = TextStrips(plan.dpi, plan.look.theme)
+            tiles = None if plan.number_size is None else NumberTiles(plan)
+        picture = empty.copy()
+        for slot, words in zip(layout.slots, layout.words(plan), strict=True):
+            texts.write(picture, slot, words)
+        cells = magnified(plan.levels, plan.cell) if tiles is None else tiles.cells(plan)
         picture[layout.top : layout.top + plan.size, layout.left : layout.left + plan.size] = cells
-        yield picture
-
-
-@cache
-def palette() -> Pixels:
-    """The colours of every PNG, [256, 3]: the scale of the weights, then greys from black to white."""
-    greys = np.linspace(0, 255, 256 - LEVELS).round().astype(np.uint8)
-    return np.concatenate([colour_table(), greys[:, None].repeat(3, axis=1)])
-
-
-def _title_strip(layout: HeatmapFigure, background: Pixels, plan: HeatmapPlan) -> Pixels:
-    """The rows above the cells with this plan's title, [rows, width, 3]."""
-    canvas = layout.figure.canvas
-    assert isinstance(canvas, FigureCanvasAgg)
-    strip = np.asarray(canvas.buffer_rgba())[: layout.top - 1, :, :3]
-    strip[:] = background[: layout.top - 1]
-    layout.name(plan)
-    for text in (layout.title, layout.evidence):
-        text.draw(canvas.get_renderer())
-    return strip
+        yield plan, picture
 
 
 def _drawn(figure: Figure) -> Pixels:
@@ -123,55 +125,23 @@ def _drawn(figure: Figure) -> Pixels:
     return pixels
 
 
-def _indexed(pixels: Pixels) -> Pixels:
-    """Places in the palette of a picture that holds only greys and colours of the scale.
-
-    The sum of red, green and blue falls strictly along the scale, so it alone finds the step.
-    """
-    red, green, blue = pixels[..., 0], pixels[..., 1], pixels[..., 2]
-    total = red.astype(np.uint16) + green + blue
-    return np.where((red == green) & (green == blue), _grey_places()[red], _scale_places()[total])
-
-
-@cache
-def _grey_places() -> Pixels:
-    steps = 255 - LEVELS
-    places: Pixels = (LEVELS + np.round(np.arange(256) / 255 * steps)).astype(np.uint8)
-    return places
-
-
-@cache
-def _scale_places() -> Pixels:
-    totals = colour_table().astype(np.int64).sum(axis=1)
-    nearest: Pixels = np.abs(np.arange(766)[:, None] - totals[None, :]).argmin(axis=1).astype(np.uint8)
-    return nearest
-
-
-def _png(picture: Pixels) -> bytes:
-    image = Image.fromarray(picture).convert("L")
-    image.putpalette(palette().tobytes())
-    return _saved(image, 3)
-
-
-def _full_colour_png(pixels: Pixels) -> bytes:
-    return _saved(Image.fromarray(pixels), 6)
-
-
-def _saved(image: Image.Image, compress_level: int) -> bytes:
+def _full_colour_png(pixels: Pixels, dpi: float) -> bytes:
     information = PngInfo()
     information.add_text("Software", _SOFTWARE)
     buffer = io.BytesIO()
-    image.save(buffer, format="png", dpi=(DPI, DPI), pnginfo=information, compress_level=compress_level)
+    Image.fromarray(pixels).save(buffer, format="png", dpi=(dpi, dpi), pnginfo=information, compress_level=6)
     return buffer.getvalue()
 
 
-def _in_threads(encode: Callable[[Pixels], bytes], pictures: Iterable[Pixels]) -> Iterator[bytes]:
+def _in_threads(
+    encode: Callable[[HeatmapPlan, Pixels], bytes], pictures: Iterable[tuple[HeatmapPlan, Pixels]]
+) -> Iterator[bytes]:
     """Encode in order, a few pictures ahead of the reader."""
     with ThreadPoolExecutor(_THREADS) as pool:
         waiting: list[Future[bytes]] = []
         try:
-            for picture in pictures:
-                waiting.append(pool.submit(encode, picture))
+            for plan, picture in pictures:
+                waiting.append(pool.submit(encode, plan, picture))
                 if len(waiting) > 2 * _THREADS:
                     yield waiting.pop(0).result()
             while waiting:

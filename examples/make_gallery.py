@@ -6,6 +6,7 @@ those are left as they are.
 The files are byte-identical from run to run with the versions of .ci/constraints.txt.
 """
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -33,55 +34,94 @@ PAGE = (
     "seen a rabbit with either a waistcoat-pocket, or a watch to take out of it, and burning with curiosity, she ran "
     "across the field after it, and fortunately was just in time to see it pop down a large rabbit-hole under the "
     "hedge. In another moment down went Alice after it, never once considering how in the world "
-    "she was to get out again."
+    "she was to get out again. The rabbit-hole went straight on like a tunnel for some way, and then dipped suddenly "
+    "down, so suddenly that Alice had not a moment to think about stopping herself before she found herself falling "
+    "down a very deep well. Either the well was very deep, or she fell very slowly, for she had plenty of time as she "
+    "went down to look about her and to wonder what was going to happen next."
 )
+HALF_A_PAGE = PAGE[len(PARAGRAPH) + 1 : len(PARAGRAPH) + 640].rpartition(" ")[0]
 
 COUNTING = "one two three four five one two three four five"
 
-# name in the gallery: text, options of analyze(), selection, figures
-PICTURES = {
-    "sentence": (SENTENCE, {}, ["L0H2", "L1H8"], ["overview", "heads"]),
-    "paragraph": (PARAGRAPH, {}, ["L1H8"], ["overview", "heads"]),
-    "page": (PAGE, {}, ["L1H8"], ["overview", "heads"]),
-    "words": ("Unbelievably, the antidisestablishmentarians agreed", {"words": True}, ["L1H8"], ["heads"]),
-    "pair": ("Where is the cat?", {"pair": "It ran away."}, ["L2H8"], ["heads"]),
-    "repeat": (COUNTING, {"model": "tiny-gpt2"}, ["L0H2", "L1H0"], ["overview", "heads"]),
-    "repeat-long": (PARAGRAPH + " " + PARAGRAPH, {"model": "tiny-gpt2"}, ["L1H0"], ["overview", "heads"]),
-}
+# model, text, heads that have pictures of their own; the folder is named by model and tokens
+VIEWS = (
+    ("minilm", SENTENCE, ["L0H2", "L1H8"]),
+    ("minilm", PARAGRAPH, ["L1H8", "L2H0"]),
+    ("minilm", PAGE, ["L1H8", "L2H0"]),
+    ("tiny-gpt2", COUNTING, ["L0H2", "L1H0"]),
+    ("tiny-gpt2", PARAGRAPH, ["L0H2", "L1H0"]),
+    ("tiny-gpt2", PARAGRAPH + " " + HALF_A_PAGE, ["L0H2", "L1H0"]),  # as much as its 256 positions hold
+)
+
+# folder, text, options of analyze(), of save()
+LOOKS = (
+    ("words", "Unbelievably, the antidisestablishmentarians agreed", {"words": True}, {}),
+    ("dark", SENTENCE, {}, {"theme": "dark"}),
+    ("log", SENTENCE, {}, {"scale": "log", "drop_special": True}),
+    ("column", SENTENCE, {}, {"width": 3.3}),
+)
+
+
+def new_folder(name: str) -> Path:
+    folder = GALLERY / name
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def without_numbers(folder: Path) -> None:
+    """Pictures and captions only."""
+    for path in [*folder.glob("*.json"), *folder.glob("*.csv")]:
+        path.unlink()
+
+
+def draw_views() -> None:
+    for model, text, heads in VIEWS:
+        analysis = attnviz.analyze(text, model, device="cpu")
+        folder = new_folder(f"{model}-{len(analysis.tokens)}")
+        analysis.save(folder, figures=["overview", "map", "mean"], maps=["entropy", "sink"])
+        analysis.save(folder, select=heads, figures=["heads", "lines"])
+        without_numbers(folder)
+        print(folder.name)
+
+
+def draw_looks() -> None:
+    for name, text, options, look in LOOKS:
+        analysis = attnviz.analyze(text, "minilm", device="cpu", **options)
+        folder = new_folder(name)
+        analysis.save(folder, select=["L1H8"], figures=["heads", "lines"], **look)
+        analysis.save(folder, figures=["overview"], **look)
+        without_numbers(folder)
+    pair = attnviz.analyze("Where is the cat?", "minilm", device="cpu", pair="It ran away.")
+    pair.save(new_folder("pair"), select=["L2H8"], figures=["pair"])
+    without_numbers(GALLERY / "pair")
+    before, after = (
+        attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog"))
+    )
+    attnviz.compare(before, after).save(new_folder("compare"), top=3)
+    without_numbers(GALLERY / "compare")
 
 
 def draw_profile(treebank: Path) -> None:
-    """The pictures of a profile of minilm, and its tables."""
+    """The pictures of a profile of minilm."""
     found = attnviz.profile_heads("minilm", [treebank], repeats=True, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         attnviz.save_profile(found, folder)
         for name in ("roles", "relations", "layers", "likeness", "roles/syntactic-obj"):
-            picture = (Path(folder) / f"{name}.png").read_bytes()
-            (GALLERY / f"profile-{name.removeprefix('roles/')}.png").write_bytes(picture)
+            target = GALLERY / "profile" / f"{name.removeprefix('roles/')}.png"
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes((Path(folder) / f"{name}.png").read_bytes())
     print(f"profile: {found.corpora[0].texts} texts")
 
 
 def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False)] = None) -> None:
     GALLERY.mkdir(exist_ok=True)
-    for old in GALLERY.glob("*"):
-        if treebank is not None or not old.name.startswith("profile-"):
-            old.unlink()
+    draw_views()
+    draw_looks()
     if treebank is not None:
         draw_profile(treebank)
-    for name, (text, options, selection, figures) in PICTURES.items():
-        analysis = attnviz.analyze(text, **{"model": "minilm", "device": "cpu", **options})
-        with tempfile.TemporaryDirectory() as folder:
-            if "overview" in figures:
-                analysis.save(folder, figures=["overview"])
-                (GALLERY / f"{name}-overview.png").write_bytes((Path(folder) / "overview.png").read_bytes())
-            if "heads" in figures:
-                analysis.save(folder, select=selection, figures=["heads"])
-                for picture in sorted((Path(folder) / "heads").glob("*.png")):
-                    (GALLERY / f"{name}-{picture.name}").write_bytes(picture.read_bytes())
-        print(f"{name}: {len(analysis.tokens)} tokens")
-    for name, text, model in (("sentence", SENTENCE, "minilm"), ("repeat", COUNTING, "tiny-gpt2")):
+    for name, text, model in (("minilm-9", SENTENCE, "minilm"), ("tiny-gpt2-10", COUNTING, "tiny-gpt2")):
         analysis = attnviz.analyze(text, model, device="cpu")
-        (GALLERY / f"{name}-tables.txt").write_text(analysis.report(width=80), encoding="utf-8")
+        (GALLERY / name / "tables.txt").write_text(analysis.report(width=80), encoding="utf-8")
 
 
 if __name__ == "__main__":

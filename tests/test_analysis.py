@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
+from matplotlib.text import Text
 from transformers import BertForMaskedLM
 
 import attnviz
@@ -452,3 +454,66 @@ def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Pat
     assert found.published == known[:3]
     monkeypatch.undo()
     assert analyze(SENTENCE, model=gpt2_folder, syntax=False).published == ()  # 3 layers of 4 heads
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def texts_of(figure: Any) -> str:
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_every_view_is_a_new_figure_with_the_look_that_was_asked_for(found: Analysis):
+    looks: dict[str, Any] = {"theme": "dark", "width": 5.0, "scale": "log"}
+    views = [
+        found.heatmap("L0H0", **looks),
+        found.overview(["L0"], **looks),
+        found.lines(["L0H0"], from_token="the", **looks),
+        found.map("sink", **looks),
+        found.mean(**looks),
+        analyze(
+            "the cat", pair="the dog ran", model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False
+        ).pair_figure(**looks),
+    ]
+    for figure in views:
+        assert figure.get_size_inches()[0] == pytest.approx(5.0)
+        assert to_hex(figure.get_facecolor()) == "#141414"
+    assert len({id(figure) for figure in views}) == 6
+
+
+def test_special_tokens_can_be_left_out_of_every_view_of_patterns(found: Analysis):
+    for view in (found.heatmap("L0H0", drop_special=True), found.overview(drop_special=True)):
+        assert "ropped, rows renormalised" in texts_of(view)
+        assert "[SEP]" not in texts_of(view)
+    assert "[SEP]" in texts_of(found.heatmap("L0H0"))
+
+
+def test_a_figure_of_a_pair_needs_a_pair(found: Analysis, tmp_path: Path):
+    with pytest.raises(UsageError):
+        found.pair_figure()
+    with pytest.raises(UsageError, match=r"the figure pair shows two texts: give the second one with --pair"):
+        found.save(tmp_path / "out", figures=["pair"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
+    told: list[tuple[int, int]] = []
+    document = found.save(
+        tmp_path,
+        figures=["map", "mean"],
+        maps=["entropy", "previous"],
+        formats=["svg"],
+        width=4.0,
+        progress=lambda what, done, total: told.append((done, total)),
+    )
+    assert document["figures"] == ["map-entropy.svg", "map-previous.svg", "mean.svg", "mean-all.svg"]
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert all('width="288pt"' in (tmp_path / name).read_text() for name in document["figures"])
+    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], from_token="the", scale="log", theme="dark")
+    assert lines["figures"] == ["lines.png"]
+    assert "**lines.png**" in (tmp_path / "captions.md").read_text()
+
+
+def test_one_string_is_no_list_of_statistics(found: Analysis, tmp_path: Path):
+    with pytest.raises(UsageError, match=r"expected a list of statistics, found the string 'sink': write \['sink'\]"):
+        found.save(tmp_path / "out", maps="sink")

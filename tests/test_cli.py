@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from attnviz import __version__
+from attnviz.captions import read_captions
 from attnviz.cli import app
 from attnviz.errors import VerificationError
 from attnviz.profile_store import store_profile
@@ -27,7 +28,8 @@ runner = CliRunner()
 CONTRACT_OPTIONS = [
     "--model", "-m", "--revision", "--device", "-d", "--dtype", "--out", "-o", "--json", "--quiet", "-q", "--pair",
     "--select", "--words", "--local-window", "--long-range-from", "--figures", "--format", "--save-attention",
-    "--no-syntax", "--truncate", "--no-profile", "--help",
+    "--no-syntax", "--truncate", "--no-profile", "--help", "--scale", "--theme", "--width", "--drop-special", "--from",
+    "--map",
 ]  # fmt: skip
 
 
@@ -139,12 +141,17 @@ def test_python_m_attnviz_is_the_command_and_names_itself_so():
 def test_a_run_writes_the_files_of_the_contract_and_prints_tables(heads):
     result = heads()
     assert result.exit_code == 0, result.output
-    expected = ["heads.csv", "heads.json", *(f"heads/L0{i}H0{j}.png" for i in range(3) for j in range(4))]
+    expected = [
+        "captions.md",
+        "heads.csv",
+        "heads.json",
+        *(f"heads/L0{i}H0{j}.png" for i in range(3) for j in range(4)),
+    ]
     assert names_in("out") == sorted([*expected, "overview.png"])
     assert result.stdout.startswith("Verified 12 heads in 3 layers of ")
     assert "Heads (12, clearest pattern first)" in result.stdout
     assert "Patterns (the 3 strongest heads of each, with their scores)" in result.stdout
-    assert result.stderr == "Wrote 15 files to out\n"
+    assert result.stderr == "Wrote 16 files to out\n"
     for path in Path("out").rglob("*.png"):
         Image.open(path).verify()
 
@@ -202,14 +209,16 @@ def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expecte
         ("none", []),
         ("overview", ["overview.png"]),
         ("heads", ["heads/L00H01.png"]),
-        ("all", ["overview.png", "heads/L00H01.png"]),
+        ("all", ["overview.png", "heads/L00H01.png", "lines.png", "map-entropy.png", "mean.png", "mean-all.png"]),
+        ("map", ["map-entropy.png"]),
+        ("mean,lines", ["lines.png", "mean.png", "mean-all.png"]),
         ("heads, overview", ["overview.png", "heads/L00H01.png"]),
     ],
 )
 def test_figures_are_chosen_by_name(heads, figures, expected):
     result = heads("--figures", figures, "--select", "L0H1", "--json")
     assert json.loads(result.stdout)["figures"] == expected
-    assert names_in("out") == sorted([*expected, "heads.csv", "heads.json"])
+    assert names_in("out") == sorted([*expected, *(["captions.md"] if expected else []), "heads.csv", "heads.json"])
 
 
 def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
@@ -219,6 +228,7 @@ def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
             *(f"heads/L00H01.{kind}" for kind in ("pdf", "svg")),
             "overview.pdf",
             "overview.svg",
+            "captions.md",
             "heads.csv",
             "heads.json",
         ]
@@ -226,7 +236,54 @@ def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
     heads("--format", "png", "--select", "L0H1")
     assert {"overview.svg", "overview.png", "heads/L00H01.png"} <= set(names_in("out"))
     heads("--select", "L0H1", text="the dog ran")
-    assert names_in("out") == ["heads.csv", "heads.json", "heads/L00H01.png", "overview.png"]
+    assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "heads/L00H01.png", "overview.png"]
+
+
+def test_options_of_a_figure_ask_for_it(heads):
+    result = heads("--figures", "none", "--map", "sink,Long-Range", "--map", "sink", "--from", "the", "--json")
+    assert json.loads(result.stdout)["figures"] == [
+        *(f"lines/L0{i}H0{j}.png" for i in range(3) for j in range(4)), "map-sink.png", "map-long-range.png"
+    ]  # fmt: skip
+
+
+def test_all_figures_of_a_pair_are_drawn_with_captions_and_removed_with_the_next_text(heads):
+    result = heads("--pair", "the dog ran", "--figures", "all", "--select", "L0H1", "--json")
+    drawn = json.loads(result.stdout)["figures"]
+    assert {"pair.png", "pair/L00H01.png", "lines.png", "mean.png"} <= set(drawn)
+    assert [name for name, _ in read_captions(Path("out/captions.md").read_text())] == drawn
+    heads("--figures", "none", text="the dog ran")
+    assert names_in("out") == ["heads.csv", "heads.json"]
+
+
+def test_captions_of_figures_that_stay_are_kept(heads):
+    heads("--figures", "overview", "--format", "svg")
+    heads("--figures", "heads", "--select", "L0H0", "--scale", "log")
+    captions = dict(read_captions(Path("out/captions.md").read_text()))
+    assert list(captions) == ["overview.svg", "heads/L00H00.png"]
+    assert "from 0 to 1, the same for every head" in captions["overview.svg"]
+    assert "logarithmic from 0.0001 or less to 1" in captions["heads/L00H00.png"]
+    heads("--figures", "overview", "--format", "svg", "--scale", "per-head")
+    captions = dict(read_captions(Path("out/captions.md").read_text()))
+    assert "the largest weight of each head" in captions["overview.svg"]
+    assert len(captions) == 2
+
+
+def test_the_look_of_figures_is_chosen_on_the_command_line(heads):
+    heads("--theme", "dark", "--scale", "per-head", "--width", "8.4cm", "--select", "L0H0")
+    for name in ("overview", "heads/L00H00"):
+        image = Image.open(f"out/{name}.png")
+        assert image.convert("RGB").getpixel((0, 0)) == (20, 20, 20)
+        assert image.width / image.info["dpi"][0] == pytest.approx(8.4 / 2.54, abs=0.01)
+
+
+def test_special_tokens_are_dropped_from_pictures_only(heads):
+    heads("--select", "L0H0")
+    before = json.loads(Path("out/heads.json").read_text())
+    heads("--drop-special", "--select", "L0H0")
+    after = json.loads(Path("out/heads.json").read_text())
+    assert after["heads"] == before["heads"]
+    for sentence in dict(read_captions(Path("out/captions.md").read_text())).values():
+        assert "special tokens dropped, rows renormalised" in sentence
 
 
 def test_attention_is_saved_where_it_is_asked_for(heads):
@@ -403,7 +460,7 @@ def test_hostile_texts_come_back_from_json_as_they_were(heads, gpt2_folder):
 def test_texts_that_no_font_can_draw_are_drawn_without_a_word_on_standard_error(here, bert_folder):
     arguments = ("heads", "猫 the 🦄 मछली", "-m", str(bert_folder), "-o", "out", "--no-syntax", "--select", "L0H0")
     done = command(*arguments, text=True, encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": "utf-8"})
-    assert (done.returncode, done.stderr) == (0, "Wrote 4 files to out\n")
+    assert (done.returncode, done.stderr) == (0, "Wrote 5 files to out\n")
 
 
 ESCAPE = "\x1b[31mred"
@@ -546,6 +603,14 @@ def test_an_unknown_head_or_layer_is_wrong_usage_with_the_valid_range(heads, sel
         (["--format", "gif"], "unknown format 'gif': expected any of png, svg, pdf."),
         (["--format", "PNG"], "unknown format 'PNG'"),
         (["--figures", "pictures"], "unknown figure 'pictures': expected any of overview, heads"),
+        (["--scale", "linear"], "unknown scale 'linear': expected one of shared, per-head, log."),
+        (["--theme", "blue"], "unknown theme 'blue': expected one of light, dark."),
+        (["--width", "wide"], "expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found 'wide'."),
+        (["--width", "1in"], "expected a width of 2 to 40 inches, found 1."),
+        (["--map", "colour"], "unknown statistic 'colour' for a map: expected one of entropy, distance"),
+        (["--map", ""], "expected names with commas between"),
+        (["--figures", "pair"], "the figure pair shows two texts: give the second one with --pair"),
+        (["--from", "zebra"], "no token “zebra” in the text: expected one of [CLS]"),
         (["--figures", ""], "expected names with commas between"),
         (["--figures", "overview,"], "expected names with commas between"),
         (["--local-window", "-1"], "Invalid value for '--local-window'"),
@@ -568,7 +633,8 @@ def test_wrong_usage_is_told_before_the_model_is_loaded(heads, monkeypatch):
         raise AssertionError("the model was loaded")
 
     monkeypatch.setattr("attnviz.analysis.load_checkpoint", never)
-    for arguments in (["--format", "gif"], ["--figures", "x"], ["--device", "gpu"], ["--dtype", "int8"]):
+    looks = (["--scale", "x"], ["--theme", "x"], ["--width", "x"], ["--map", "x"])
+    for arguments in (["--format", "gif"], ["--figures", "x"], ["--device", "gpu"], ["--dtype", "int8"], *looks):
         assert_refused(heads(*arguments), 2, "expected")
 
 
@@ -644,8 +710,8 @@ def test_empty_and_absurd_values_are_wrong_usage(here, arguments, message):
 def test_a_run_says_how_many_files_of_an_earlier_run_it_removed(heads):
     heads("--select", "L0")
     result = heads("--select", "L0H0", "--figures", "heads", text="the dog ran")
-    assert result.stderr.splitlines()[-1] == "Wrote 3 files to out; removed 4 files of an earlier run there"
-    assert names_in("out") == ["heads.csv", "heads.json", "heads/L00H00.png"]
+    assert result.stderr.splitlines()[-1] == "Wrote 4 files to out; removed 4 files of an earlier run there"
+    assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "heads/L00H00.png"]
 
 
 def test_an_error_is_one_line(heads):
@@ -660,14 +726,14 @@ def test_an_interrupted_run_exits_with_130_and_writes_nothing(heads, monkeypatch
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.analysis.heatmap_files", interrupted)
+    monkeypatch.setattr("attnviz.figure_sets.heatmap_files", interrupted)
     assert_refused(heads(), 130, "attnviz: interrupted; nothing was written.")
 
 
 SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the tests run in the background
-import attnviz.analysis as analysis
+import attnviz.figure_sets as analysis
 original = analysis.heatmap_files
 def slow(plans, kind):
     for data in original(plans, kind):
@@ -729,7 +795,7 @@ def test_ctrl_c_while_files_are_moved_says_that_all_were_written(heads, monkeypa
     result = heads("--figures", "overview")
     assert result.exit_code == 130
     assert "attnviz: interrupted; all files were written." in result.stderr
-    assert names_in("out") == ["heads.csv", "heads.json", "overview.png"]
+    assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "overview.png"]
 
 
 @pytest.mark.parametrize(("variables", "coloured"), [({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1"}, False)])
@@ -793,7 +859,9 @@ def test_minilm_is_the_default_and_its_heads_are_verified(here):
     found = json.loads(result.stdout)
     assert (found["model"]["name"], found["model"]["n_layers"], found["model"]["n_heads"]) == ("minilm", 6, 12)
     assert found["verification"]["heads_compared"] == 72
-    assert names_in("attnviz-out/minilm") == ["heads.csv", "heads.json", "heads/L02H08.png", "overview.png"]
+    assert names_in("attnviz-out/minilm") == [
+        "captions.md", "heads.csv", "heads.json", "heads/L02H08.png", "overview.png"
+    ]  # fmt: skip
 
 
 @needs_minilm

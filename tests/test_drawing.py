@@ -10,20 +10,22 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from attnviz.colours import INK, QUIET, colour_levels, colour_table
 from attnviz.drawing import (
     draw_heatmap,
-    draw_overview,
     figure_style,
     heatmap_figure,
     heatmap_layout,
-    overview_figure,
 )
-from attnviz.figures import plan_heatmap, plan_overview, quoted
+from attnviz.figures import plan_heatmap, quoted
 from attnviz.heads import HeadId
+from attnviz.look import Look
+from attnviz.overview_drawing import draw_overview, overview_figure
+from attnviz.overviews import legend_name, plan_overview
 
 ODD_SETTINGS = {
     "text.usetex": True,
@@ -204,7 +206,16 @@ def test_every_pixel_of_every_cell_has_the_colour_of_its_weight(n):
     pixels = pixels_of(heatmap_figure(plan))
     cells = pixels[layout.top : layout.top + plan.size, layout.left : layout.left + plan.size]
     expected = colour_table()[colour_levels(plan.values)].repeat(plan.cell, 0).repeat(plan.cell, 1)
-    np.testing.assert_array_equal(cells, expected)
+    same = (cells == expected).all(-1)
+    if plan.number_size is None:
+        assert same.all()
+    else:  # the number stands in the middle half of its cell
+        inside = same.reshape(n, plan.cell, n, plan.cell)
+        assert inside[:, : plan.cell // 4].all()
+        assert inside[:, -plan.cell // 4 :].all()
+        assert inside[..., : plan.cell // 8].all()
+        assert inside[..., -plan.cell // 8 :].all()
+        assert not same.all()
     border = pixels[layout.top - 1 : layout.top + plan.size + 1, layout.left - 1]
     assert (border[1:-1] < 250).all()  # the frame stands beside the cells
 
@@ -256,7 +267,7 @@ def test_heatmap_labels_do_not_touch_each_other_or_the_axis_label():
 def test_a_heatmap_has_a_colour_bar_from_0_to_1():
     bar = heatmap_figure(plan_of(one_dark_cell())).axes[1]
     assert bar.get_ylim() == (0, 1)
-    assert bar.get_ylabel() == "attention weight"
+    assert bar.get_ylabel().endswith("weight (shared scale)")
     assert texts(bar.get_yticklabels()) == ["0.00", "0.25", "0.50", "0.75", "1.00"]
 
 
@@ -297,7 +308,7 @@ def test_hostile_texts_above_a_picture_are_drawn_without_crash_or_warning(hostil
 def test_an_overview_names_heads_labels_and_layers_on_the_callers_axes():
     ax = new_axes()
     image = draw_overview(ax, overview_of())
-    assert texts(ax.texts) == ["L0H0", "local", "L0H1", "local", "L1H1", "local", "layer 0", "layer 1"]
+    assert texts(ax.texts) == ["L0H0", "local", "L0H1", "local", "L1H1", "local", "layer 0", "layer 1", "local"]
     height, width = image.get_array().shape[:2]
     assert ax.get_xlim() == (0, width)
     assert ax.get_ylim() == (height, 0)  # downwards
@@ -308,7 +319,7 @@ def test_the_pixels_of_an_overview_are_those_of_its_plan():
     pixels = pixels_of(overview_figure(plan))
     height = len(plan.image)
     left, top = plan.origin
-    assert pixels.shape[0] == top + height + 24
+    assert pixels.shape[0] == top + height + 8
     for _, _, x, y in plan.cells:
         found = pixels[top + y - 1 : top + y + plan.size + 1, left + x - 1 : left + x + plan.size + 1]
         np.testing.assert_array_equal(found, plan.image[y - 1 : y + plan.size + 1, x - 1 : x + plan.size + 1])
@@ -322,6 +333,153 @@ def test_the_texts_of_an_overview_do_not_overlap():
     boxes = [text.get_window_extent() for text in [*figure.texts, *figure.axes[0].texts]]
     for i, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[i + 1 :])
+
+
+def marks_of(ax):
+    """Marker, colour and places of every family's marks."""
+    return {
+        line.get_marker(): (to_hex(line.get_markerfacecolor()), line.get_xydata().tolist()) for line in ax.get_lines()
+    }
+
+
+def test_every_head_of_an_overview_bears_the_mark_of_its_family_and_the_legend_names_it():
+    heads = [(HeadId(0, 0), "syntactic:nsubj"), (HeadId(0, 1), "previous-token"), (HeadId(1, 0), "syntactic:obj")]
+    heads += [(HeadId(1, 1), "heterogeneous")]
+    plan = plan_overview(((head, label, one_dark_cell(4)) for head, label in heads), title="t")
+    ax = overview_figure(plan).axes[0]
+    marks = marks_of(ax)
+    assert {marker: colour for marker, (colour, _) in marks.items()} == {
+        "o": "#77aadd", "s": "#bbcc33", ".": "#ffffff"
+    }  # fmt: skip
+    assert len(marks["s"][1]) == 3  # two heads, and the legend
+    entries = {legend_name(entry.family): (entry.left, entry.middle) for entry in plan.legend}
+    assert list(entries) == ["positional", "syntactic", "heterogeneous"]
+    assert list(entries["syntactic"]) in marks["s"][1]
+    for (head, _), (_, _, left, top) in zip(heads, plan.cells, strict=True):
+        x, y = next(place for place in marks[plan.families[head].marker][1] if abs(place[0] - left) < 12
+                    and 0 < top - place[1] < 30)  # fmt: skip
+        assert (x, y) == (left + 5, top - 12)
+    assert "syn: nsubj" in texts(ax.texts)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("scale", ["shared", "per-head", "log"])
+@pytest.mark.parametrize("width", [2.0, 3.3, 7.0])
+@pytest.mark.parametrize("n", [1, 9, 60, 300])
+def test_a_figure_is_exactly_as_wide_as_was_asked_and_nothing_runs_over_its_edge(theme, scale, width, n):
+    look = Look(theme, scale, width)
+    evidence = "nearest: previous-token 0.00 · uniform attention 0.12 · n = 6"
+    heat = heatmap_figure(plan_of(random_pattern(n), look=look, evidence=evidence, notes=["special tokens dropped"]))
+    heads = [HeadId(layer, head) for layer in range(2) for head in range(12 if width > 3 else 4)]
+    overview = overview_figure(
+        plan_overview(((head, "previous-token", random_pattern(n)) for head in heads), title="model", look=look)
+    )
+    for figure in (heat, overview):
+        assert figure.get_size_inches()[0] == pytest.approx(width, abs=1e-9)
+        pixels = pixels_of(figure)
+        paper = [round(255 * channel) for channel in to_rgb(look.greys.paper)]
+        for edge in (pixels[:, 0], pixels[:, -1], pixels[0], pixels[-1]):
+            assert (edge == paper).all()
+
+
+def test_no_letter_is_smaller_than_five_points_however_narrow_the_figure():
+    look = Look(width=2.0)
+    heat = heatmap_figure(plan_of(random_pattern(200), look=look, evidence="x"))
+    overview = overview_figure(plan_overview([(HeadId(0, 0), "local", random_pattern(200))], title="t", look=look))
+    for figure in (heat, overview):
+        written = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+        assert len(written) > 8
+        assert min(text.get_fontsize() for text in written) >= 5
+
+
+@pytest.mark.parametrize(
+    ("scale", "labels", "words"),
+    [
+        ("shared", ["0.00", "0.25", "0.50", "0.75", "1.00"], "attention weight (same scale for every head)"),
+        ("log", ["≤ 10⁻⁴", "10⁻³", "10⁻²", "10⁻¹", "1"], "attention weight (log scale)"),
+    ],
+)
+def test_the_colour_bar_says_which_scale_it_shows(scale, labels, words):
+    for n in (1, 9):
+        bar = heatmap_figure(plan_of(random_pattern(n), look=Look(scale=scale))).axes[1]
+        assert texts(bar.get_yticklabels()) == labels
+        assert bar.get_ylabel() in (
+            words,
+            *{
+                "shared": ["attention weight (shared scale)", "weight (shared scale)", "shared scale"],
+                "log": ["log scale"],
+            }[scale],
+        )
+    assert bar.get_ylabel() == words
+
+
+def test_a_head_with_its_own_scale_shows_its_largest_weight_in_the_strongest_colour():
+    pattern = np.full((4, 4), 0.1, np.float32)
+    pattern[1, 2] = 0.4
+    plan = plan_of(pattern, look=Look(scale="per-head"))
+    figure = heatmap_figure(plan)
+    assert plan.levels[1, 2] == 175
+    assert plan.levels[0, 0] == 44
+    assert {"0.40", "0.30", "0.20", "0.10", "0.00"} <= set(texts(figure.texts))
+    assert figure.axes[1].get_ylabel() == "weight (scale of this head)"
+    faint = plan_of(pattern / 100, look=Look(scale="per-head"))
+    assert "0.0040" in texts(heatmap_figure(faint).texts)
+    assert plan_of(np.zeros((2, 2), np.float32), look=Look(scale="per-head")).vmax == 1
+
+
+def test_weights_are_written_into_few_large_cells_and_small_ones_left_out():
+    pattern = np.array([[0.93, 0.004], [0.006, 1.0]], np.float32)
+    ax = heatmap_figure(plan_of(pattern)).axes[0]
+    assert texts(ax.texts) == [".93", ".01", "1"]
+    assert [to_hex(text.get_color()) for text in ax.texts] == ["#ffffff", INK, "#ffffff"]
+    assert len(heatmap_figure(plan_of(np.full((24, 24), 0.5, np.float32))).axes[0].texts) == 576
+    assert not heatmap_figure(plan_of(np.full((25, 25), 0.5, np.float32))).axes[0].texts
+
+
+def test_numbers_on_the_callers_axes_depend_on_the_size_of_these():
+    plan = plan_of(np.full((9, 9), 0.5, np.float32))
+    large, small = Figure(figsize=(6, 6)).add_subplot(), Figure(figsize=(1.5, 1.5)).add_subplot()
+    for ax in (large, small):
+        draw_heatmap(ax, plan)
+    assert texts(large.texts) == [".50"] * 81
+    assert not small.texts
+
+
+def test_a_dark_heatmap_is_bright_on_dark():
+    plan = plan_of(one_dark_cell(9), look=Look(theme="dark"))
+    figure = heatmap_figure(plan)
+    pixels = pixels_of(figure)
+    layout = heatmap_layout(plan)
+    assert pixels[0, 0].tolist() == [20, 20, 20]
+    bright = pixels[layout.top + 2, layout.left + 2 * plan.cell + 2]
+    assert bright.tolist() == colour_table("dark")[-1].tolist()
+    assert bright.sum() > 600
+    assert to_hex(figure.axes[0].get_yticklabels()[0].get_color()) == "#ececec"
+
+
+def test_notes_about_the_drawing_are_written_whole_above_it():
+    note = "special tokens dropped, rows renormalised"
+    for width in (None, 3.3, 2.5):
+        plan = plan_of(random_pattern(9), notes=[note], look=Look(width=width))
+        shown = [text for text in texts(heatmap_figure(plan).texts) if "dropped" in text]
+        assert shown == [note]
+    ax = new_axes()
+    draw_heatmap(ax, plan_of(random_pattern(9), notes=[note]))
+    assert ax.get_title(loc="left").endswith(note)
+
+
+def test_evidence_that_does_not_fit_a_narrow_figure_goes_on_in_a_second_line():
+    parts = ["induction 1.00 (1.00 where a token repeats)", "uniform attention 0.06", "n = 3"]
+    plan = plan_of(random_pattern(9), evidence=" · ".join(parts), look=Look(width=3.0))
+    layout = heatmap_layout(plan)
+    assert layout.words(plan)[1:3] == (parts[0], " · ".join(parts[1:]))
+
+
+def test_a_narrow_overview_names_heads_beside_their_layers():
+    heads = [HeadId(layer, head) for layer in range(2) for head in range(12)]
+    plan = plan_overview(((head, "sink", random_pattern(9)) for head in heads), title="t", look=Look(width=3.3))
+    shown = texts(overview_figure(plan).axes[0].texts)
+    assert {"H0", "H11", "L0", "L1"} <= set(shown)
 
 
 def test_the_users_settings_do_not_change_the_figures():
@@ -365,8 +523,10 @@ PYPLOT_CHECK = """
 import sys, warnings
 warnings.simplefilter("error")
 import numpy as np
-from attnviz.drawing import heatmap_figure, overview_figure, draw_heatmap
-from attnviz.figures import plan_heatmap, plan_overview
+from attnviz.drawing import heatmap_figure, draw_heatmap
+from attnviz.figures import plan_heatmap
+from attnviz.overview_drawing import overview_figure
+from attnviz.overviews import plan_overview
 from attnviz.heads import HeadId
 from attnviz.rendering import figure_bytes, heatmap_files
 plan = plan_heatmap(np.eye(3, dtype=np.float32), ["a", "b", "c"], quiet=[False] * 3, title="t")

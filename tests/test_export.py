@@ -533,7 +533,7 @@ def test_saving_from_python_writes_what_the_folder_lists(tmp_path):
     content = hand_made().save(tmp_path, figures=["overview", "heads"], formats=["png"], save_attention=True)
     assert content["attnviz"] == __version__
     names = {name for name, data in contents(tmp_path).items() if data is not None}
-    assert names == {*content["figures"], "heads.json", "heads.csv", "attention.safetensors"}
+    assert names == {*content["figures"], "captions.md", "heads.json", "heads.csv", "attention.safetensors"}
     assert content["figures"] == ["overview.png", *(f"heads/L0{i}H0{j}.png" for i in range(2) for j in range(2))]
     on_disk = json.loads((tmp_path / "heads.json").read_text())
     assert {key: on_disk[key] for key in content} == json.loads(json.dumps(content))

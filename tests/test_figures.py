@@ -8,16 +8,18 @@ import torch
 
 from attnviz.analysis import analyze
 from attnviz.colours import LEVELS, colour_levels, colour_map, colour_table, magnified
+from attnviz.errors import UsageError
 from attnviz.figures import (
     HeatmapPlan,
     heatmap_plans,
     max_pool,
-    model_overview_plan,
     plan_heatmap,
-    plan_overview,
     quoted,
 )
+from attnviz.findings import without_sinks
 from attnviz.heads import HeadId
+from attnviz.look import Look
+from attnviz.overviews import legend_name, model_overview_plan, plan_overview
 from attnviz.syntax import Arc, Parse, Word
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE
@@ -112,7 +114,7 @@ def test_shapes_that_do_not_fit_are_refused(shape, labels, quiet):
 def test_an_overview_has_a_row_a_layer_and_a_column_a_head():
     plan = grid_of([(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)])
     assert plan.size == 120
-    assert plan.image.shape == (3 * (120 + 44), 2 * (120 + 14), 3)
+    assert plan.image.shape == (3 * (120 + 44) + 28, 2 * (120 + 14), 3)  # 28 for the legend
     assert plan.cells[3] == (HeadId(1, 1), "local", 135, 202)
     assert plan.layers == ((0, 38), (1, 202), (2, 366))
 
@@ -168,8 +170,79 @@ def test_an_overview_says_how_to_read_it_after_its_other_notes():
     )
 
 
-def test_syntactic_labels_are_shortened_in_an_overview():
-    assert grid_of([(0, 0)], label="syntactic:nsubj").cells[0][1] == "syn: nsubj"
+def test_a_legend_too_wide_for_one_row_goes_on_in_the_next():
+    labels = ["previous-token", "local", "long-range", "syntactic:nsubj", "induction", "sink", "broad", "heterogeneous"]
+    pattern = np.eye(4, dtype=np.float32)
+    heads = [(HeadId(0, place), label, pattern) for place, label in enumerate(labels)]
+    narrow, wide = (plan_overview(heads, title="t", look=Look(width=width)) for width in (2.5, None))
+    assert [legend_name(entry.family) for entry in narrow.legend] == [
+        "positional", "local", "long-range", "syntactic", "repeats", "sink", "broad", "heterogeneous"
+    ]  # fmt: skip
+    assert len({entry.middle for entry in narrow.legend}) > 1
+    assert len({entry.middle for entry in wide.legend}) == 1
+    assert max(entry.middle for entry in narrow.legend) < len(narrow.image)
+
+
+@pytest.mark.parametrize(("n", "pooled"), [(9, 1), (60, 1), (448, 5)])
+def test_a_narrow_overview_uses_its_room(n, pooled):
+    heads = ((HeadId(0, head), "sink", np.eye(n, dtype=np.float32)) for head in range(12))
+    plan = plan_overview(heads, title="t", look=Look(width=3.3))
+    assert plan.pooled == pooled
+    assert 0.7 * plan.pitch < plan.size < plan.pitch
+    for _, _, left, top in plan.cells:
+        diagonal = plan.image[top : top + plan.size, left : left + plan.size].diagonal()
+        assert (colour_table()[-1] == diagonal.T).all()
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (Look(theme="dark"), "black is 0, light blue 1, the same for every head."),
+        (Look(scale="per-head"), "white is 0, dark blue the largest weight of each head."),
+        (Look(scale="log"), "white is 0.0001 or less, dark blue 1, log scale, the same for every head."),
+    ],
+)
+def test_an_overview_says_which_scale_it_shows(look, words):
+    plan = plan_overview([(HeadId(0, 0), "x", np.eye(3, dtype=np.float32) / 2)], title="t", look=look)
+    assert plan.notes[0].endswith(words)
+    _, _, left, top = plan.cells[0]
+    strongest = {"shared": 88, "per-head": 175, "log": round(175 * (1 - np.log10(2) / 4))}[look.scale]
+    assert plan.image[top, left].tolist() == colour_table(look.theme)[strongest].tolist()
+
+
+def test_a_column_of_text_has_room_for_nine_cells_and_pools_a_thousand():
+    look = Look(width=3.3)
+    few, many = plan_of(9, look=look), plan_of(1000, look=look)
+    assert few.dpi == many.dpi == 300
+    assert few.number_size is not None
+    assert few.size / 300 > 1.8
+    assert many.pooled == 2
+    assert many.size / 300 < 3.3
+    assert many.ticks.step * many.cell >= 26
+
+
+def test_without_sinks_plans_hold_what_is_left_renormalised_and_say_so():
+    analysis = hand_made()
+    shown = without_sinks(analysis)
+    plans = list(heatmap_plans(shown, shown.heads))
+    assert plans[0].labels == LABELS[1:5]
+    assert plans[0].notes == ("special tokens dropped, rows renormalised",)
+    for plan, pattern in zip(plans, by_design(6).reshape(4, 6, 6)[:, 1:5, 1:5].numpy(), strict=True):
+        totals = pattern.sum(-1, keepdims=True)
+        expected = np.divide(pattern, totals, out=np.zeros_like(pattern), where=totals > 0)
+        np.testing.assert_allclose(plan.values, expected, atol=1e-6)
+        assert plan.evidence in [other.evidence for other in heatmap_plans(analysis, analysis.heads)]
+    assert "Special tokens dropped, rows renormalised." in model_overview_plan(shown, shown.heads).notes
+    assert shown.head("L0H0").statistics == analysis.head("L0H0").statistics
+
+
+def test_dropping_names_the_first_token_of_a_causal_model_and_refuses_to_drop_all():
+    causal = hand_made(labels="abcd", special=(), causal=True)
+    assert without_sinks(causal).dropped == "first token dropped, rows renormalised"
+    assert len(without_sinks(causal).units) == 3
+    nothing = hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=by_design(2)[:1, :1])
+    with pytest.raises(UsageError, match="leaves nothing of this text to draw: its 2 tokens are all special"):
+        without_sinks(nothing)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_all_holds_every_error_and_what_analyze_gives():
         "Profile",
         "__version__",
         "analyze",
+        "compare",
         "profile_heads",
         "save_profile",
     }

@@ -29,6 +29,11 @@ def section(title: str) -> str:
     return README.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
+def python_with(words: str) -> str:
+    (block,) = [block for block in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S) if words in block]
+    return str(block)
+
+
 @needs_minilm
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> None:
@@ -37,13 +42,13 @@ def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> 
         command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    model = "tiny-gpt2" if "tiny-gpt2" in command else "minilm"
-    document = "profile.json" if "profile" in command else "heads.json"
-    assert (tmp_path / "attnviz-out" / model / document).is_file()
+    kind = next((kind for kind in ("profile", "compare") if f"attnviz {kind}" in command), "heads")
+    model = "tiny-gpt2" if "tiny-gpt2" in command else "compare-minilm" if kind == "compare" else "minilm"
+    assert (tmp_path / "attnviz-out" / model / f"{kind}.json").is_file()
 
 
 def test_there_are_commands_to_run() -> None:
-    assert len(COMMANDS) == 7
+    assert len(COMMANDS) == 11
 
 
 def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
@@ -64,7 +69,11 @@ def test_ci_runs_the_second_command_exactly_as_written() -> None:
 
 @pytest.mark.parametrize(
     ("command", "title"),
-    [("heads", "Options of `attnviz heads`"), ("profile", "What a head does in general: `attnviz profile`")],
+    [
+        ("heads", "Options of `attnviz heads`"),
+        ("profile", "What a head does in general: `attnviz profile`"),
+        ("compare", "What changed: `attnviz compare`"),
+    ],
 )
 def test_the_options_of_the_readme_are_the_options_of_the_program(command: str, title: str) -> None:
     table = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| `")]
@@ -139,7 +148,7 @@ def test_the_table_of_tiny_gpt2_is_what_the_program_prints() -> None:
 def test_the_profile_in_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("novel.txt").write_text("The cat ran away.\nThe dog saw the cat.\n", encoding="utf-8")
-    code = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)[1]
+    code = python_with("profile_heads(")
     names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
     exec(compile(code, "README.md", "exec"), names)
     found = {str(role.id) for role in names["found"].roles if role.role == "induction" and role.passed}  # type: ignore[attr-defined]
@@ -150,7 +159,7 @@ def test_the_profile_in_python_of_the_readme_runs(tmp_path: Path, monkeypatch: p
 @needs_minilm
 def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)[0]
+    code = python_with("print(analysis.report")
     names: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), names)
     analysis = names["analysis"]
@@ -195,3 +204,17 @@ def test_the_walkthrough_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "L1H8 0.9 uniform 0.12" in done.stdout
+
+
+@needs_minilm
+@pytest.mark.parametrize("words", ["analysis.lines(", "attnviz.compare("])
+def test_the_python_of_views_and_comparisons_runs(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
+    exec(compile(python_with(words), "README.md", "exec"), names)
+    if "page" in names:
+        assert [len(ax.images) for ax in names["page"].axes] == [1, 1]  # type: ignore[attr-defined]
+        assert Path("dark.pdf").is_file()
+    else:
+        assert names["found"].heads[0].distance > 0.1  # type: ignore[attr-defined]
+        assert Path("what-changed/compare.pdf").is_file()

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,10 +15,15 @@ import pytest
 from PIL import Image
 
 from attnviz.colours import LEVELS, colour_levels, colour_table
-from attnviz.drawing import heatmap_figure, heatmap_layout, overview_figure
-from attnviz.figures import plan_heatmap, plan_overview
+from attnviz.drawing import heatmap_figure, heatmap_layout
+from attnviz.figures import plan_heatmap
+from attnviz.fonts import drawable
 from attnviz.heads import HeadId
-from attnviz.rendering import FORMATS, figure_bytes, heatmap_files, heatmap_pixels, palette
+from attnviz.look import PLAIN, Look
+from attnviz.overview_drawing import overview_figure
+from attnviz.overviews import plan_overview
+from attnviz.palettes import indexed, palette
+from attnviz.rendering import FORMATS, figure_bytes, heatmap_files, heatmap_pixels, overview_file
 from tests.test_drawing import ODD_SETTINGS
 
 TITLES = (
@@ -27,16 +33,27 @@ TITLES = (
 )
 
 
-def plans_of(n, titles=TITLES, label="word"):
+LOOKS = [Look(), Look("dark"), Look(scale="per-head"), Look(scale="log"), Look("dark", "per-head", 3.3), Look(width=6)]
+
+
+def plans_of(n, titles=TITLES, label="word", look=PLAIN):
     random = np.random.default_rng(n)
     labels = [f"{label}{i}" for i in range(n)]
     quiet = [i in (0, n - 1) for i in range(n)]
     return [
         plan_heatmap(
-            random.dirichlet(np.ones(n) / 2, n).astype(np.float32), labels, quiet=quiet, title=title, evidence=evidence
+            random.dirichlet(np.ones(n) / 2, n).astype(np.float32),
+            labels,
+            quiet=quiet,
+            title=title,
+            evidence=evidence,
+            look=look,
         )
         for title, evidence in titles
     ]
+
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def decoded(data):
@@ -50,12 +67,94 @@ def overview():
     return overview_figure(plan_overview(patterns, title="model", notes=["“text”"]))
 
 
-@pytest.mark.parametrize("n", [1, 9, 31, 33, 60, 130])
-def test_the_fast_way_gives_the_pixels_of_drawing_each_figure_anew(n):
-    plans = plans_of(n)
+@pytest.mark.parametrize(
+    ("n", "look"),
+    [*((n, PLAIN) for n in (1, 9, 21, 24, 31, 33, 60, 130)), *((n, look) for n in (3, 9, 40) for look in LOOKS[1:])],
+)
+def test_the_fast_way_gives_the_pixels_of_drawing_each_figure_anew(n, look):
+    plans = plans_of(n, look=look)
     for plan, fast in zip(plans, heatmap_pixels(plans), strict=True):
-        slow = np.asarray(decoded(figure_bytes(heatmap_figure(plan), "png")))
-        np.testing.assert_array_equal(palette()[fast], palette()[slow])
+        slow = np.asarray(decoded(figure_bytes(heatmap_figure(plan, pieced=True), "png", look=look)))
+        table = palette(look.theme)
+        below = heatmap_layout(plan).top  # the edge of a letter in the title may fall on another grey
+        np.testing.assert_array_equal(table[fast][below:], table[slow][below:])
+        assert (table[fast] != table[slow]).mean() < 0.001
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("n", [3, 9, 40, 70])
+def test_every_svg_is_that_of_drawing_its_figure_anew(n, look):
+    plans = plans_of(n, look=look)
+    for plan, fast in zip(plans, heatmap_files(plans, "svg"), strict=True):
+        (alone,) = heatmap_files([plan], "svg")
+        assert fast == alone
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("n", [3, 9, 40])
+def test_an_svg_holds_the_texts_and_cells_that_matplotlib_would_draw(n, look):
+    plan = plans_of(n, look=look)[0]
+    (data,) = heatmap_files([plan], "svg")
+    ours, theirs = (
+        ElementTree.fromstring(svg) for svg in (data, figure_bytes(heatmap_figure(plan, vector=True), "svg"))
+    )
+    kinds = [{"".join(text.itertext()) for text in root.iter(SVG + "text")} - {""} for root in (ours, theirs)]
+    assert kinds[0] == kinds[1]
+    counts = [len([text for text in root.iter(SVG + "text") if text.text]) for root in (ours, theirs)]
+    assert counts[0] == counts[1]
+    cells = sum(path.get("d").count("M") for path in ours.iter(SVG + "path") if path.get("stroke-width") == "0.2")
+    assert cells == np.count_nonzero(plan.levels)
+    assert ours.get("width") == theirs.get("width")
+
+
+def test_the_file_of_a_width_is_as_wide_in_every_format():
+    plan = plans_of(9, look=Look(width=3.3))[0]
+    files = {kind: next(heatmap_files([plan], kind)) for kind in FORMATS}
+    assert ElementTree.fromstring(files["svg"]).get("width") == "237.6pt"
+    assert re.search(rb"/MediaBox \[ 0 0 237\.6 ", files["pdf"])
+    image = decoded(files["png"])
+    assert image.width == 990
+    assert image.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+
+
+def test_hostile_titles_are_written_into_an_svg_as_they_are():
+    hostile = ["<b>&amp;</b>", "attnviz-text-1-", "]]>", "$\\frac$", "猫 \ue000"]
+    plans = plans_of(3, titles=[(title, title) for title in hostile])
+    for plan, data in zip(plans, heatmap_files(plans, "svg"), strict=True):
+        written = ["".join(text.itertext()) for text in ElementTree.fromstring(data).iter(SVG + "text")]
+        assert written.count(drawable(plan.title)) == 2
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_an_overview_png_shows_patterns_exactly_and_marks_in_their_colours(theme):
+    look = Look(theme)
+    patterns = ((HeadId(0, head), "sink", np.eye(5, dtype=np.float32)) for head in range(2))
+    plan = plan_overview(patterns, title="model", look=look)
+    pixels = np.asarray(decoded(overview_file(plan, "png")).convert("RGB"))
+    left, top = plan.origin
+    for _, _, x, y in plan.cells:
+        square = pixels[top + y : top + y + plan.size, left + x : left + x + plan.size]
+        np.testing.assert_array_equal(square, plan.image[y : y + plan.size, x : x + plan.size])
+    assert pixels[0, 0].tolist() == colour_table(theme)[0].tolist()
+    assert (pixels == [0xEE, 0x88, 0x66]).all(-1).sum() > 20  # the colour of sinks
+
+
+def test_a_palette_with_marks_holds_the_scale_fewer_greys_and_the_families():
+    table = palette("dark", marks=True)
+    assert table.shape == (256, 3)
+    np.testing.assert_array_equal(table[:LEVELS], colour_table("dark"))
+    assert [0xEE, 0x88, 0x66] in table.tolist()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("marks", [False, True])
+def test_colours_of_the_palette_are_found_again(theme, marks):
+    table = palette(theme, marks=marks)
+    np.testing.assert_array_equal(table[indexed(table[None], theme, marks=marks)[0]], table)
+
+
+def test_448_tokens_make_small_pictures():
+    assert max(map(len, heatmap_files(plans_of(448)[:1], "png"))) < 250_000
 
 
 def test_slanted_and_upright_labels_are_both_among_the_cases_above():
@@ -90,9 +189,10 @@ def test_a_png_decodes_to_the_palette_with_every_cell_exact():
     layout = heatmap_layout(plan)
     assert image.size == tuple((layout.figure.get_size_inches() * 150).round().astype(int))
     cells = np.asarray(image.convert("RGB"))[layout.top :, layout.left :][: plan.size, : plan.size]
-    np.testing.assert_array_equal(
-        cells, colour_table()[colour_levels(plan.values)].repeat(plan.cell, 0).repeat(plan.cell, 1)
-    )
+    expected = colour_table()[colour_levels(plan.values)].repeat(plan.cell, 0).repeat(plan.cell, 1)
+    same = (cells == expected).all(-1).reshape(9, plan.cell, 9, plan.cell)
+    assert same[:, : plan.cell // 4].all()  # the numbers stand in the middle
+    assert same[..., : plan.cell // 8].all()
 
 
 def test_the_palette_is_the_scale_and_then_greys_up_to_white():
@@ -106,7 +206,7 @@ def test_the_palette_is_the_scale_and_then_greys_up_to_white():
 
 
 def test_indexing_moves_no_pixel_visibly():
-    figure = heatmap_figure(plans_of(9)[0])
+    figure = heatmap_figure(plans_of(30)[0])  # without numbers
     indexed = np.asarray(decoded(figure_bytes(figure, "png")).convert("RGB")).astype(int)
     drawn = np.asarray(figure.canvas.buffer_rgba())[..., :3].astype(int)
     # Only where the frame of the colour bar blends with its colours may a pixel be neither grey nor of the scale.
@@ -180,11 +280,13 @@ def test_a_vector_heatmap_has_its_cells_where_they_belong():
         if "fill: #08306b" in element.get("style", "") or element.get("fill") == "#08306b"
     ]
     assert len(dark) >= 1
-    numbers = [float(word) for word in dark[0].get("d").replace("M", "").replace("L", "").replace("z", "").split()]
+    path = dark[0].get("d")
+    numbers = [float(word) for word in re.findall(r"-?[\d.]+", path)]
+    assert path == f"M{numbers[0]:g} {numbers[1]:g}h21.12v21.12h-21.12z"
     layout = heatmap_layout(plan)
     points = 72 / 150
-    assert min(numbers[::2]) == pytest.approx((layout.left + 2 * plan.cell) * points, abs=0.8)
-    assert min(numbers[1::2]) == pytest.approx(layout.top * points, abs=0.8)
+    assert numbers[0] == pytest.approx((layout.left + 2 * plan.cell) * points, abs=1e-3)
+    assert numbers[1] == pytest.approx(layout.top * points, abs=1e-3)
 
 
 def test_a_pdf_has_no_date_and_embeds_its_fonts():
@@ -233,4 +335,5 @@ def test_no_plans_make_no_files(file_format):
 
 
 def test_a_heatmap_file_is_small():
-    assert max(map(len, heatmap_files(plans_of(9), "png"))) < 20_000
+    assert max(map(len, heatmap_files(plans_of(9), "png"))) < 32_000
+    assert max(map(len, heatmap_files(plans_of(30), "png"))) < 60_000

@@ -10,14 +10,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from attnviz.figures import HeatmapPlan, plan_heatmap
 from tests.benchmarks.measure import RUNS, Row, functions, processes
 
 PYTHON = sys.executable
@@ -48,57 +54,98 @@ def whole_command() -> list[Row]:
 
 
 def head_pictures() -> list[Row]:
-    """144 per-head PNGs of 9 tokens against loops of new figures with the same content."""
+    """144 per-head PNGs and SVGs of 9 tokens against loops of new figures with the same content."""
     import seaborn
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    from attnviz.figures import plan_heatmap
     from attnviz.rendering import heatmap_files
 
-    labels = ["[CLS]", "the", "cat", "that", "i", "saw", "ran", "away", "[SEP]"]
     patterns = np.random.default_rng(0).dirichlet(np.full(9, 0.2), (144, 9)).astype(np.float32)
+    labels = ["[CLS]", "the", "cat", "that", "i", "saw", "ran", "away", "[SEP]"]
+    titles = [(f"L{i // 12}H{i % 12}  previous-token", f"previous-token {0.5 + i / 300:.2f}") for i in range(144)]
+    titles = [(title, f"{score} · uniform attention 0.12 · n = 6") for title, score in titles]
 
-    def plans() -> list[bytes]:
-        planned = (
-            plan_heatmap(
-                pattern,
-                labels,
-                quiet=[False] * 9,
-                title=f"L{i // 12}H{i % 12}  previous-token",
-                evidence="previous-token 0.93 · uniform attention 0.12 · n = 6",
-            )
-            for i, pattern in enumerate(patterns)
-        )
-        return list(heatmap_files(planned, "png"))
+    def plans() -> Iterator[HeatmapPlan]:
+        for pattern, (title, evidence) in zip(patterns, titles, strict=True):
+            yield plan_heatmap(pattern, labels, quiet=[False] * 9, title=title, evidence=evidence)
 
-    def figure() -> tuple[Figure, object]:
-        new = Figure(figsize=(4, 3.7), dpi=150)
-        FigureCanvasAgg(new)
-        return new, new.add_subplot()
-
-    def with_matplotlib() -> None:
-        for i, pattern in enumerate(patterns):
-            new, ax = figure()
-            image = ax.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
+    def loop(file_format: str) -> None:
+        for pattern, title in zip(patterns, titles, strict=True):
+            new, ax = _new_figure()
+            image = _cells(ax, pattern, file_format)
+            _number(ax, pattern)
             ax.set_xticks(range(9), labels, rotation=45)
             ax.set_yticks(range(9), labels)
-            ax.set_title(f"L{i // 12}H{i % 12}  previous-token\n0.93 · uniform attention 0.12 · n = 6")
+            ax.set_title("\n".join(title))
             new.colorbar(image, label="attention weight")
-            new.savefig(io.BytesIO(), format="png")
+            with matplotlib.rc_context({"svg.fonttype": "none"}):
+                new.savefig(io.BytesIO(), format=file_format)
 
     def with_seaborn() -> None:
-        for i, pattern in enumerate(patterns):
-            new, ax = figure()
-            seaborn.heatmap(pattern, cmap="Blues", vmin=0, vmax=1, ax=ax, xticklabels=labels, yticklabels=labels)
-            ax.set_title(f"L{i // 12}H{i % 12}  previous-token\n0.93 · uniform attention 0.12 · n = 6")
+        for pattern, title in zip(patterns, titles, strict=True):
+            new, ax = _new_figure()
+            shown = [[_number_text(weight) for weight in row] for row in pattern]
+            seaborn.heatmap(pattern, cmap="Blues", vmin=0, vmax=1, ax=ax, xticklabels=labels, yticklabels=labels,
+                            annot=shown, fmt="")  # fmt: skip
+            ax.set_title("\n".join(title))
             new.savefig(io.BytesIO(), format="png")
 
-    ours, loop, sns = functions([plans, with_matplotlib, with_seaborn])
-    return [
-        _speed_up("144 head PNGs, 9 tokens", ours, "matplotlib, a new figure each", loop, 7),
-        _speed_up("144 head PNGs, 9 tokens", ours, "seaborn.heatmap, a new figure each", sns, 10),
+    calls = [
+        lambda: list(heatmap_files(plans(), "png")),
+        lambda: loop("png"),
+        with_seaborn,
+        lambda: list(heatmap_files(plans(), "svg")),
+        lambda: loop("svg"),
     ]
+    png, png_loop, sns, svg, svg_loop = functions(calls)
+    return [
+        _speed_up("144 head PNGs, 9 tokens", png, "matplotlib, a new figure each", png_loop, 12),
+        _speed_up("144 head PNGs, 9 tokens", png, "seaborn.heatmap, a new figure each", sns, 18),
+        _speed_up("144 head SVGs, 9 tokens", svg, "matplotlib, a new figure each", svg_loop, 3),
+    ]
+
+
+def overview_picture() -> list[Row]:
+    """One PNG of 144 heads at 448 tokens against a grid of 144 subplots: time and peak memory of whole processes."""
+    modes = [[PYTHON, "-m", "tests.benchmarks.overview", mode] for mode in ("attnviz", "subplots")]
+    runs: dict[str, list[tuple[float, float]]] = {"attnviz": [], "subplots": []}
+    for turn in range(RUNS + 1):
+        for command in modes:
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            if turn:
+                seconds, peak = map(float, done.stdout.split())
+                runs[command[-1]].append((seconds, peak))
+    (ours, our_peak), (theirs, peak) = (
+        tuple(statistics.median(column) for column in zip(*of, strict=True)) for of in runs.values()
+    )
+    rival = "matplotlib, 144 subplots with imshow"
+    return [
+        _speed_up("overview of 144 heads, 448 tokens", ours, rival, theirs, 2),
+        _ratio("overview, 448 tokens: peak memory", our_peak, rival, peak, "MiB", 1.5),
+    ]
+
+
+def _new_figure() -> tuple[Figure, Axes]:
+    new = Figure(figsize=(4, 3.7), dpi=150)
+    FigureCanvasAgg(new)
+    return new, new.add_subplot()
+
+
+def _cells(ax: Axes, pattern: np.ndarray, file_format: str) -> ScalarMappable:
+    """As a plain picture; in SVG as rectangles, which stay sharp."""
+    if file_format == "png":
+        return ax.imshow(pattern, cmap="Blues", vmin=0, vmax=1)
+    edges = np.arange(len(pattern) + 1) - 0.5
+    return ax.pcolormesh(edges, edges, pattern, cmap="Blues", vmin=0, vmax=1)
+
+
+def _number(ax: Axes, pattern: np.ndarray) -> None:
+    for (row, column), weight in np.ndenumerate(pattern):
+        if shown := _number_text(weight):
+            ax.text(column, row, shown, ha="center", va="center", fontsize=7, color="w" if weight > 0.5 else "k")
+
+
+def _number_text(weight: float) -> str:
+    return f"{weight:.2f}".removeprefix("0") if weight >= 0.005 else ""
 
 
 def long_text() -> list[Row]:
@@ -178,9 +225,10 @@ def _speed_up(what: str, ours: float, rival: str, theirs: float, limit: float) -
 
 
 def main() -> None:
-    """Run all of them, or those that are named: start_up, whole_command, head_pictures, long_text, whole_treebank."""
+    """Run all of them, or those that are named, by the names of the functions above."""
     matplotlib.use("Agg")
-    known = {call.__name__: call for call in (start_up, whole_command, head_pictures, long_text, whole_treebank)}
+    calls = (start_up, whole_command, head_pictures, overview_picture, long_text, whole_treebank)
+    known = {call.__name__: call for call in calls}
     wanted = sys.argv[1:] or list(known)
     table = Table(title=f"Medians of {RUNS} runs in turn", title_justify="left")
     for column in ("what", "attnviz", "rival", "rival's", "ratio", "limit", ""):

@@ -1,0 +1,118 @@
+"""How figures look: light or dark, the scale of the colours, the width on the page."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, Normalize
+
+from attnviz.errors import UsageError
+
+__all__ = ["FAINTEST", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "parse_width"]
+
+FAINTEST = 1e-4
+"""The weight at the light end of a logarithmic scale; smaller ones look the same."""
+
+SCALES = ("shared", "per-head", "log")
+"""0 to 1, the same for every head; from 0 to the head's own largest weight; or logarithmic, the same for every head."""
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The greys of a figure: paper, text, text that stands back, and frames."""
+
+    paper: str
+    ink: str
+    quiet: str
+    frame: str
+
+
+THEMES = {
+    "light": Theme("#ffffff", "#222222", "#8a8a8a", "#9a9a9a"),
+    "dark": Theme("#141414", "#ececec", "#9a9a9a", "#6e6e6e"),
+}
+"""By name; all greys, as indexed PNGs need."""
+
+_UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
+_NARROWEST, _WIDEST = 2.0, 40.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the user chose of a figure's looks.
+
+    Attributes:
+        theme: ``light`` or ``dark``.
+        scale: one of :data:`SCALES`.
+        width: of a figure on the page, in inches or as ``3.3in``; None for the size that suits its content.
+
+    Raises:
+        UsageError: none of the known themes or scales, or a width that no page has.
+    """
+
+    theme: str = "light"
+    scale: str = "shared"
+    width: float | None = None
+
+    def __post_init__(self) -> None:
+        for kind, given, known in (("theme", self.theme, tuple(THEMES)), ("scale", self.scale, SCALES)):
+            if given not in known:
+                raise UsageError(f"unknown {kind} {given!r}: expected one of {', '.join(known)}.")
+        if isinstance(self.width, str):
+            object.__setattr__(self, "width", parse_width(self.width))
+        if self.width is not None and not _NARROWEST <= self.width <= _WIDEST:
+            raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {self.width:g}.")
+
+    @property
+    def greys(self) -> Theme:
+        """Paper, ink, quiet text and frames."""
+        return THEMES[self.theme]
+
+    def colour_map(self) -> ListedColormap | LinearSegmentedColormap:
+        """From the colour of the paper for 0 to the strongest blue: dark on light paper, bright on dark."""
+        if self.theme == "light":
+            blues = colormaps["Blues"](np.linspace(0, 1, 256))
+            blues[0] = 1.0
+            return ListedColormap(blues, name="attnviz")
+        stops = [self.greys.paper, "#08306b", "#2171b5", "#6baed6", "#deebf7"]
+        return LinearSegmentedColormap.from_list("attnviz-dark", stops)
+
+    def diverging_map(self) -> LinearSegmentedColormap:
+        """Blue for less, the paper's colour for no difference, orange for more; told apart with any colour vision."""
+        less, more = ("#2166ac", "#b35806") if self.theme == "light" else ("#67a9cf", "#f1a340")
+        return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
+
+    def norm(self, largest: float = 1.0) -> Normalize:
+        """From weights to places on the colour map.
+
+        Args:
+            largest: of the head; it counts where the scale is each head's own.
+        """
+        if self.scale == "log":
+            return LogNorm(FAINTEST, 1.0, clip=True)
+        return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
+
+    def describe(self) -> str:
+        """The scale in words, for colour bars and captions."""
+        return {
+            "shared": "attention weight",
+            "per-head": "attention weight (scale of this head)",
+            "log": "attention weight (log scale)",
+        }[self.scale]
+
+
+PLAIN = Look()
+"""Light, one scale for every head, as wide as the content asks for."""
+
+
+def parse_width(text: str) -> float:
+    """Inches from ``3.3in``, ``8.4cm``, ``84mm``, ``240pt`` or a bare number of inches.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(in|cm|mm|pt|)\s*", text)
+    if found is None:
+        raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {text!r}.")
+    return float(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,140 @@
+"""A planned overview drawn on matplotlib Axes, the caller's own or new ones. No pyplot."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from attnviz.bars import colour_bar
+from attnviz.drawing import figure_style
+from attnviz.families import NO_ROLE, Family
+from attnviz.fonts import fitted, font_families, text_width
+from attnviz.overviews import OverviewPlan, legend_name
+
+__all__ = ["draw_overview", "overview_figure"]
+
+_SHORTER = {
+    "previous-token": "previous", "current-token": "current", "next-token": "next", "duplicate-token": "duplicate",
+    "heterogeneous": "heterog.", "not measurable": "n. m.",
+}  # fmt: skip
+
+
+def draw_overview(ax: Axes, plan: OverviewPlan) -> AxesImage:
+    """Draw a planned overview on the caller's Axes: patterns, ids, labels, marks of families, layers and legend."""
+    height, width, _ = plan.image.shape
+    drawn = ax.imshow(plan.image, interpolation="none", aspect="auto", extent=(0, width, height, 0))
+    _name_heads(ax, plan)
+    return drawn
+
+
+def overview_figure(plan: OverviewPlan, *, image: bool = True) -> Figure:
+    """A new figure with an overview, colour bar and title; without the image where that is added later."""
+    with figure_style():
+        px, wide, greys = plan.pixels, plan.look.width is None, plan.look.greys
+        image_height, image_width, _ = plan.image.shape
+        left, above = plan.origin
+        sizes = (11, 7.5, 20) if wide else (8.5, 6.5, 17)
+        width, title, notes = _texts(plan, sizes)
+        height = above + image_height + px(8)
+        size = (width / plan.dpi, height / plan.dpi)
+        figure = Figure(figsize=size, dpi=plan.dpi, facecolor=greys.paper)
+        axes = figure.add_axes((left / width, px(8) / height, image_width / width, image_height / height))
+        axes.set_facecolor(greys.paper)
+        (draw_overview if image else _name_heads)(axes, plan)
+        families = font_families((title, *notes))
+        style: dict[str, Any] = {"family": families, "va": "top", "parse_math": False, "color": greys.ink}
+        figure.text(left / width, 1 - px(14) / height, title, size=sizes[0], weight="bold", **style)
+        for line, note in enumerate(notes):
+            y = 1 - px((42 if wide else 34) + sizes[2] * line) / height
+            figure.text(left / width, y, note, size=sizes[1], **style)
+        first, last = plan.layers[0][1], plan.layers[-1][1] + plan.size
+        bar_height = max(min(last - first, px(420)), px(84))
+        bar_left, bar_top = left + image_width + (16 if wide else px(8)), above + first
+        place = (bar_left / width, 1 - (bar_top + bar_height) / height, px(14) / width, bar_height / height)
+        bar = figure.add_axes(place)
+        of_largest = "share of a head's largest weight" if bar_height > px(220) else "share of largest"
+        colour_bar(bar, plan.look, words=of_largest if plan.look.scale == "per-head" else "")
+        return figure
+
+
+def _texts(plan: OverviewPlan, sizes: tuple[float, float, float]) -> tuple[int, str, list[str]]:
+    """The figure's width, its title and its notes, all fitted to each other."""
+    left, _ = plan.origin
+    if plan.look.width is not None:
+        width = round(plan.look.width * plan.dpi)
+        room = width - left - plan.pixels(8)
+        notes = [fitted(note, sizes[1], plan.dpi, room) for note in plan.notes]
+        return width, fitted(plan.title, sizes[0], plan.dpi, room, "bold"), notes
+    right = plan.image.shape[1] + left + 116
+    room = max(right, 1020) - left - 16
+    title = fitted(plan.title, sizes[0], plan.dpi, room, "bold")
+    notes = [fitted(note, sizes[1], plan.dpi, room) for note in plan.notes]
+    widest = max(
+        text_width(title, sizes[0], plan.dpi, "bold"), *(text_width(note, sizes[1], plan.dpi) for note in notes)
+    )
+    legend = max(entry.left + text_width(legend_name(entry.family), 7, plan.dpi) + 40 for entry in plan.legend)
+    return max(right, left + math.ceil(max(widest, legend)) + 16), title, notes
+
+
+def _name_heads(ax: Axes, plan: OverviewPlan) -> None:
+    """Ids, marks and labels above the patterns, layers beside them, and the legend below."""
+    height, width, _ = plan.image.shape
+    px, wide, greys = plan.pixels, plan.look.width is None, plan.look.greys
+    ax.set(xlim=(0, width), ylim=(height, 0))
+    ax.set_axis_off()
+    marks = dict(_marked(plan))
+    sizes = (7, 6) if wide else (5.5, 5.5)
+    for head, label, left, top in plan.cells:
+        up = px(20) if wide else px(16)
+        fits = text_width(str(head), sizes[0], plan.dpi, "bold") < plan.pitch
+        name = str(head) if fits else f"H{head.head}"  # the layer stands beside the row
+        ax.text(left, top - up, name, fontsize=sizes[0], weight="bold", color=greys.ink, va="bottom")
+        shift = px(14) if wide else px(11)
+        named = _label(label, sizes[1], plan, plan.pitch - shift - px(3))
+        if named:
+            y = top - px(5) if wide else top - px(3)
+            ax.text(left + shift, y, named, fontsize=sizes[1], color=greys.ink, va="bottom", parse_math=False)
+    for family, places in marks.items():
+        _draw_marks(ax, family, places, plan)
+    for layer, top in plan.layers:
+        middle = top + plan.size / 2
+        name = f"layer {layer}" if text_width(f"layer {layer}", 8, plan.dpi) < plan.size + px(30) else f"L{layer}"
+        size = 8 if wide else 6.5
+        ax.text(-px(12), middle, name, fontsize=size, color=greys.ink, rotation=90, ha="right", va="center")
+    for entry in plan.legend:
+        size, x = (7, entry.left + px(12)) if wide else (6, entry.left + px(12))
+        ax.text(x, entry.middle, legend_name(entry.family), fontsize=size, color=greys.ink, va="center")
+
+
+def _label(label: str, size: float, plan: OverviewPlan, room: float) -> str:
+    """The label as fully as there is room; nothing where not even a few letters would fit."""
+    full = label.replace("syntactic:", "syn: ")
+    for words in (full, _SHORTER.get(label, full), label.removeprefix("syntactic:")):
+        if text_width(fitted(words, size, plan.dpi, 10 * room), size, plan.dpi) <= room:
+            return fitted(words, size, plan.dpi, room)
+    shown = fitted(label.removeprefix("syntactic:"), size, plan.dpi, room)
+    return shown if len(shown) > 4 else ""
+
+
+def _marked(plan: OverviewPlan) -> Iterator[tuple[Family, list[tuple[float, float]]]]:
+    """Each family with the places of its marks, in the legend as well."""
+    px, wide = plan.pixels, plan.look.width is None
+    families = plan.families
+    for entry in plan.legend:
+        places: list[tuple[float, float]] = [(entry.left, entry.middle)]
+        for head, _, left, top in plan.cells:
+            if families[head] == entry.family:
+                places.append((left + px(5), top - (px(12) if wide else px(9))))
+        yield entry.family, places
+
+
+def _draw_marks(ax: Axes, family: Family, places: list[tuple[float, float]], plan: OverviewPlan) -> None:
+    xs, ys = zip(*places, strict=True)
+    greys = plan.look.greys
+    colour = greys.paper if family is NO_ROLE else family.colour
+    size = 4.6 if plan.look.width is None else 3.6
+    ax.plot(xs, ys, linestyle="none", marker=family.marker, markersize=size, markerfacecolor=colour,
+            markeredgecolor=greys.quiet, markeredgewidth=0.5, scalex=False, scaley=False, clip_on=False)  # fmt: skip

@@ -1,0 +1,107 @@
+"""Looks: what can be chosen, and what the choice does to colours."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex, to_rgb
+
+from attnviz.colours import LEVELS, colour_levels, colour_table, ink_on
+from attnviz.errors import UsageError
+from attnviz.look import PLAIN, SCALES, THEMES, Look, parse_width
+
+
+@pytest.mark.parametrize(
+    ("text", "inches"),
+    [("3.3in", 3.3), ("3.3", 3.3), (" 8.4 cm ", 8.4 / 2.54), ("84mm", 8.4 / 2.54), ("240pt", 10 / 3), (".5in", 0.5)],
+)
+def test_a_width_is_read_in_any_unit_of_a_page(text, inches):
+    assert parse_width(text) == pytest.approx(inches)
+
+
+@pytest.mark.parametrize("text", ["", "in", "3,3in", "3.3 inches", "-3in", "300px", "1e3", "nan"])
+def test_what_is_no_width_is_refused(text):
+    with pytest.raises(UsageError, match=r"expected a width such as 3\.3in, 8\.4cm, 84mm or 240pt, found"):
+        parse_width(text)
+
+
+@pytest.mark.parametrize("width", [0.0, 1.99, 40.1, -3.0, float("nan"), float("inf")])
+def test_a_width_that_no_page_has_is_refused(width):
+    with pytest.raises(UsageError, match="expected a width of 2 to 40 inches"):
+        Look(width=width)
+
+
+def test_unknown_themes_and_scales_are_refused_with_those_that_exist():
+    with pytest.raises(UsageError, match="unknown theme 'sepia': expected one of light, dark"):
+        Look(theme="sepia")
+    with pytest.raises(UsageError, match="unknown scale 'linear': expected one of shared, per-head, log"):
+        Look(scale="linear")
+
+
+def test_the_plain_look_is_light_shared_and_as_wide_as_it_needs():
+    assert Look("light", "shared", None) == PLAIN
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_greys_of_a_theme_are_greys_and_text_is_readable(theme):
+    greys = Look(theme).greys
+    for grey in (greys.paper, greys.ink, greys.quiet, greys.frame):
+        assert len(set(to_rgb(grey))) == 1
+    assert abs(to_rgb(greys.paper)[0] - to_rgb(greys.ink)[0]) > 0.7
+    assert abs(to_rgb(greys.paper)[0] - to_rgb(greys.quiet)[0]) > 0.4
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_scale_of_a_theme_begins_at_its_paper_and_goes_one_way(theme):
+    table = colour_table(theme).astype(int)
+    assert to_hex(table[0] / 255) == THEMES[theme].paper
+    steps = np.diff(table[:: 1 if theme == "light" else 5].sum(1))  # rounding may hold a step of the dark one back
+    assert (steps < 0).all() if theme == "light" else (steps > 0).all()
+    assert abs(table[-1].sum() - table[0].sum()) > 500
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_maps_of_a_look_begin_at_paper_or_have_it_in_the_middle(theme):
+    look = Look(theme)
+    assert to_hex(look.colour_map()(0.0)) == THEMES[theme].paper
+    less, none, more = (np.array(look.diverging_map()(place)[:3]) for place in (0.0, 0.5, 1.0))
+    assert np.allclose(none, to_rgb(THEMES[theme].paper), atol=0.02)
+    assert less[2] > less[0]  # blue
+    assert more[0] > more[2]  # orange
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_numbers_contrast_with_every_step_of_the_scale(theme):
+    def luminance(colour):
+        channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+        return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
+
+    for level in range(LEVELS):
+        pair = [luminance(to_rgb(ink_on(level, theme))), luminance(colour_table(theme)[level] / 255)]
+        assert (max(pair) + 0.05) / (min(pair) + 0.05) >= 3.0
+
+
+def test_the_steps_of_each_scale():
+    weights = np.array([0.0, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 1.0], np.float32)
+    assert colour_levels(weights, scale="log").tolist() == [0, 0, 0, 44, 87, 131, 162, 175]
+    assert colour_levels(weights, 0.5, "per-head").tolist() == [0, 0, 0, 0, 4, 35, 175, 175]
+    assert colour_levels(weights).tolist() == [0, 0, 0, 0, 2, 18, 88, 175]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_norm_of_a_look_agrees_with_its_steps(scale):
+    weights = np.array([2e-4, 0.01, 0.2, 0.4], np.float32)
+    norm = Look(scale=scale).norm(0.4)
+    vmax = 0.4 if scale == "per-head" else 1.0
+    levels = colour_levels(weights, vmax, scale)
+    np.testing.assert_allclose(np.asarray(norm(weights)) * (LEVELS - 1), levels, atol=0.51)
+
+
+def test_a_head_without_any_weight_has_a_norm():
+    assert Look(scale="per-head").norm(0.0).vmax == 1.0
+
+
+def test_scales_are_described_in_words():
+    assert [Look(scale=scale).describe() for scale in SCALES] == [
+        "attention weight",
+        "attention weight (scale of this head)",
+        "attention weight (log scale)",
+    ]
