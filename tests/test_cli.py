@@ -221,6 +221,14 @@ def test_figures_are_chosen_by_name(heads, figures, expected):
     assert names_in("out") == sorted([*expected, *(["captions.md"] if expected else []), "heads.csv", "heads.json"])
 
 
+def test_lines_of_too_many_heads_say_which_are_drawn(heads, monkeypatch):
+    monkeypatch.setattr("attnviz.line_views.MOST_PICTURES", 3)
+    result = heads("--figures", "lines")
+    assert len([name for name in names_in("out") if name.startswith("lines/")]) == 3
+    assert "attnviz: lines are drawn of 3 of the 12 heads, those furthest above their baselines" in result.stderr
+    assert "lines are drawn" not in heads("--figures", "lines", "--select", "L0").stderr
+
+
 def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
     heads("--format", "svg", "--format", "pdf", "--select", "L0H1")
     assert names_in("out") == sorted(

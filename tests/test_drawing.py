@@ -549,3 +549,10 @@ print("undisturbed")
 def test_pyplot_is_neither_imported_nor_disturbed():
     done = subprocess.run([sys.executable, "-c", PYPLOT_CHECK], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("undisturbed\n", "")
+
+
+def test_the_grid_of_the_callers_style_does_not_cross_the_cells():
+    with matplotlib.rc_context({"axes.grid": True}):
+        ax = Figure().add_subplot()
+        draw_heatmap(ax, plan_of(random_pattern(4)))
+    assert not any(line.get_visible() for line in [*ax.get_xgridlines(), *ax.get_ygridlines()])

@@ -105,3 +105,9 @@ def test_scales_are_described_in_words():
         "attention weight (scale of this head)",
         "attention weight (log scale)",
     ]
+
+
+def test_a_width_may_be_given_as_on_the_command_line():
+    assert Look(width="84mm").width == pytest.approx(84 / 25.4)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"expected a width such as 3\.3in"):
+        Look(width="wide")  # type: ignore[arg-type]

@@ -337,3 +337,12 @@ def test_no_plans_make_no_files(file_format):
 def test_a_heatmap_file_is_small():
     assert max(map(len, heatmap_files(plans_of(9), "png"))) < 32_000
     assert max(map(len, heatmap_files(plans_of(30), "png"))) < 60_000
+
+
+def test_a_picture_of_a_chosen_width_has_300_pixels_an_inch():
+    figures = [overview_figure(plan_overview([(HeadId(0, 0), "local", np.eye(5, dtype=np.float32))], title="m"))] * 2
+    sizes = []
+    for figure, look in zip(figures, (PLAIN, Look(width=4.0)), strict=True):
+        image = Image.open(io.BytesIO(figure_bytes(figure, "png", indexed=False, look=look)))
+        sizes.append((image.width / figure.get_figwidth(), round(image.info["dpi"][0])))
+    assert sizes == [(pytest.approx(150, abs=0.5), 150), (pytest.approx(300, abs=0.5), 300)]
