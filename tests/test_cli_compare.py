@@ -103,7 +103,7 @@ def test_figures_are_written_in_every_format_theme_and_width(run: Any, models: l
     assert document()["figures"] == [f"{name}.{kind}" for name in names for kind in ("png", "svg")]
     for name in names:
         with Image.open(f"out/{name}.png") as picture:
-            assert picture.width == round(84 / 25.4 * 150)
+            assert picture.width == round(84 / 25.4 * 300)
             assert picture.getpixel((0, 0)) == (0x14, 0x14, 0x14)
     assert Path("out/captions.md").read_text(encoding="utf-8").count("**compare") == 2
 
