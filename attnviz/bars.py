@@ -33,7 +33,7 @@ def colour_bar(bar: Axes, look: Look, *, numbers: bool = True, words: str = "") 
     bar.set_yticks(at, bar_labels(look) if numbers else [""] * 5)
     bar.tick_params(labelsize=size, length=2, width=72 / 150, color=greys.frame, labelcolor=greys.ink)
     pixel = figure.dpi / 150
-    height = bar.get_window_extent().height + 40 * pixel
+    height = bar.get_window_extent().height + (40 * pixel if look.scale != "shared" else 0)
     fits = (text for text in _bar_words(look) if text_width(text, size + 0.5, figure.dpi) <= height)
     room = 3.5 if numbers else 3.5 + (text_width("0.00", size, figure.dpi) + 4 * pixel) * 72 / figure.dpi
     bar.set_ylabel(words or next(fits, _bar_words(look)[-1]), fontsize=size + 0.5, color=greys.ink, labelpad=room)
@@ -56,6 +56,7 @@ def _bar_words(look: Look) -> tuple[str, ...]:
             "attention weight (shared scale)",
             "weight (shared scale)",
             "shared scale",
+            "shared",
         ),
         "per-head": (look.describe(), "weight (scale of this head)", "own scale"),
         "log": (look.describe(), "weight (log scale)", "log scale"),

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from attnviz.comparison_words import Worded
 from attnviz.figures import DPI
-from attnviz.fonts import drawable, fitted, font_families, text_width
+from attnviz.fonts import font_families, wrapped
 from attnviz.look import Look
 
 __all__ = ["Sheet", "draw_colour_bar", "new_sheet"]
@@ -43,8 +43,8 @@ def new_sheet(plan: Worded, content_width: float, body: float, look: Look) -> Sh
     room = width - 2 * _LEFT
     narrow = look.width is not None and width < _LEAST_WIDTH
     sizes = (8.0, 6.0) if narrow else (10.0, 7.5)
-    title = _wrapped(plan.title, sizes[0], room, "bold")
-    notes = [line for note in plan.notes for line in _wrapped(note, sizes[1], room)]
+    title = wrapped(plan.title, sizes[0], DPI, room, "bold")
+    notes = [line for note in plan.notes for line in wrapped(note, sizes[1], DPI, room)]
     line_heights = [round(size * DPI / 72 * 1.3) for size in sizes]
     top = 12 + line_heights[0] * len(title) + 4 + line_heights[1] * len(notes) + 16
     height = top + math.ceil(body)
@@ -62,18 +62,6 @@ def new_sheet(plan: Worded, content_width: float, body: float, look: Look) -> Sh
             down += step
         down += 4
     return Sheet(figure, width, height, top)
-
-
-def _wrapped(text: str, size: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Lines of whole words that fit; a word that does not is cut."""
-    lines: list[str] = []
-    for word in drawable(text).split(" "):
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer, size, DPI, weight) <= pixels:
-            lines[-1] = longer
-        else:
-            lines.append(fitted(word, size, DPI, pixels, weight))
-    return lines
 
 
 def draw_colour_bar(

@@ -10,13 +10,14 @@ from typing import Any
 
 from safetensors.torch import save
 
+from attnviz.checkpoint import Checkpoint
 from attnviz.findings import Findings, HeadFindings
 from attnviz.output_folder import Layout
 from attnviz.patterns import Pattern
 from attnviz.published import published_entries
 from attnviz.statistics import SHARES
 
-__all__ = ["HEADS", "attention_bytes", "csv_text", "document", "json_text"]
+__all__ = ["HEADS", "attention_bytes", "csv_text", "document", "json_text", "model_entry"]
 
 _SCALARS = (
     "id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink",
@@ -37,17 +38,7 @@ def document(findings: Findings, heads: Sequence[HeadFindings], figures: Sequenc
     listed = {head.id for head in heads}
     return {
         "attnviz": version,
-        "model": {
-            "name": model.name,
-            "architecture": model.architecture.name,
-            "revision": model.revision,
-            "n_layers": model.n_layers,
-            "n_heads": model.n_heads,
-            "d_model": model.d_model,
-            "d_head": model.d_head,
-            "device": str(model.device),
-            "dtype": str(model.dtype).removeprefix("torch."),
-        },
+        "model": model_entry(model),
         "text": findings.text,
         "pair": findings.pair,
         "options": {
@@ -69,6 +60,21 @@ def document(findings: Findings, heads: Sequence[HeadFindings], figures: Sequenc
         "words": list(findings.units.labels) if findings.options.words else None,
         "profile": None if findings.profile is None else findings.profile.origin,
         "published": published_entries(head for head in findings.published if head.id in listed),
+    }
+
+
+def model_entry(model: Checkpoint) -> dict[str, Any]:
+    """What every document says of a model."""
+    return {
+        "name": model.name,
+        "architecture": model.architecture.name,
+        "revision": model.revision,
+        "n_layers": model.n_layers,
+        "n_heads": model.n_heads,
+        "d_model": model.d_model,
+        "d_head": model.d_head,
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
     }
 
 

@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
-__all__ = ["DEFAULT_FAMILY", "drawable", "fitted", "font_families", "text_width"]
+__all__ = ["DEFAULT_FAMILY", "drawable", "fitted", "font_families", "text_width", "wrapped"]
 
 DEFAULT_FAMILY = "DejaVu Sans"
 """Comes with matplotlib, so figures look the same on every machine."""
@@ -54,6 +54,18 @@ def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "nor
         fits = text_width(shown[:middle] + "…", size, dpi, weight) <= pixels
         low, high = (middle, high) if fits else (low, middle)
     return shown[:low] + "…"
+
+
+def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
+    """Lines of whole words that fit into so many pixels; a word that does not is cut with an ellipsis."""
+    lines: list[str] = []
+    for word in drawable(text).split(" "):
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer, size, dpi, weight) <= pixels:
+            lines[-1] = longer
+        else:
+            lines.append(fitted(word, size, dpi, pixels, weight))
+    return lines
 
 
 @cache

@@ -18,11 +18,10 @@ from attnviz.colours import Array
 from attnviz.drawing import figure_style
 from attnviz.figures import DPI
 from attnviz.findings import Findings, HeadFindings
-from attnviz.fonts import drawable, fitted, font_families, text_width
+from attnviz.fonts import drawable, fitted, font_families, text_width, wrapped
 from attnviz.line_views import lines_plans
 from attnviz.lines import LinesPlan, Positions
 from attnviz.look import Look
-from attnviz.view_drawing import wrapped
 
 __all__ = ["HEAD_COLOURS", "draw_lines", "lines_figure", "lines_figures"]
 
@@ -252,8 +251,8 @@ class _Header:
 
     def __init__(self, room: int, plan: LinesPlan, look: Look) -> None:
         self.look = look
-        self.title = wrapped(plan.title, _TITLE_SIZE, room, "bold")
-        self.notes = [line for note in plan.reading for line in wrapped(note, _NOTE_SIZE, room)]
+        self.title = wrapped(plan.title, _TITLE_SIZE, DPI, room, "bold")
+        self.notes = [line for note in plan.reading for line in wrapped(note, _NOTE_SIZE, DPI, room)]
         self.legend = _legend_rows(_entries(plan, look), room)
 
     @property

@@ -14,12 +14,12 @@ from attnviz.colours import Array, Pixels, colour_levels, colour_table, magnifie
 from attnviz.families import FAMILIES, NO_ROLE, Family, family_of_label
 from attnviz.figures import DPI, each_pattern, max_pool, quoted
 from attnviz.findings import Findings, HeadFindings
-from attnviz.fonts import drawable, fitted, text_width
+from attnviz.fonts import text_width, wrapped
 from attnviz.heads import HeadId
 from attnviz.look import PLAIN, Look
 from attnviz.tokens import visible
 
-__all__ = ["LegendEntry", "OverviewPlan", "legend_name", "model_overview_plan", "plan_overview", "wrapped"]
+__all__ = ["LegendEntry", "OverviewPlan", "legend_name", "model_overview_plan", "plan_overview"]
 
 _LARGEST = 120
 _WIDEST_LEGEND = 860
@@ -154,18 +154,6 @@ def model_overview_plan(findings: Findings, heads: Sequence[HeadFindings], look:
 def legend_name(family: Family) -> str:
     """A family as the legend of an overview names it."""
     return "heterogeneous" if family is NO_ROLE else family.name
-
-
-def wrapped(text: str, size: float, dpi: float, pixels: float) -> list[str]:
-    """Lines of whole words that fit; a word that does not is cut."""
-    lines: list[str] = []
-    for word in drawable(text).split(" "):
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer, size, dpi) <= pixels:
-            lines[-1] = longer
-        else:
-            lines.append(fitted(word, size, dpi, pixels))
-    return lines
 
 
 def _pooled(

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from attnviz.colours import INK, QUIET
 from attnviz.figures import DPI
-from attnviz.fonts import drawable, fitted, font_families, text_width
+from attnviz.fonts import fitted, font_families, text_width, wrapped
 from attnviz.profile_figures import Caption
 
 __all__ = ["MARGIN", "Page", "new_page"]
@@ -40,8 +40,8 @@ def new_page(caption: Caption, body_width: float, body: float, handles: Sequence
     width = max(body_width, _LEAST_WIDTH)
     room = width - 2 * MARGIN
     title = fitted(caption.title, 11, DPI, room, "bold")
-    notes = [line for note in caption.notes for line in _wrapped(note, 7.5, room)]
-    source = _wrapped(caption.source, 6.5, room)
+    notes = [line for note in caption.notes for line in wrapped(note, 7.5, DPI, room)]
+    source = wrapped(caption.source, 6.5, DPI, room)
     rows = _legend_rows([handle.get_label() for handle in handles], room)
     legend = 24 * rows + 2
     top = 52 + 20 * len(notes) + legend + 14
@@ -70,15 +70,3 @@ def _legend_rows(labels: Sequence[str], room: float) -> int:
         if sum(max(widths[first : first + rows]) for first in range(0, len(widths), rows)) <= room:
             return rows
     return len(widths)
-
-
-def _wrapped(text: str, size: float, pixels: float) -> list[str]:
-    """Lines of whole words that fit; a word that does not is cut."""
-    lines: list[str] = []
-    for word in drawable(text).split(" "):
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer, size, DPI) <= pixels:
-            lines[-1] = longer
-        else:
-            lines.append(fitted(word, size, DPI, pixels))
-    return lines

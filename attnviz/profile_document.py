@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from attnviz.export import model_entry
 from attnviz.output_folder import Layout
 from attnviz.profile import Profile
 from attnviz.published import published_entries, published_heads
@@ -33,18 +34,7 @@ def profile_document(profile: Profile, version: str, figures: Sequence[str] = ()
     model = profile.checkpoint
     return {
         "attnviz": version,
-        "model": {
-            "name": model.name,
-            "architecture": model.architecture.name,
-            "revision": model.revision,
-            "n_layers": model.n_layers,
-            "n_heads": model.n_heads,
-            "d_model": model.d_model,
-            "d_head": model.d_head,
-            "device": str(model.device),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "weights_sha256": profile.weights_sha256,
-        },
+        "model": {**model_entry(model), "weights_sha256": profile.weights_sha256},
         "corpora": [
             {
                 "path": str(count.corpus.path),

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from attnviz.colours import Array
 from attnviz.figures import DPI, quoted
 from attnviz.findings import Findings
-from attnviz.fonts import drawable, fitted, font_families, text_width
+from attnviz.fonts import fitted, font_families, text_width, wrapped
 from attnviz.look import Look
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
     "text_line",
     "value_size",
     "view_page",
-    "wrapped",
     "written",
 ]
 
@@ -111,8 +110,8 @@ def page_width(look: Look, natural: int) -> int:
 def view_page(title: str, notes: Sequence[str], width: int, body: int, look: Look) -> ViewPage:
     """A page with wrapped title and notes above a body of so many pixels in height."""
     room = width - 2 * MARGIN
-    heading = wrapped(title, _TITLE, room, "bold")
-    lines = [line for note in notes for line in wrapped(note, _NOTE, room)]
+    heading = wrapped(title, _TITLE, DPI, room, "bold")
+    lines = [line for note in notes for line in wrapped(note, _NOTE, DPI, room)]
     top = 14 + 26 * len(heading) + 6 + 19 * len(lines) + 12
     height = top + body
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor=look.greys.paper)
@@ -124,18 +123,6 @@ def view_page(title: str, notes: Sequence[str], width: int, body: int, look: Loo
         place = (MARGIN / width, 1 - (20 + 26 * len(heading) + 19 * number) / height)
         figure.text(*place, line, size=_NOTE, family=font_families([line]), **style)
     return ViewPage(figure, width, height, top)
-
-
-def wrapped(text: str, size: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Lines of whole words that fit; a word that does not is cut with an ellipsis."""
-    lines: list[str] = []
-    for word in drawable(text).split(" "):
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer, size, DPI, weight) <= pixels:
-            lines[-1] = longer
-        else:
-            lines.append(fitted(word, size, DPI, pixels, weight))
-    return lines
 
 
 def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
