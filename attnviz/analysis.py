@@ -2,23 +2,20 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from attnviz.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.devices import resolve_device, resolve_dtype
+from attnviz.checkpoint import Checkpoint
 from attnviz.errors import TextError, UsageError
 from attnviz.figure_sets import FIGURES, check_figures
 from attnviz.findings import HeadFindings, Options
 from attnviz.heads import HeadId
 from attnviz.masks import positional_masks, repeat_masks
+from attnviz.opening import Model, open_checkpoint
 from attnviz.patterns import judge, label_of
 from attnviz.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.published import published_heads
 from attnviz.results import Analysis, Progress, tell
-from attnviz.sources import Source, find_checkpoint
+from attnviz.sources import Source
 from attnviz.statistics import Frame, measure
 from attnviz.syntax import Parse, load_parser, parse_texts, relation_accuracy
 from attnviz.tokens import Tokens, merge_units
@@ -31,7 +28,7 @@ _FARTHEST = 1_000_000
 
 def analyze(
     text: str,
-    model: str | Path | Source | nn.Module = "minilm",
+    model: Model = "minilm",
     *,
     tokenizer: Any = None,
     pair: str | None = None,
@@ -90,7 +87,7 @@ def analyze(
         raise TextError(f"expected text (and pair) as a string, found {found}; analyze one text at a time.")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = _checkpoint(model, tokenizer, revision, device, dtype)
+    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
     stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     tell(progress, "verifying", 0, checkpoint.n_layers)
     tokens = checkpoint.tokenize(text, pair, truncate)
@@ -125,24 +122,6 @@ def analyze(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
     )
-
-
-def _checkpoint(
-    model: str | Path | Source | nn.Module, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None
-) -> tuple[Checkpoint, Source | None]:
-    """The model, and where its weights lie; a model in memory may have others than any file."""
-    if isinstance(model, nn.Module):
-        if any(option is not None for option in (revision, device, dtype)):
-            raise UsageError(
-                "revision, device and dtype are for models by name; a loaded model runs as it is: "
-                "move or convert it yourself, model.to(...)."
-            )
-        return from_loaded(model, tokenizer), None
-    if tokenizer is not None:
-        raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
-    source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
-    place = resolve_device("auto" if device is None else device)
-    return load_checkpoint(source, place, resolve_dtype("float32" if dtype is None else dtype, place)), source
 
 
 def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:

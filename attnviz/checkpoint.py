@@ -32,6 +32,8 @@ class Checkpoint:
         architecture: how to read its parameters.
         model: the bare transformers model (no task head).
         tokenizer: the fast tokenizer that belongs to it.
+        language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
+            norm); None where it was not asked for, or the checkpoint has none.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Checkpoint:
     architecture: Architecture
     model: nn.Module
     tokenizer: Any
+    language_head: nn.Module | None = None
 
     @property
     def config(self) -> Any:
@@ -95,11 +98,20 @@ class Checkpoint:
         )
 
 
-def load_checkpoint(source: Source, device: torch.device, dtype: torch.dtype) -> Checkpoint:
+def load_checkpoint(
+    source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
+) -> Checkpoint:
     """Load a BERT or GPT-2 checkpoint with its tokenizer, every weight accounted for.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM,
-    GPT2LMHeadModel, …); the head is left out, since no attention depends on it.
+    GPT2LMHeadModel, …); the head is left out, since no attention depends on it, unless the language-modelling head
+    is asked for.
+
+    Args:
+        source: where the checkpoint lies.
+        device: where to put it.
+        dtype: its number format.
+        language_head: also load the head that gives logits, where the checkpoint has one.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -108,12 +120,12 @@ def load_checkpoint(source: Source, device: torch.device, dtype: torch.dtype) ->
     """
     _check_architecture(source.folder, dtype)
     _check_weights(source.folder)
-    model, report = _load_model(source.folder, dtype)
+    model, head = _model_and_head(source, dtype, language_head)
     architecture = architecture_of(model.config, dtype)
-    _check_report(source, architecture, report)
-    return Checkpoint(
-        source.name, source.revision, architecture, model.to(device).eval(), _load_tokenizer(source.folder)
-    )
+    if head is not None:
+        head.to(device).eval()
+    tokenizer = _load_tokenizer(source.folder)
+    return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head)
 
 
 def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
@@ -130,7 +142,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         raise CheckpointError("a loaded model needs its tokenizer: analyze(text, model=model, tokenizer=tokenizer).")
     base = architecture.base_model(model)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    return Checkpoint(str(name), None, architecture, base, tokenizer)
+    return Checkpoint(str(name), None, architecture, base, tokenizer, architecture.language_head(model))
 
 
 def _check_architecture(folder: Path, dtype: torch.dtype) -> None:
@@ -165,12 +177,35 @@ def _check_weights(folder: Path) -> None:
             ) from error
 
 
-def _load_model(folder: Path, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    from transformers import AutoModel
+def _model_and_head(source: Source, dtype: torch.dtype, language_head: bool) -> tuple[Any, nn.Module | None]:
+    """The bare model and, on request, its language-modelling head, where the checkpoint has all of its weights."""
+    if language_head:
+        model_type = json.loads((source.folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+        architecture = ARCHITECTURES[model_type]
+        whole, report = _load_model(source.folder, dtype, architecture.language_class)
+        bare = architecture.base_model(whole)
+        inside = f"{whole.base_model_prefix}."
+        of_head = [key for key in report["missing_keys"] if not key.startswith(inside)]
+        if not of_head:
+            for kind in ("missing_keys", "unexpected_keys"):
+                report[kind] = [key.removeprefix(inside) for key in report[kind]]
+            # the pooler is no part of the model with this head, and may be in its checkpoint
+            report["unexpected_keys"] = [
+                key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights or ("\0",))
+            ]
+            _check_report(source, architecture, report)
+            return bare, architecture.language_head(whole)
+    model, report = _load_model(source.folder, dtype, "AutoModel")
+    _check_report(source, architecture_of(model.config, dtype), report)
+    return model, None
+
+
+def _load_model(folder: Path, dtype: torch.dtype, class_name: str) -> tuple[Any, dict[str, Any]]:
+    import transformers
 
     with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot load the checkpoint in {folder}"):
         try:
-            model, report = AutoModel.from_pretrained(
+            model, report = getattr(transformers, class_name).from_pretrained(
                 folder,
                 dtype=dtype,
                 attn_implementation="eager",

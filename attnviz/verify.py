@@ -123,7 +123,7 @@ class VerifiedLayer:
 class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
 
-    Only the d_model-sized inputs of the layers stay in memory. A recomputed layer must match the
+    Only the d_model-sized inputs and outputs of the layers stay in memory. A recomputed layer must match the
     fingerprint taken at verification, so a model that was changed in between is noticed.
     """
 
@@ -133,6 +133,7 @@ class VerifiedAttention:
         tokens: Tokens,
         verification: Verification,
         inputs: list[Tensor],
+        outputs: list[Tensor],
         fingerprints: list[Tensor],
     ) -> None:
         """Called by :func:`verify_attention` alone."""
@@ -140,7 +141,16 @@ class VerifiedAttention:
         self.tokens = tokens
         self.verification = verification
         self._inputs = inputs
+        self._outputs = outputs
         self._fingerprints = fingerprints
+
+    def attention_input(self, layer: int) -> Tensor:
+        """What W_Q, W_K and W_V of a layer are applied to, as the model gave it, [1, n, d_model]."""
+        return self._inputs[layer]
+
+    def model_output(self, layer: int) -> Tensor:
+        """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model]."""
+        return self._outputs[layer]
 
     def layer(self, layer: int) -> VerifiedLayer:
         """Recompute the patterns of one layer.
@@ -194,6 +204,7 @@ def verify_attention(
     tolerance = TOLERANCES[checkpoint.dtype]
     checks: list[LayerCheck] = []
     inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
     fingerprints: list[Tensor] = []
     mismatches: list[_Mismatch] = []
 
@@ -206,6 +217,7 @@ def verify_attention(
         if mismatches:
             return
         inputs.append(record.attention_input)
+        outputs.append(record.output)
         fingerprints.append(_fingerprint(pattern))
         visit(VerifiedLayer(check, tolerance, pattern))
 
@@ -218,7 +230,7 @@ def verify_attention(
             f"{worst.message} Nothing was drawn. --dtype float64 tells rounding, which it shrinks, from an error, "
             "which it does not."
         )
-    return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, fingerprints)
+    return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, outputs, fingerprints)
 
 
 def verify_record(

@@ -398,3 +398,21 @@ def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
     same_pattern, same_output = multi_head_attention(x, without, allowed)
     torch.testing.assert_close(same_pattern, pattern, rtol=0, atol=1e-10)
     torch.testing.assert_close(same_output, output, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_head_outputs_and_the_bias_add_up_to_the_attention_output(kind: str) -> None:
+    from attnviz.attention import head_outputs, transformed_values
+
+    model = (sharp_bert if kind == "bert" else sharp_gpt2)().double()
+    parameters = from_loaded(model, object()).architecture.parameters(model, 1)
+    x = torch.randn(2, 7, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    allowed = allowed_positions(torch.ones(2, 7), parameters.causal)
+    with torch.no_grad():
+        pattern, output = multi_head_attention(x, parameters, allowed)
+        value = project(x, parameters.value)
+        written = head_outputs(pattern, value, parameters)
+        of_each_key = transformed_values(value, parameters)
+    assert written.shape == (2, 4, 7, 32)
+    torch.testing.assert_close(written.sum(1) + parameters.output_bias, output)
+    torch.testing.assert_close(torch.einsum("bhqk,bhkd->bhqd", pattern, of_each_key), written)

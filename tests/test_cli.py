@@ -640,7 +640,7 @@ def test_wrong_usage_is_told_before_the_model_is_loaded(heads, monkeypatch):
     def never(*_, **__):
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("attnviz.analysis.load_checkpoint", never)
+    monkeypatch.setattr("attnviz.opening.load_checkpoint", never)
     looks = (["--scale", "x"], ["--theme", "x"], ["--width", "x"], ["--map", "x"])
     for arguments in (["--format", "gif"], ["--figures", "x"], ["--device", "gpu"], ["--dtype", "int8"], *looks):
         assert_refused(heads(*arguments), 2, "expected")

@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 
-from attnviz.architectures.base import Architecture, AttentionModules
+from attnviz.architectures.base import Architecture, Embeddings, LayerModules
 from attnviz.architectures.bert import Bert
 from attnviz.architectures.gpt2 import GPT2
 from attnviz.errors import ArchitectureError
 
-__all__ = ["ARCHITECTURES", "Architecture", "AttentionModules", "architecture_of"]
+__all__ = ["ARCHITECTURES", "Architecture", "Embeddings", "LayerModules", "architecture_of"]
 
 _SIZES = {
     "num_hidden_layers": "layers",

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnviz.architectures.base import AttentionModules
+from attnviz.architectures.base import Embeddings, LayerModules
 from attnviz.attention import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
 
@@ -23,6 +23,8 @@ class Bert:
     segments = True
     sink_first = False
     causal = False
+    pre_norm = False
+    language_class = "AutoModelForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse decoders, cross-attention and relative positions.
@@ -49,10 +51,42 @@ class Bert:
         assert isinstance(base, nn.Module)
         return base
 
-    def modules(self, base_model: nn.Module) -> list[AttentionModules]:
-        """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output."""
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``BertLMPredictionHead`` of ``BertForMaskedLM`` and ``BertForPreTraining``."""
+        head = getattr(getattr(model, "cls", None), "predictions", None)
+        assert head is None or isinstance(head, nn.Module)
+        return head
+
+    def modules(self, base_model: nn.Module) -> list[LayerModules]:
+        """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
         layers: Any = base_model.encoder.layer  # type: ignore[union-attr]
-        return [AttentionModules(layer.attention.self, layer.attention.output.dense) for layer in layers]
+        return [
+            LayerModules(
+                block=layer,
+                pattern=layer.attention.self,
+                concatenated=layer.attention.output.dense,
+                output=layer.attention.output.dense,
+                attention_norm=layer.attention.output.LayerNorm,
+                expand=layer.intermediate.dense,
+                contract=layer.output.dense,
+                feed_forward_norm=layer.output.LayerNorm,
+            )
+            for layer in layers
+        ]
+
+    def embeddings(self, base_model: nn.Module) -> Embeddings:
+        """Words, positions and token types are added, then normalised."""
+        tables: Any = base_model.embeddings
+        return Embeddings(
+            tables.word_embeddings.weight,
+            tables.position_embeddings.weight,
+            tables.token_type_embeddings.weight,
+            tables.LayerNorm,
+        )
+
+    def final_norm(self, base_model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - of no BERT
+        """None: every layer ends with its own."""
+        return None
 
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
         """Split the layer's four nn.Linear (weight [out, in]) by head; scale 1/sqrt(d_head)."""

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnviz.architectures.base import AttentionModules
+from attnviz.architectures.base import Embeddings, LayerModules
 from attnviz.attention import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
 
@@ -23,6 +23,8 @@ class GPT2:
     segments = False
     sink_first = True
     causal = True
+    pre_norm = True
+    language_class = "AutoModelForCausalLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Refuse cross-attention, and float64 where scores are upcast to float32; other flags are reproduced.
@@ -47,10 +49,39 @@ class GPT2:
         assert isinstance(base, nn.Module)
         return base
 
-    def modules(self, base_model: nn.Module) -> list[AttentionModules]:
-        """``GPT2Attention`` gives both: it returns (output after W_O, pattern)."""
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``lm_head`` of ``GPT2LMHeadModel``."""
+        head = getattr(model, "lm_head", None)
+        assert head is None or isinstance(head, nn.Module)
+        return head
+
+    def modules(self, base_model: nn.Module) -> list[LayerModules]:
+        """``GPT2Attention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
         blocks: Any = base_model.h
-        return [AttentionModules(block.attn, block.attn) for block in blocks]
+        return [
+            LayerModules(
+                block=block,
+                pattern=block.attn,
+                concatenated=block.attn.c_proj,
+                output=block.attn,
+                attention_norm=block.ln_1,
+                expand=block.mlp.c_fc,
+                contract=block.mlp.c_proj,
+                feed_forward_norm=block.ln_2,
+            )
+            for block in blocks
+        ]
+
+    def embeddings(self, base_model: nn.Module) -> Embeddings:
+        """Words and positions are added; the first norm is the first layer's."""
+        model: Any = base_model
+        return Embeddings(model.wte.weight, model.wpe.weight, None, None)
+
+    def final_norm(self, base_model: nn.Module) -> nn.Module | None:
+        """``ln_f``."""
+        norm = base_model.ln_f
+        assert isinstance(norm, nn.Module)
+        return norm
 
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
         """Split c_attn into Q, K, V and then by head, and c_proj by head.

@@ -1,0 +1,83 @@
+"""Figures with their captions, a table and a document into an output folder: how every command writes its results."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from attnviz.captions import CAPTIONS, captions_text, read_captions
+from attnviz.errors import UsageError
+from attnviz.look import Look
+from attnviz.output_folder import OutputFolder
+from attnviz.rendering import FORMATS, figure_bytes
+
+__all__ = ["Picture", "check_formats", "earlier_captions", "write_captions", "write_pictures"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that can be drawn.
+
+    Attributes:
+        stem: of its file, without suffix, relative to the folder.
+        caption: one honest sentence: model, text, what is shown, scale.
+        draw: makes it; told whether for a vector file.
+    """
+
+    stem: str
+    caption: str
+    draw: Callable[[bool], Figure]
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Raise UsageError for a format that no figure can be written in."""
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        raise UsageError(f"unknown format {unknown[0]!r}: expected any of {', '.join(FORMATS)}.")
+
+
+def write_pictures(
+    output: OutputFolder,
+    pictures: Iterable[Picture],
+    formats: Sequence[str],
+    look: Look,
+    tell: Callable[[int], None] = lambda _: None,
+) -> dict[str, str]:
+    """Draw every picture in every format into an open folder; for each file, its caption.
+
+    Args:
+        output: the folder.
+        pictures: what to draw, one at a time.
+        formats: any of :data:`attnviz.rendering.FORMATS`; none for no figures.
+        look: theme and width.
+        tell: told how many pictures are drawn.
+
+    Raises:
+        UsageError: an unknown format.
+    """
+    check_formats(formats)
+    captions: dict[str, str] = {}
+    for number, picture in enumerate(pictures if formats else (), start=1):
+        for file_format in formats:
+            name = f"{picture.stem}.{file_format}"
+            content = figure_bytes(picture.draw(file_format != "png"), file_format, indexed=False, look=look)
+            output.write(name, content)
+            captions[name] = picture.caption
+        tell(number)
+    return captions
+
+
+def write_captions(output: OutputFolder, content: dict[str, Any], captions: dict[str, str]) -> None:
+    """Write captions.md for these files and for those of an earlier run that stay in the folder."""
+    if captions:
+        output.write(CAPTIONS, captions_text((earlier_captions(output, content) | captions).items()))
+
+
+def earlier_captions(output: OutputFolder, content: dict[str, Any]) -> dict[str, str]:
+    """By name, the captions of figures of an earlier run of the same kind, which stay in the folder."""
+    kept = output.kept(content)
+    if CAPTIONS not in kept:
+        return {}
+    text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")
+    return {name: sentence for name, sentence in read_captions(text) if name in kept}
