@@ -17,7 +17,7 @@ from attnviz.errors import ArchitectureError, AttnvizError, CheckpointError
 from attnviz.sources import Source, weight_files
 from attnviz.tokens import Tokens, tokenize
 
-__all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
+__all__ = ["Checkpoint", "empty_model", "from_loaded", "load_checkpoint", "read_config"]
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
 
@@ -145,6 +145,31 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     return Checkpoint(str(name), None, architecture, base, tokenizer, architecture.language_head(model))
 
 
+def read_config(folder: Path) -> Any:
+    """The transformers config of a folder; nothing but its config.json is read.
+
+    Raises:
+        CheckpointError: transformers does not know such a config.
+    """
+    from transformers import AutoConfig
+
+    with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot read {folder / 'config.json'}"):
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def empty_model(config: Any) -> nn.Module:
+    """The bare model of a config on torch's meta device: its shapes without its weights, so without their memory.
+
+    Raises:
+        CheckpointError: transformers cannot build it.
+    """
+    from transformers import AutoModel
+
+    with _quiet_transformers(), _as_checkpoint_error("transformers cannot build its model"), torch.device("meta"):
+        model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
+    return model
+
+
 def _check_architecture(folder: Path, dtype: torch.dtype) -> None:
     """Refuse what is not reproduced by its config alone, before any weight is read."""
     model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
@@ -153,10 +178,7 @@ def _check_architecture(folder: Path, dtype: torch.dtype) -> None:
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
             f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
         )
-    from transformers import AutoConfig
-
-    with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot read {folder / 'config.json'}"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config = read_config(folder)
     try:
         architecture_of(config, dtype)
     except ArchitectureError as error:

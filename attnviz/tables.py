@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -10,6 +9,7 @@ from rich.text import Text
 from attnviz.findings import Findings, HeadFindings
 from attnviz.heads import HeadId
 from attnviz.patterns import ENOUGH, PATTERN_NAMES, Pattern
+from attnviz.plain_tables import add_row, plain_table
 from attnviz.profile_store import SYNTACTIC, HeadProfile, StoredRole
 from attnviz.published import PublishedHead
 from attnviz.statistics import REPEATS
@@ -272,11 +272,6 @@ def _evidence(pattern: Pattern | None) -> list[str]:
     return [number(pattern.score), number(pattern.baseline), str(pattern.n)]
 
 
-def add_row(table: Table, cells: list[str], style: str | None = None) -> None:
-    """Cells as they are: a string would be read as rich's markup, and labels may hold brackets."""
-    table.add_row(*(Text(cell) for cell in cells), style=style)
-
-
 def _scores(pattern: Pattern) -> str:
     """The score, and for induction and duplicate-token the attention of those tokens that repeat."""
     if pattern.kind != "repeats":
@@ -292,17 +287,3 @@ def error(value: float) -> str:
 def number(value: float | None) -> str:
     """Two decimals; a dash for what cannot be measured."""
     return "–" if value is None else f"{value:.2f}"
-
-
-def plain_table(title: str, wide: bool = True) -> Table:
-    """A table without a frame; narrow ones have less space between columns."""
-    return Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0) if wide else 0,
-    )

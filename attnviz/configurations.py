@@ -1,0 +1,90 @@
+"""The configuration of a model: its sizes, where each number comes from, and whether attnviz reproduces it."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["Configuration", "width_of_heads"]
+
+_BYTES = 4
+"""A parameter takes in float32."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What is known of a model without its weights; None where it is not.
+
+    Attributes:
+        name: as the user gave it, or as a paper's model is called here.
+        kind: ``built-in``, ``folder``, ``hub`` or ``paper``.
+        source: of a paper's model the paper, of a hub model its commit; None otherwise.
+        architecture: the ``model_type`` of its config; ``gpt3`` has none in transformers.
+        n_layers: layers; of an encoder-decoder those of the encoder.
+        n_heads: heads in each layer, as many as there are queries.
+        n_kv_heads: keys and values in each layer, where the config names a number.
+        d_model: width of the residual stream.
+        d_head: width of a head, d_model / n_heads unless the config or the paper names another; None where that is
+            no whole number.
+        positions: the longest text, in tokens, as the config or the paper has it.
+        vocabulary: entries of the table of words.
+        parameters: of the bare model (no task head; embeddings and BERT's pooler counted, what is shared once).
+        attention_parameters: those in W_Q, W_K, W_V, W_O and their biases.
+        stated_parameters: as the paper rounds them.
+        reproduced: whether the reference attention reproduces it.
+        reason: why it does not; None where it does.
+        origins: by the name of a number, where it comes from: ``config``, ``paper``, ``released`` (the config that the
+            authors released, where the paper has no such number), ``derived`` (d_model / n_heads), ``counted``.
+        notes: what to know before one relies on the numbers.
+    """
+
+    name: str
+    kind: str
+    source: str | None = None
+    architecture: str | None = None
+    n_layers: int | None = None
+    n_heads: int | None = None
+    n_kv_heads: int | None = None
+    d_model: int | None = None
+    d_head: int | None = None
+    positions: int | None = None
+    vocabulary: int | None = None
+    parameters: int | None = None
+    attention_parameters: int | None = None
+    stated_parameters: int | None = None
+    reproduced: bool = False
+    reason: str | None = None
+    origins: dict[str, str] = field(default_factory=dict, hash=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def float32_gib(self) -> float | None:
+        """What the weights take in float32, in GiB (2**30 bytes)."""
+        return None if self.parameters is None else self.parameters * _BYTES / 2**30
+
+    def entry(self) -> dict[str, Any]:
+        """The configuration for a JSON document."""
+        content = asdict(self)
+        trailing = {key: content.pop(key) for key in ("reproduced", "reason", "origins", "notes")}
+        return {**content, "float32_gib": self.float32_gib, **trailing, "notes": list(self.notes)}
+
+
+def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None) -> tuple[int | None, str | None]:
+    """The width of a head, and what is odd about it.
+
+    Args:
+        d_model: width of the residual stream.
+        n_heads: heads in each layer.
+        stated: the width that the config or the paper names; None where they name none.
+
+    Returns:
+        the stated width, else d_model / n_heads where that is a whole number, else None; and a note where the heads
+        side by side are not as wide as the residual stream.
+    """
+    if d_model is None or not n_heads or n_heads < 0:
+        return stated, None
+    if stated is None:
+        if d_model % n_heads:
+            return None, f"d_model {d_model} is no multiple of {n_heads} heads, so there is no d_head"
+        return d_model // n_heads, None
+    if n_heads * stated != d_model:
+        return stated, f"{n_heads} heads of {stated} are {n_heads * stated} wide, d_model is {d_model}"
+    return stated, None

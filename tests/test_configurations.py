@@ -1,0 +1,435 @@
+"""Configurations from configs and papers: sizes under any name, parameters counted without weights, odd configs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    T5Config,
+    T5Model,
+)
+
+import attnviz
+from attnviz.architectures import architecture_of
+from attnviz.checkpoint import empty_model
+from attnviz.config_files import ConfigFile, built_in_configs
+from attnviz.config_reading import built_in_configuration, read_configuration
+from attnviz.configurations import Configuration, width_of_heads
+from attnviz.errors import CheckpointError
+from attnviz.known_configurations import PAPERS, paper_configuration, paper_configurations, paper_name
+from attnviz.parameter_counts import Sizes, attention_parameters, bert_parameters, gpt2_parameters
+from tests.conftest import needs_minilm
+from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+
+def written(folder: Path, **config: Any) -> ConfigFile:
+    """A folder with a config.json and nothing else."""
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return ConfigFile("the-model", "folder", folder)
+
+
+def read(folder: Path, **config: Any) -> Configuration:
+    return read_configuration(written(folder, **config))
+
+
+def loaded_counts(folder: Path) -> tuple[int, int]:
+    """Parameters of the model with its weights, and those whose names are the attention's."""
+    model = AutoModel.from_pretrained(folder)
+    named = [(name, parameter.numel()) for name, parameter in model.named_parameters()]
+    in_attention = [
+        count
+        for name, count in named
+        if ".attn." in name or ".attention.self." in name or ".attention.output.dense." in name
+    ]
+    return sum(count for _, count in named), sum(in_attention)
+
+
+# --- counting ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model_class", "tokenizer", "make"),
+    [
+        (BertModel, bert_tokenizer, sharp_bert),
+        (BertForMaskedLM, bert_tokenizer, sharp_bert),
+        (GPT2Model, gpt2_tokenizer, sharp_gpt2),
+        (GPT2LMHeadModel, gpt2_tokenizer, sharp_gpt2),
+    ],
+)
+def test_parameters_are_those_of_the_loaded_model_without_its_head(model_class, tokenizer, make, tmp_path):
+    folder = save_checkpoint(make(model_class=model_class), tokenizer(), tmp_path / "model")
+    found = read_configuration(ConfigFile("m", "folder", folder))
+    parameters, in_attention = loaded_counts(folder)
+    assert found.parameters == parameters
+    assert found.attention_parameters == in_attention
+    assert (found.n_layers, found.n_heads, found.d_model, found.d_head, found.positions) == (3, 4, 32, 8, 40)
+    assert found.reproduced
+    assert found.reason is None
+    assert found.notes == ()
+    assert found.float32_gib == pytest.approx(parameters * 4 / 1024**3)
+
+
+@given(
+    n_layers=st.integers(1, 4),
+    d_head=st.integers(1, 8),
+    d_ff=st.integers(1, 50),
+    vocabulary=st.integers(2, 99),
+    positions=st.integers(1, 60),
+    segments=st.integers(1, 3),
+)
+@settings(max_examples=15, deadline=None)
+def test_counts_from_sizes_are_those_of_the_model_that_transformers_builds(
+    n_layers, d_head, d_ff, vocabulary, positions, segments
+):
+    d_model = 2 * d_head
+    bert = BertModel(
+        BertConfig(
+            num_hidden_layers=n_layers,
+            hidden_size=d_model,
+            num_attention_heads=2,
+            intermediate_size=d_ff,
+            vocab_size=vocabulary,
+            max_position_embeddings=positions,
+            type_vocab_size=segments,
+        )
+    )
+    gpt2 = GPT2Model(
+        GPT2Config(
+            n_layer=n_layers, n_embd=d_model, n_head=2, n_inner=d_ff, vocab_size=vocabulary, n_positions=positions
+        )
+    )
+    sizes = Sizes(n_layers, d_model, d_ff, vocabulary, positions, segments)
+    assert bert_parameters(sizes) == sum(parameter.numel() for parameter in bert.parameters())
+    assert gpt2_parameters(sizes) == sum(parameter.numel() for parameter in gpt2.parameters())
+    attention = sum(p.numel() for name, p in gpt2.named_parameters() if ".attn." in name)
+    assert attention_parameters(sizes) == attention
+
+
+def test_what_is_shared_counts_once(tmp_path):
+    config = T5Config(d_model=16, d_ff=8, d_kv=4, num_heads=2, num_layers=2, vocab_size=50)
+    model = T5Model(config)
+    assert model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight
+    found = read(tmp_path, **config.to_dict())
+    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert found.attention_parameters is None
+    assert "encoder and decoder: sizes are the encoder's" in found.notes[0]
+
+
+def test_the_largest_models_take_no_memory(tmp_path):
+    """240 GB of weights in float32: no machine that runs tests could hold them."""
+    found = read(tmp_path, model_type="gpt2", n_layer=2, n_embd=49152, n_head=96, vocab_size=50257)
+    assert found.parameters == gpt2_parameters(Sizes(2, 49152, 4 * 49152, 50257, 1024))
+    assert found.float32_gib is not None
+    assert found.float32_gib > 200
+
+
+def test_an_empty_model_has_shapes_and_no_memory():
+    model = empty_model(BertConfig(num_hidden_layers=1))
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert torch.empty(1).device.type == "cpu"
+
+
+def test_a_config_alone_is_enough_and_no_weights_are_opened(bert_folder, tmp_path, monkeypatch):
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("weights were opened")
+
+    whole = read_configuration(ConfigFile("m", "folder", bert_folder))
+    (tmp_path / "config.json").write_bytes((bert_folder / "config.json").read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
+    monkeypatch.setattr("safetensors.safe_open", refuse)
+    monkeypatch.setattr("torch.load", refuse)
+    with_broken_weights = read_configuration(ConfigFile("m", "folder", tmp_path))
+    assert with_broken_weights == whole
+    (tmp_path / "model.safetensors").unlink()
+    alone = read_configuration(ConfigFile("m", "folder", tmp_path))
+    assert alone.parameters == whole.parameters
+    assert alone.reproduced
+    assert alone.notes == ("its weights are not in the folder",)
+    of_hub = read_configuration(ConfigFile("m", "hub", tmp_path, "a" * 40))
+    assert of_hub.notes == ("its weights are not in the cache: attnviz heads will fetch them",)
+    assert of_hub.source == "a" * 40
+
+
+@pytest.mark.parametrize("name", [pytest.param("minilm", marks=needs_minilm), "tiny-gpt2"])
+def test_the_quick_row_of_a_built_in_model_is_what_transformers_makes_of_its_config(name):
+    (file,) = [file for file in built_in_configs() if file.name == name]
+    quick, thorough = built_in_configuration(file), read_configuration(file)
+    assert quick == thorough
+    parameters, in_attention = loaded_counts(file.folder)
+    assert (quick.parameters, quick.attention_parameters) == (parameters, in_attention)
+    assert quick.reproduced
+
+
+# --- what the papers say --------------------------------------------------------------------------------------
+
+
+def test_the_papers_models_are_as_printed():
+    rows = {row.name: row for row in paper_configurations()}
+    printed = {
+        "bert-base": (110, 12, 768, 12, 64, 512),
+        "bert-large": (340, 24, 1024, 16, 64, 512),
+        "gpt2-small": (117, 12, 768, 12, 64, 1024),
+        "gpt2-medium": (345, 24, 1024, 16, 64, 1024),
+        "gpt2-large": (762, 36, 1280, 20, 64, 1024),
+        "gpt2-xl": (1542, 48, 1600, 25, 64, 1024),
+        "gpt3-125m": (125, 12, 768, 12, 64, 2048),
+        "gpt3-350m": (350, 24, 1024, 16, 64, 2048),
+        "gpt3-760m": (760, 24, 1536, 16, 96, 2048),
+        "gpt3-1.3b": (1300, 24, 2048, 24, 128, 2048),
+        "gpt3-2.7b": (2700, 32, 2560, 32, 80, 2048),
+        "gpt3-6.7b": (6700, 32, 4096, 32, 128, 2048),
+        "gpt3-13b": (13000, 40, 5140, 40, 128, 2048),
+        "gpt3-175b": (175000, 96, 12288, 96, 128, 2048),
+    }
+    assert list(rows) == list(printed)
+    for name, (stated, n_layers, d_model, n_heads, d_head, positions) in printed.items():
+        row = rows[name]
+        assert row.stated_parameters == stated * 10**6
+        assert (row.n_layers, row.d_model, row.n_heads, row.d_head) == (n_layers, d_model, n_heads, d_head)
+        assert row.positions == positions
+        assert row.source in PAPERS
+        assert row.kind == "paper"
+
+
+def test_what_the_papers_do_not_print_is_marked():
+    rows = {row.name: row for row in paper_configurations()}
+    assert rows["bert-base"].origins["n_heads"] == "paper"
+    assert rows["bert-base"].origins["d_head"] == "derived"
+    assert rows["gpt2-xl"].origins["n_heads"] == rows["gpt2-xl"].origins["d_head"] == "released"
+    assert rows["gpt2-xl"].origins["d_model"] == "paper"
+    assert rows["gpt3-175b"].origins["d_head"] == "paper"
+    numbers = ("n_layers", "n_heads", "d_model", "d_head", "positions", "vocabulary", "parameters", "stated_parameters")
+    for row in rows.values():
+        assert {name for name in numbers if getattr(row, name) is not None} <= set(row.origins)
+        assert all(getattr(row, name) is not None for name in row.origins)
+
+
+def test_released_models_are_counted_and_reproduced_as_their_configs_are():
+    """What OpenAI's README corrects the GPT-2 paper to: 124M, 355M, 774M, 1558M."""
+    rounded = {"gpt2-small": 124, "gpt2-medium": 355, "gpt2-large": 774, "gpt2-xl": 1558}
+    for row in paper_configurations():
+        if row.architecture == "gpt3":
+            continue
+        sizes = {"num_hidden_layers": row.n_layers, "hidden_size": row.d_model, "num_attention_heads": row.n_heads}
+        if row.architecture == "bert":
+            config: Any = BertConfig(**sizes, intermediate_size=4 * (row.d_model or 0))
+        else:
+            config = GPT2Config(**sizes)
+        assert row.positions == config.max_position_embeddings
+        assert row.vocabulary == config.vocab_size
+        assert row.parameters == sum(parameter.numel() for parameter in empty_model(config).parameters())
+        assert row.reproduced
+        assert architecture_of(config, torch.float32).name == row.architecture
+        if row.name in rounded:
+            assert round((row.parameters or 0) / 10**6) == rounded[row.name]
+            assert any("parameter counts are wrong" in note for note in row.notes)
+
+
+def test_gpt3_is_not_reproduced_and_its_misprints_are_noted():
+    rows = [row for row in paper_configurations() if row.architecture == "gpt3"]
+    assert len(rows) == 8
+    assert all(not row.reproduced and row.reason == "weights are not public" for row in rows)
+    assert all(row.parameters is None and row.float32_gib is None for row in rows)
+    odd = {row.name: row.notes[:2] for row in rows if len(row.notes) > 1}
+    assert odd == {
+        "gpt3-1.3b": ("24 heads of 128 are 3072 wide, d_model is 2048", "n_heads and d_head are as printed"),
+        "gpt3-13b": (
+            "40 heads of 128 are 5120 wide, d_model is 5140",
+            "d_model is as printed, probably a misprint for 5120",
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("gpt2-xl", "gpt2-xl"),
+        ("BERT-Large", "bert-large"),
+        ("GPT-3-175B", "gpt3-175b"),
+        ("gpt3", "gpt3-175b"),
+        ("GPT3-XL", "gpt3-1.3b"),
+        ("gpt-2-small", "gpt2-small"),
+        ("gpt2", None),
+        ("bert-base-uncased", None),
+    ],
+)
+def test_papers_models_are_found_by_name_in_any_case(name, called):
+    assert paper_name(name) == called
+    found = paper_configuration(name)
+    assert (found.name if found else None) == called
+
+
+# --- widths ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("d_model", "n_heads", "stated", "width", "note"),
+    [
+        (768, 12, None, 64, None),
+        (768, 12, 64, 64, None),
+        (100, 3, None, None, "d_model 100 is no multiple of 3 heads, so there is no d_head"),
+        (2304, 8, 256, 256, "8 heads of 256 are 2048 wide, d_model is 2304"),
+        (None, 8, 256, 256, None),
+        (768, None, None, None, None),
+        (768, 0, None, None, None),
+        (768, -2, None, None, None),
+    ],
+)
+def test_the_width_of_heads_and_what_is_odd_about_it(d_model, n_heads, stated, width, note):
+    assert width_of_heads(d_model, n_heads, stated) == (width, note)
+
+
+# --- other architectures ---------------------------------------------------------------------------------------
+
+LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        ({"model_type": "llama", **LLAMA, "intermediate_size": 96, "vocab_size": 99}, (2, 8, 2, 64, 8, 2048)),
+        ({"model_type": "roberta"}, (12, 12, None, 768, 64, 512)),
+        ({"model_type": "distilbert", "dim": 64, "n_heads": 4, "n_layers": 2}, (2, 4, None, 64, 16, 512)),
+        ({"model_type": "t5", "d_model": 64, "num_heads": 4, "num_layers": 2, "d_kv": 16}, (2, 4, None, 64, 16, None)),
+        ({"model_type": "swin"}, (4, None, None, 768, None, None)),
+    ],
+)
+def test_other_architectures_have_their_sizes_and_are_not_reproduced(config, sizes, tmp_path):
+    found = read(tmp_path, **config)
+    numbers = (found.n_layers, found.n_heads, found.n_kv_heads, found.d_model, found.d_head, found.positions)
+    assert numbers == sizes
+    assert not found.reproduced
+    assert found.reason == f"architecture '{config['model_type']}'"
+    assert found.attention_parameters is None
+    if config["model_type"] != "t5":  # the encoder-decoder has a test of its own
+        built = AutoModel.from_config(AutoConfig.for_model(**config))
+        assert found.parameters == sum(parameter.numel() for parameter in built.parameters())
+
+
+def test_a_width_of_heads_of_its_own_is_taken_from_the_config_and_noted(tmp_path):
+    found = read(tmp_path, model_type="llama", **LLAMA, head_dim=16, intermediate_size=96, vocab_size=99)
+    assert found.d_head == 16
+    assert found.origins["d_head"] == "config"
+    assert found.notes == ("8 heads of 16 are 128 wide, d_model is 64",)
+
+
+def test_bert_has_no_width_of_heads_of_its_own_whatever_its_config_says(tmp_path):
+    found = read(tmp_path, model_type="bert", head_dim=16)
+    assert (found.d_head, found.origins["d_head"]) == (64, "derived")
+
+
+def test_sizes_of_a_model_of_many_parts_are_those_of_the_text(tmp_path):
+    found = read(tmp_path, model_type="clip")
+    assert (found.n_layers, found.n_heads, found.d_model, found.d_head) == (12, 8, 512, 64)
+    assert found.notes == ("sizes are those of its part 'clip_text_model'; parameters are counted for the whole",)
+    assert found.parameters is not None
+
+
+def test_a_model_without_layers_of_attention_has_its_parameters_only(tmp_path):
+    found = read(tmp_path, model_type="resnet")
+    assert (found.n_layers, found.n_heads, found.d_model, found.notes) == (None, None, None, ())
+    assert found.parameters is not None
+
+
+def test_an_architecture_that_transformers_does_not_know_has_sizes_as_its_config_names_them(tmp_path):
+    """And the code that it names is not run: there is none."""
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}, "n_embd": 64, "n_head": 4, "n_layer": [1]}
+    found = read(tmp_path, **config)
+    assert (found.n_layers, found.n_heads, found.d_model, found.d_head) == (None, 4, 64, 16)
+    assert (found.parameters, found.reproduced, found.reason) == (None, False, "architecture 'mine'")
+    assert "does not know it" in found.notes[0]
+
+
+# --- what is not reproduced, and odd configs ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "bert", "is_decoder": True}, "is_decoder=True"),
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention=True"),
+        ({"model_type": "bert", "num_hidden_layers": 0}, "its config has no n_layers above 0"),
+        ({"model_type": "bert", "max_position_embeddings": 0}, "max_position_embeddings=0"),
+    ],
+)
+def test_settings_that_are_not_reproduced_are_named(config, reason, tmp_path):
+    found = read(tmp_path, **config)
+    assert not found.reproduced
+    assert found.reason == reason
+    assert found.parameters is not None
+    assert found.attention_parameters is None
+
+
+def test_a_reason_without_a_setting_is_given_in_full(tmp_path, monkeypatch):
+    def refuse(*args: Any) -> None:
+        raise attnviz.ArchitectureError("it is too strange")
+
+    monkeypatch.setattr("attnviz.architectures.architecture_of", refuse)
+    assert read(tmp_path, model_type="bert").reason == "it is too strange"
+
+
+def test_heads_that_do_not_divide_the_width_are_noted_and_not_reproduced(tmp_path):
+    found = read(tmp_path, model_type="bert", hidden_size=100, num_attention_heads=3)
+    assert (found.d_head, found.parameters, found.reproduced) == (None, None, False)
+    assert found.notes == ("d_model 100 is no multiple of 3 heads, so there is no d_head",)
+    assert found.reason is not None
+    assert found.reason.startswith("transformers cannot build its model: The hidden size (100)")
+
+
+def test_a_model_that_transformers_cannot_build_alone_keeps_its_sizes(tmp_path):
+    parts = {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert"}}
+    found = read(tmp_path, model_type="encoder-decoder", **parts)
+    assert found.n_layers == 12
+    assert found.parameters is None
+    assert found.notes[-1].startswith("parameters not counted: transformers cannot build its model")
+    assert len(found.notes[-1]) <= 160
+
+
+def test_more_layers_than_anything_has_are_not_built(tmp_path):
+    found = read(tmp_path, model_type="bert", num_hidden_layers=10**9)
+    assert found.reason == "more than 2000 layers, so that parameters are not counted"
+    assert not found.reproduced
+    assert found.parameters is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", r"cannot read .*config\.json: Expecting property name.*; save or download the checkpoint again"),
+        (b"[]", r"expected a JSON object, found list"),
+        (b"[" * 100_000, r"cannot read .*config\.json: "),
+        (b"\xff", r"cannot read .*config\.json: .*codec can't decode"),
+        (b"{}", r"config\.json has model_type None; expected the name of an architecture, such as 'bert'"),
+        (b'{"model_type": ["bert"]}', r"config\.json has model_type \['bert'\]; expected the name"),
+        (b'{"model_type": ""}', r"config\.json has model_type ''; expected the name"),
+        (b'{"model_type": "bert", "hidden_size": "768"}', r"transformers cannot read .*config\.json: .*hidden_size"),
+        (b'{"model_type": "bert", "hidden_size": null}', r"transformers cannot read .*config\.json: .*hidden_size"),
+    ],
+)
+def test_what_is_no_config_is_one_error_that_names_the_file(content, message, tmp_path):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        read_configuration(ConfigFile("m", "folder", tmp_path))
+
+
+def test_an_entry_has_every_number_and_null_for_what_is_not_known():
+    entry = Configuration("x", "folder").entry()
+    assert entry["float32_gib"] is None
+    assert entry["parameters"] is None
+    assert entry["notes"] == []
+    assert list(entry)[:4] == ["name", "kind", "source", "architecture"]
+    assert list(entry)[-4:] == ["reproduced", "reason", "origins", "notes"]
+    assert hash(Configuration("x", "folder")) == hash(Configuration("x", "folder"))

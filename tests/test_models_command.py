@@ -1,0 +1,280 @@
+"""``attnviz models`` as its users meet it, and the same from Python: lists, tables, files, messages, exit codes."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+import attnviz
+from attnviz.cli import app
+from attnviz.configurations import Configuration
+from attnviz.known_configurations import paper_configuration, paper_configurations
+from attnviz.models_document import models_document
+from attnviz.models_tables import models_report
+from tests.conftest import needs_minilm
+from tests.test_config_files import FIRST, put
+
+PAPERS = [known.name for known in paper_configurations()]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache, and an empty folder to work in."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return folder
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["models", *arguments])
+
+
+def listed(*arguments: str) -> list[dict[str, Any]]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    entries: list[dict[str, Any]] = json.loads(result.stdout)["models"]
+    return entries
+
+
+def printed(found: list[Configuration], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(models_report(found, width=width))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def row(text: str, name: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return line.split()
+
+
+# --- without names ---------------------------------------------------------------------------------------------
+
+
+@needs_minilm
+def test_without_names_all_that_are_known_are_listed():
+    assert [model["name"] for model in listed()] == ["minilm", "tiny-gpt2", *PAPERS]
+
+
+def test_cached_models_stand_between_the_built_in_ones_and_the_papers(cache):
+    snapshot = put(cache, "org/tiny")
+    (snapshot / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}', encoding="utf-8")
+    put(cache, "org/broken").joinpath("config.json").write_text("[]", encoding="utf-8")
+    found = {model["name"]: model for model in listed()}
+    assert list(found)[-16:] == ["org/broken", "org/tiny", *PAPERS]
+    assert found["org/tiny"]["n_layers"] == 2
+    assert (found["org/tiny"]["kind"], found["org/tiny"]["source"]) == ("hub", FIRST)
+    assert found["org/tiny"]["reproduced"] is True
+    broken = found["org/broken"]
+    assert broken["reproduced"] is False
+    assert "expected a JSON object, found list" in broken["reason"]
+    assert broken["d_model"] is None
+
+
+def test_the_list_imports_neither_torch_nor_transformers(tmp_path):
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from attnviz.cli import app\n"
+        "assert CliRunner().invoke(app, ['models']).exit_code == 0\n"
+        "assert CliRunner().invoke(app, ['models', 'tiny-gpt2', 'gpt2-xl', '--json']).exit_code == 0\n"
+        "print([name for name in ('torch', 'transformers', 'matplotlib', 'numpy') if name in sys.modules])\n"
+    )
+    environment = {"HF_HUB_CACHE": str(tmp_path / "nowhere"), "PYTHONPATH": str(Path(attnviz.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "[]\n"
+
+
+# --- by name ----------------------------------------------------------------------------------------------------
+
+
+def test_names_give_only_what_they_name_in_their_order_and_once(bert_folder):
+    names = [model["name"] for model in listed("GPT3-175B", str(bert_folder), "tiny-gpt2", "bert-large", "tiny-gpt2")]
+    assert names == ["gpt3-175b", str(bert_folder), "tiny-gpt2", "bert-large"]
+
+
+def test_a_name_that_is_a_papers_and_cached_gives_both(cache):
+    put(cache, "gpt2-xl")
+    assert [model["kind"] for model in listed("gpt2-xl")] == ["paper", "hub"]
+    assert [model["kind"] for model in listed("gpt2-large")] == ["paper"]
+
+
+def test_a_folder_comes_before_a_papers_model(bert_folder):
+    Path("gpt2-xl").mkdir()
+    Path("gpt2-xl/config.json").write_bytes((bert_folder / "config.json").read_bytes())
+    (model,) = listed("gpt2-xl")
+    assert (model["kind"], model["architecture"]) == ("folder", "bert")
+
+
+def test_from_python_a_list_of_configurations(bert_folder):
+    (found,) = attnviz.model_configurations(str(bert_folder))  # one name is one name
+    assert isinstance(found, attnviz.Configuration)
+    assert found.n_layers == 3
+    told: list[tuple[int, int]] = []
+    from attnviz.model_listing import model_configurations
+
+    both = model_configurations([str(bert_folder), "gpt2-xl"], lambda *step: told.append(step))
+    assert both == [found, paper_configuration("gpt2-xl")]
+    assert told == [(0, 2), (1, 2)]
+    assert len(attnviz.model_configurations()) >= 1 + len(PAPERS)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["org/nothing"], 1, "attnviz: no configuration of 'org/nothing': "),
+        (["./nothing"], 1, "attnviz: expected a folder with a config.json at nothing, found nothing."),
+        ([""], 2, "attnviz: NAME is empty"),
+        (["-o", " "], 2, "attnviz: -o is empty"),
+        (["gpt2-xl", "org/nothing"], 1, "attnviz: no configuration of 'org/nothing'"),
+    ],
+)
+def test_errors_are_one_message_and_an_exit_code(arguments, code, message):
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model_type": "bert", "hidden_size": null}'])
+def test_a_broken_config_is_one_message(content):
+    Path("model").mkdir()
+    Path("model/config.json").write_text(content, encoding="utf-8")
+    result = run("./model", "-o", "out")
+    assert result.exit_code == 1
+    assert "model/config.json" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not Path("out").exists()
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_written_on_request_only_and_say_what_is_printed():
+    assert run("bert-base").exit_code == 0
+    assert list(Path().iterdir()) == []
+    result = run("bert-base", "gpt3-13b", "-o", "out", "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == "Wrote 2 files to out\n"
+    assert sorted(path.name for path in Path("out").iterdir()) == ["models.csv", "models.json"]
+    content = json.loads(Path("out/models.json").read_text(encoding="utf-8"))
+    assert content == json.loads(result.stdout)
+    assert content["attnviz"] == attnviz.__version__
+    assert list(content["papers"]) == ["Devlin et al. 2019", "Brown et al. 2020"]
+    first, second = csv.DictReader(Path("out/models.csv").read_text(encoding="utf-8").splitlines())
+    assert (first["name"], first["parameters"], first["reproduced"]) == ("bert-base", "109482240", "True")
+    assert (second["parameters"], second["stated_parameters"]) == ("", "13000000000")
+    assert second["notes"].startswith("40 heads of 128 are 5120 wide, d_model is 5140; ")
+    assert run("gpt2-xl", "-o", "out").exit_code == 0  # a rerun replaces its own
+    assert json.loads(Path("out/models.json").read_text(encoding="utf-8"))["models"][0]["name"] == "gpt2-xl"
+
+
+def test_a_file_of_another_is_not_replaced():
+    Path("models.csv").write_text("mine", encoding="utf-8")
+    result = run("gpt2-xl", "-o", ".")
+    assert result.exit_code == 1
+    assert "holds models.csv, which attnviz did not write" in result.stderr
+    assert Path("models.csv").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_folder_may_be_a_link():
+    Path("real").mkdir()
+    Path("link").symlink_to("real")
+    assert run("gpt2-xl", "-o", "link").exit_code == 0
+    assert Path("real/models.json").is_file()
+
+
+def test_the_document_cites_only_the_papers_of_its_models():
+    found = [paper_configuration("gpt2-xl"), Configuration("x", "folder")]
+    content = models_document([model for model in found if model], "1")
+    assert list(content["papers"]) == ["Radford et al. 2019"]
+    assert models_document([], "1") == {"attnviz": "1", "models": [], "papers": {}}
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+@needs_minilm
+def test_the_table_in_80_columns():
+    text = run().stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert row(text, "minilm") == "minilm 6 12 384 32 512 22.7M built-in yes".split()
+    assert row(text, "tiny-gpt2") == "tiny-gpt2 4 4 128 32 256 1.4M built-in yes".split()
+    assert row(text, "bert-large") == "bert-large 24 16 1024 64 512 340M Devlin 2019 yes".split()
+    assert row(text, "gpt2-xl") == "gpt2-xl 48 *25 1600 *64 1024 1542M Radford 2019 yes".split()
+    assert row(text, "gpt3-175b") == "gpt3-175b 96 96 12288 128 2048 175B Brown 2020 no".split()
+    flowing = " ".join(text.split())
+    assert "gpt2-small 124.4M, gpt2-medium 354.8M, gpt2-large 774M, gpt2-xl 1557.6M." in flowing
+    assert "Brown et al. 2020: not reproduced: weights are not public; its layers alternate" in flowing
+    assert "gpt3-13b: 40 heads of 128 are 5120 wide, d_model is 5140; d_model is as printed" in flowing
+    assert "*: not in the paper, but in the config that its authors released." in flowing
+    assert "Brown et al. 2020: Language Models are Few-Shot Learners, Table 2.1." in flowing
+
+
+def test_a_wide_table_has_both_counts_the_share_in_attention_and_the_size():
+    text = printed(paper_configurations(), 120)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 120
+    assert row(text, "gpt2-xl") == "gpt2-xl 48 *25 1600 *64 1024 1557.6M 1542M 32% 5.80 Radford 2019 yes".split()
+    assert row(text, "gpt3-13b") == "gpt3-13b 40 40 5140 128 2048 – 13B – – Brown 2020 no".split()
+    assert "Counted from the released sizes" not in text
+
+
+def test_what_is_not_known_is_a_dash_and_the_reason_is_said():
+    found = Configuration(
+        "odd", "folder", architecture="llama", parameters=6_607_343_616, reason="architecture 'llama'"
+    )
+    text = printed([found], 80)
+    assert row(text, "odd") == "odd – – – – – 6.6B folder no".split()
+    assert "odd: not reproduced: architecture 'llama'." in text
+    assert "*:" not in text
+    assert row(printed([found], 120), "odd") == "odd – – – – – 6.6B – – 24.61 folder no".split()
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(999, "999"), (65_000, "65K"), (1_557_611_200, "1557.6M"), (1_300_000_000, "1.3B")]
+)
+def test_counts_are_rounded(count, shown):
+    assert shown in row(printed([Configuration("m", "folder", parameters=count)], 80), "m")
+
+
+def test_a_note_of_some_models_of_a_paper_names_them():
+    some = [known for known in paper_configurations() if known.name in ("gpt3-125m", "gpt3-13b")]
+    other = Configuration("gpt9", "folder", reason="weights are not public")
+    assert "Brown et al. 2020: not reproduced: weights" in printed(some, 200)
+    assert "gpt3-125m, gpt3-13b, gpt9: not reproduced: weights" in printed([*some, other], 200)
+    assert re.search(r"^gpt3-125m: not reproduced: weights", printed(some[:1], 200), re.M)
+
+
+def test_long_and_hostile_names_are_shown_whole_and_harmless():
+    name = "organisation/[/b]a-model-with-a-very-long-name\x1b[31m"
+    text = printed([Configuration(name, "hub", notes=("[bold]note",))], 80)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "\x1b" not in text
+    column = "".join(line[:19].strip() for line in text.splitlines()[4:7])
+    assert column.startswith("organisation/[/b]a-model-with-a-very-long-name\\x1b[31m")
+    assert "[bold]note" in text
+
+
+# --- what the README says ----------------------------------------------------------------------------------------
+
+
+def test_help_names_the_options_and_loads_nothing_heavy():
+    text = CliRunner().invoke(app, ["models", "--help"], terminal_width=200).stdout
+    assert set(re.findall(r"--[a-z-]+", text)) == {"--out", "--json", "--help"}
+    assert "models [OPTIONS] [NAME]..." in text
