@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnviz.checkpoint import Checkpoint
 from attnviz.errors import VerificationError
 
-__all__ = ["LayerRecord", "capture_layers"]
+__all__ = ["LayerRecord", "capture_layers", "eager_and_eval"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
         visit(record)
 
     with ExitStack() as stack:
-        stack.enter_context(_eager_and_eval(checkpoint.model))
+        stack.enter_context(eager_and_eval(checkpoint.model))
         for layer, modules in enumerate(checkpoint.architecture.modules(checkpoint.model)):
             stack.enter_context(_hooked(layer, modules.pattern, modules.output, visit_next))
         stack.enter_context(torch.inference_mode())
@@ -100,7 +100,7 @@ def _hooked(
 
 
 @contextmanager
-def _eager_and_eval(model: Any) -> Iterator[None]:
+def eager_and_eval(model: Any) -> Iterator[None]:
     """Eager attention and no dropout, for the time of one pass."""
     implementation = model.config._attn_implementation
     training = [module for module in model.modules() if module.training]

@@ -18,6 +18,7 @@ class LayerModules:
     Attributes:
         block: the whole layer: its first argument is the residual stream [batch, n, d_model], and so is what it
             returns, alone or as the first of a tuple.
+        projections: they give queries, keys and values [batch, n, d_model] each, or one gives all three side by side.
         pattern: its first argument is the attention's input [batch, n, d_model]; it returns a pair
             of which the second is the pattern [batch, n_heads, n, n] (with eager attention).
         concatenated: its first argument is the heads' weighted values side by side, [batch, n, n_heads * d_head]:
@@ -31,6 +32,7 @@ class LayerModules:
     """
 
     block: nn.Module
+    projections: tuple[nn.Module, ...]
     pattern: nn.Module
     concatenated: nn.Module
     output: nn.Module
@@ -86,6 +88,12 @@ class Architecture(Protocol):
 
     pre_norm: bool
     """Whether layer norms stand before attention and feed-forward network (else after their residuals)."""
+
+    epsilon_setting: str
+    """What its config calls the small number that layer norms add to the variance."""
+
+    activation_setting: str
+    """What its config calls the name of the feed-forward network's activation."""
 
     language_class: str
     """Of transformers' Auto classes, the one that loads the model with its language-modelling head."""

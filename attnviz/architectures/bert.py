@@ -24,6 +24,8 @@ class Bert:
     sink_first = False
     causal = False
     pre_norm = False
+    epsilon_setting = "layer_norm_eps"
+    activation_setting = "hidden_act"
     language_class = "AutoModelForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
@@ -63,6 +65,7 @@ class Bert:
         return [
             LayerModules(
                 block=layer,
+                projections=(layer.attention.self.query, layer.attention.self.key, layer.attention.self.value),
                 pattern=layer.attention.self,
                 concatenated=layer.attention.output.dense,
                 output=layer.attention.output.dense,

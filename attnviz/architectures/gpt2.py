@@ -24,6 +24,8 @@ class GPT2:
     sink_first = True
     causal = True
     pre_norm = True
+    epsilon_setting = "layer_norm_epsilon"
+    activation_setting = "activation_function"
     language_class = "AutoModelForCausalLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
@@ -61,6 +63,7 @@ class GPT2:
         return [
             LayerModules(
                 block=block,
+                projections=(block.attn.c_attn,),
                 pattern=block.attn,
                 concatenated=block.attn.c_proj,
                 output=block.attn,

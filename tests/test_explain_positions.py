@@ -1,0 +1,261 @@
+"""Content and position in the scores of the first layer: known truth, invariance, closed forms, figure."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+
+from attnviz import position_share
+from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.errors import UsageError, VerificationError
+from attnviz.explain_saving import Explanation, explain
+from attnviz.layer_reference import widened
+from attnviz.layer_stages import embedded
+from attnviz.look import Look
+from attnviz.position_drawing import draw_positions, plan_positions, positions_figure
+from attnviz.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
+from attnviz.stages import VerifiedStages, verify_stages
+from tests.conftest import SENTENCE
+from tests.models import (
+    LOOKS_AT,
+    bert_tokenizer,
+    gpt2_tokenizer,
+    hand_built_bert,
+    hand_built_gpt2,
+    sharp_bert,
+    sharp_gpt2,
+)
+
+
+def bert(**changes: Any) -> Checkpoint:
+    return from_loaded(sharp_bert(**changes), bert_tokenizer())
+
+
+def gpt2(**changes: Any) -> Checkpoint:
+    return from_loaded(sharp_gpt2(**changes), gpt2_tokenizer())
+
+
+BOTH = pytest.mark.parametrize("build", [bert, gpt2])
+
+
+def first_layer(checkpoint: Checkpoint, text: str = SENTENCE, pair: str | None = None) -> VerifiedStages:
+    found: list[VerifiedStages] = []
+    verify_stages(checkpoint, checkpoint.tokenize(text, pair), [0], found.append)
+    return found[0]
+
+
+def shares_of(checkpoint: Checkpoint, text: str = SENTENCE, pair: str | None = None) -> PositionShares:
+    return position_shares(checkpoint, checkpoint.tokenize(text, pair), first_layer(checkpoint, text, pair))
+
+
+def groups_of(found: PositionShares) -> list[dict[str, float | None]]:
+    return [share.groups for share in (*found.heads, found.layer)]
+
+
+def total(shares: dict[str, float | None]) -> float:
+    return sum(value for value in shares.values() if value is not None)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_shares_of_every_head_sum_to_one(build: Any, dtype: torch.dtype) -> None:
+    checkpoint = build()
+    checkpoint.model.to(dtype)
+    found = shares_of(checkpoint)
+    assert len(found.heads) == 4
+    assert found.error <= found.tolerance
+    for share in (*found.heads, found.layer):
+        assert total(share.terms) == pytest.approx(1, abs=1e-5)
+        assert total(share.groups) == pytest.approx(1, abs=1e-5)
+        assert share.spread > 0
+
+
+@BOTH
+@pytest.mark.parametrize("pair", [None, "the dog"])
+def test_the_parts_add_up_to_the_input_of_the_attention(build: Any, pair: str | None) -> None:
+    checkpoint = build()
+    pair = pair if checkpoint.architecture.segments else None
+    tokens = checkpoint.tokenize(SENTENCE, pair)
+    parts = input_parts(checkpoint, tokens)
+    found = first_layer(checkpoint, pair=pair)
+    expected = found["attention_norm" if build is gpt2 else "input"].tensor
+    assert torch.allclose(torch.stack(list(parts.values())).sum(0), expected, atol=1e-5)
+    assert (parts["segment"].abs().max() > 1e-5) == (pair is not None)
+    assert torch.allclose(embedded(checkpoint, tokens), found["input"].tensor)
+
+
+def test_without_positions_everything_is_content() -> None:
+    model = sharp_bert()
+    with torch.no_grad():
+        model.embeddings.position_embeddings.weight.zero_()
+    for groups in groups_of(shares_of(from_loaded(model, bert_tokenizer()))):
+        assert groups["position"] == groups["both"] == 0
+        assert groups["content"] == pytest.approx(1 - (groups["constant"] or 0), abs=1e-5)
+
+
+def test_where_all_words_are_alike_everything_is_position() -> None:
+    model = sharp_gpt2()
+    with torch.no_grad():
+        model.wte.weight.copy_(model.wte.weight[3].clone().expand_as(model.wte.weight))
+    for groups in groups_of(shares_of(from_loaded(model, gpt2_tokenizer()))):
+        assert groups["content"] == pytest.approx(0, abs=1e-6)
+        assert groups["both"] == pytest.approx(0, abs=1e-6)
+        assert groups["segment"] is None
+
+
+@pytest.mark.parametrize(("build", "tokenizer"), [(hand_built_bert, bert_tokenizer), (hand_built_gpt2, gpt2_tokenizer)])
+def test_heads_built_to_look_at_positions_are_found_out(build: Any, tokenizer: Any) -> None:
+    model = build([[LOOKS_AT["previous-token"], LOOKS_AT["current-token"]]])
+    for groups in groups_of(shares_of(from_loaded(model, tokenizer()), "one two three four five")):
+        assert groups["position"] == pytest.approx(1, abs=0.02)
+
+
+def test_heads_built_to_look_at_words_are_found_out() -> None:
+    """W_Q = W_K read only the dimensions that words have, and positions have none of."""
+    model = sharp_bert()
+    with torch.no_grad():
+        model.embeddings.position_embeddings.weight[:, :16] = 0
+        model.embeddings.word_embeddings.weight[:, 16:] = 0
+        model.embeddings.token_type_embeddings.weight.zero_()
+        for part in (model.encoder.layer[0].attention.self.query, model.encoder.layer[0].attention.self.key):
+            part.weight[:, 16:] = 0
+    for groups in groups_of(shares_of(from_loaded(model, bert_tokenizer()))):
+        assert abs(groups["position"] or 0) + abs(groups["both"] or 0) < 0.15
+        assert (groups["content"] or 0) > 0.8
+
+
+@BOTH
+def test_a_vector_that_moves_from_words_to_positions_changes_nothing(build: Any) -> None:
+    """It leaves the model as it is, so it must leave the shares as they are."""
+    before, after = build(), build()
+    tables = after.architecture.embeddings(after.model)
+    shift = torch.randn(32) * 0.05
+    with torch.no_grad():
+        tables.words.add_(shift)
+        tables.positions.sub_(shift)
+    for one, other in zip(groups_of(shares_of(before)), groups_of(shares_of(after)), strict=True):
+        assert [one[name] or 0.0 for name in GROUPS] == pytest.approx([other[name] or 0.0 for name in GROUPS], abs=1e-3)
+
+
+def test_a_share_is_the_shapley_value_of_the_variance() -> None:
+    """By brute force: the mean increase of the variance over all orders in which the terms can come."""
+    checkpoint = bert()
+    checkpoint.model.double()
+    tokens = checkpoint.tokenize("the cat ran", "a dog")
+    stages = first_layer(checkpoint, "the cat ran", "a dog")
+    found = position_shares(checkpoint, tokens, stages)
+    parts = input_parts(checkpoint, tokens)
+    heads = checkpoint.architecture.parameters(checkpoint.model, 0)
+    with torch.inference_mode():
+        terms = dict(position_share._terms(parts, heads, 1))
+    centred = {name: (term - term.mean(-1, keepdim=True)).flatten().numpy() for name, term in terms.items()}
+
+    def variance(names: tuple[str, ...]) -> float:
+        return float(np.square(sum((centred[name] for name in names), start=np.zeros(1))).sum()) if names else 0.0
+
+    whole = variance(TERMS)
+    for name in TERMS:
+        others = [term for term in TERMS if term != name]
+        value = sum(
+            (variance((*some, name)) - variance(some)) / (len(TERMS) * math.comb(len(others), size))
+            for size in range(len(TERMS))
+            for some in itertools.combinations(others, size)
+        )
+        assert found.heads[1].terms[name] == pytest.approx(value / whole, abs=1e-9)
+
+
+def test_token_types_have_a_share_of_a_pair_alone() -> None:
+    alone, pair = shares_of(bert()), shares_of(bert(), pair="the dog ran")
+    assert all(groups["segment"] is None for groups in groups_of(alone))
+    assert any(abs(groups["segment"] or 0) > 1e-3 for groups in groups_of(pair))
+
+
+def test_one_token_leaves_nothing_to_tell_apart() -> None:
+    found = shares_of(gpt2(), "the")
+    assert set(found.layer.terms.values()) == {None}
+    assert set(found.layer.groups.values()) == {None}
+    assert found.layer.spread == 0
+
+
+def test_scores_that_are_all_zero_leave_nothing_to_tell_apart() -> None:
+    checkpoint = gpt2()
+    with torch.no_grad():
+        checkpoint.model.h[0].attn.c_attn.weight.zero_()  # type: ignore[union-attr,index]
+        checkpoint.model.h[0].attn.c_attn.bias.zero_()  # type: ignore[union-attr,index]
+    assert set(shares_of(checkpoint).heads[0].groups.values()) == {None}
+
+
+@pytest.mark.parametrize("lost", ["content", "position", "constant"])
+def test_parts_that_do_not_add_up_are_an_error(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = position_share.input_parts
+    monkeypatch.setattr(
+        position_share,
+        "input_parts",
+        lambda *given: {name: part * (name != lost) for name, part in right(*given).items()},
+    )
+    with pytest.raises(VerificationError, match="do not add up"):
+        shares_of(bert())
+
+
+def test_only_the_first_layer_has_embeddings() -> None:
+    checkpoint = bert()
+    later = replace(first_layer(checkpoint), layer=1)
+    with pytest.raises(ValueError, match="first layer alone"):
+        position_shares(checkpoint, checkpoint.tokenize(SENTENCE), later)
+
+
+def test_the_spread_is_that_of_the_scores() -> None:
+    checkpoint = gpt2()
+    found, stages = shares_of(checkpoint), first_layer(checkpoint)
+    scores, allowed = widened(stages["scores"].tensor)[2], stages["mask"].tensor
+    squares = [(row[keys] - row[keys].mean()).square().sum() for row, keys in zip(scores, allowed, strict=True)]
+    assert found.heads[2].spread == pytest.approx(float((sum(squares) / allowed.sum()) ** 0.5), rel=1e-4)
+
+
+# --- the figure ---------------------------------------------------------------------------------------------------
+
+
+def explained(**options: Any) -> Explanation:
+    return explain(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer(), **options)
+
+
+def test_the_figure_shows_the_shares_of_every_head() -> None:
+    found = explained()
+    assert found.positions is not None
+    plan = plan_positions(found, Look())
+    assert plan.rows == ("L0H0", "L0H1", "L0H2", "L0H3", "all heads")
+    assert plan.columns == ("content", "position", "both", "common")
+    assert plan.shares[1, 1] == found.positions.heads[1].groups["position"]
+    assert plan.shares[-1].sum() == pytest.approx(1, abs=1e-5)
+    figure = positions_figure(plan)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert f"{plan.shares[0, 0]:.2f}".replace("-", "−") in texts
+    assert plan.spreads[2] in texts
+
+
+def test_a_pair_has_a_column_for_segments() -> None:
+    plan = plan_positions(explained(pair="the dog"), Look("dark", width=3.3))
+    assert plan.columns == ("content", "position", "both", "segment", "common")
+    assert positions_figure(plan).get_size_inches()[0] == pytest.approx(3.3)
+
+
+def test_what_cannot_be_told_is_a_dash() -> None:
+    found = explain("the", sharp_gpt2(), tokenizer=gpt2_tokenizer())
+    figure = matplotlib.figure.Figure()
+    plan = plan_positions(found, Look())
+    before = dict(matplotlib.rcParams)
+    draw_positions(figure.add_subplot(), plan)
+    assert [text.get_text() for text in figure.axes[0].texts].count("–") == 5 * 4
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_where_there_is_none_it_is_said() -> None:
+    with pytest.raises(UsageError, match="in layer 0 only, not in layer 1"):
+        plan_positions(explained(layer=1), Look())
+    with pytest.raises(UsageError, match="does not fit in 2 inches"):
+        plan_positions(explained(), Look(width=2.0))

@@ -1,0 +1,422 @@
+"""Every step of a layer against the running model: oracle, mutations, what cannot be compared, what is refused."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertForMaskedLM, GPT2LMHeadModel
+from transformers.activations import ACT2FN
+
+from attnviz import attention, layer_stages, stages
+from attnviz.attention import HeadParameters, Projection
+from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.errors import ArchitectureError, UsageError, VerificationError
+from attnviz.layer_reference import ACTIVATIONS, LayerNorm, LinearMap, activation_named, layer_norm
+from attnviz.layer_stages import LayerParameters
+from attnviz.stage_capture import Probe, capture_stages, probes_of
+from attnviz.stages import Stage, StageCheck, VerifiedStages, check_layer, verify_stages
+from tests.conftest import SENTENCE, needs_minilm
+from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
+NORMS = ("LayerNorm", "ln_1", "ln_2", "ln_f")
+
+
+def sharper(model: Any) -> Any:
+    """Norms that weight and shift, and a feed-forward network whose activation matters."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if any(norm in name for norm in NORMS):
+                parameter.normal_(mean=1.0 if name.endswith("weight") else 0.0, std=0.3)
+            elif "intermediate.dense" in name or "mlp.c_fc" in name or name.endswith(".bias"):
+                parameter.normal_(std=0.5)
+    return model
+
+
+def bert(**changes: Any) -> Checkpoint:
+    return from_loaded(sharper(sharp_bert(**changes)), bert_tokenizer())
+
+
+def gpt2(**changes: Any) -> Checkpoint:
+    return from_loaded(sharper(sharp_gpt2(**changes)), gpt2_tokenizer())
+
+
+def steps_of(
+    checkpoint: Checkpoint, layers: Sequence[int] = (0, 1, 2), text: str = SENTENCE, pair: str | None = None
+) -> list[VerifiedStages]:
+    found: list[VerifiedStages] = []
+    verify_stages(checkpoint, checkpoint.tokenize(text, pair), layers, found.append)
+    return found
+
+
+BOTH = pytest.mark.parametrize("build", [bert, gpt2])
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_last_step_is_the_next_hidden_state_of_the_model(
+    build: Callable[..., Checkpoint], dtype: torch.dtype
+) -> None:
+    checkpoint = build()
+    checkpoint.model.to(dtype)
+    tokens = checkpoint.tokenize(SENTENCE)
+    with torch.inference_mode():
+        hidden = checkpoint.model(**tokens.model_inputs(checkpoint.device), output_hidden_states=True)
+    near = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}[dtype]
+    for verified in steps_of(checkpoint):
+        last = verified.stages[-1]  # GPT-2's last hidden state is the one after its final norm
+        expected = hidden.hidden_states[verified.layer + 1][0]
+        assert last.name == ("final_norm" if verified.layer == 2 and build is gpt2 else "output")
+        assert (last.tensor - expected).abs().max() <= near * expected.abs().max()
+        assert last.tensor.dtype == dtype
+
+
+@BOTH
+def test_what_is_compared_and_what_is_not(build: Callable[..., Checkpoint]) -> None:
+    first, second, last = steps_of(build())
+    silent = {"split", "scores", "mask", "weighted"}
+    assert {stage.name for stage in first.stages if stage.check is None} == silent
+    assert {stage.name for stage in second.stages if stage.check is None} == {*silent, "input"}
+    assert [len(found.compared) for found in (first, second, last)] == [14, 13, 13 + (build is gpt2)]
+    assert all(stage.check.passed for found in (first, second, last) for stage in found.compared if stage.check)
+    assert ("final_norm" in last) == (build is gpt2)
+    assert last.worst.check is not None
+    assert 0 < last.worst.check.error < 1e-5
+
+
+@BOTH
+def test_places_are_those_of_the_model(build: Callable[..., Checkpoint]) -> None:
+    checkpoint = build()
+    first, _, last = steps_of(checkpoint)
+    modules = dict(checkpoint.model.named_modules())
+    for stage in (*first.compared, *last.compared):
+        assert stage.check is not None
+        side, path = stage.check.place.split(" of ")
+        assert side in ("input", "output", "pattern")
+        assert path == "the model" or path in modules
+    assert first["output"].check is not None
+    assert first["output"].check.place == ("input of encoder.layer.1" if build is bert else "input of h.1")
+
+
+def test_shapes_are_those_of_the_layer() -> None:
+    (found,) = steps_of(gpt2(), [0])
+    n = found["mask"].shape[0]
+    assert found["split"].shape == (3, 4, n, 8)
+    assert found["scores"].shape == found["pattern"].shape == (4, n, n)
+    assert found["weighted"].shape == (4, n, 8)
+    assert found["expanded"].shape == (n, 128)
+    assert found["mask"].tensor.dtype == torch.bool
+    assert found["pattern"].wide.sum(-1).allclose(torch.ones(4, n))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True},
+        {"reorder_and_upcast_attn": True},
+        {"n_inner": 20},
+        {"activation_function": "relu"},
+        {"layer_norm_epsilon": 1e-2},
+    ],
+)
+def test_settings_of_gpt2_are_reproduced(changes: dict[str, Any]) -> None:
+    assert len(steps_of(gpt2(**changes))) == 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"hidden_act": "gelu_new"}, {"hidden_act": "silu"}, {"layer_norm_eps": 1e-2}, {"chunk_size_feed_forward": 3}],
+)
+def test_settings_of_bert_are_reproduced(changes: dict[str, Any]) -> None:
+    # nine tokens, so that a chunk of three divides them
+    assert len(steps_of(bert(**changes))[0]["expanded"].tensor) == 9
+
+
+def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
+    whole = sharper(sharp_bert(model_class=BertForMaskedLM))
+    assert len(steps_of(from_loaded(whole, bert_tokenizer()), pair="the dog ran")) == 3
+    whole = sharper(sharp_gpt2(model_class=GPT2LMHeadModel))
+    assert len(steps_of(from_loaded(whole, gpt2_tokenizer()))) == 3
+
+
+def test_a_tokenizer_without_token_types_means_the_first_type() -> None:
+    checkpoint = bert()
+    tokens = replace(checkpoint.tokenize(SENTENCE), type_ids=None)
+    found: list[VerifiedStages] = []
+    verify_stages(checkpoint, tokens, [0], found.append)
+    assert found[0]["input"].check is not None
+
+
+# --- wrong formulas must fail ------------------------------------------------------------------------------------
+
+Change = Callable[[LayerParameters], LayerParameters]
+
+
+def no_bias(projection: Projection) -> Projection:
+    return replace(projection, bias=torch.zeros_like(projection.bias))
+
+
+def in_heads(**changes: Callable[[HeadParameters], Any]) -> Change:
+    def change(parameters: LayerParameters) -> LayerParameters:
+        heads = parameters.heads
+        return replace(parameters, heads=replace(heads, **{name: make(heads) for name, make in changes.items()}))
+
+    return change
+
+
+def no_map_bias(linear: LinearMap) -> LinearMap:
+    return LinearMap(linear.weight, torch.zeros_like(linear.bias))
+
+
+WRONG: dict[str, Change] = {
+    "no scale": in_heads(scale=lambda heads: 1.0),
+    "scale by d_model": in_heads(scale=lambda heads: 32**-0.5),
+    "no query bias": in_heads(query=lambda heads: no_bias(heads.query)),
+    "no key bias": in_heads(key=lambda heads: no_bias(heads.key)),
+    "no value bias": in_heads(value=lambda heads: no_bias(heads.value)),
+    "no output bias": in_heads(output_bias=lambda heads: torch.zeros_like(heads.output_bias)),
+    "queries for keys": in_heads(query=lambda heads: heads.key, key=lambda heads: heads.query),
+    "heads in another order": in_heads(output_weight=lambda heads: heads.output_weight.flip(0)),
+    "the other mask": in_heads(causal=lambda heads: not heads.causal),
+    "no bias of the first map": lambda p: replace(p, expand=no_map_bias(p.expand)),
+    "no bias of the second map": lambda p: replace(p, contract=no_map_bias(p.contract)),
+    "the other gelu": lambda p: replace(
+        p, activation=ACTIVATIONS["gelu_new" if p.activation.name == "gelu" else "gelu"]
+    ),
+    "relu": lambda p: replace(p, activation=ACTIVATIONS["relu"]),
+    "norms in the wrong place": lambda p: replace(p, pre_norm=not p.pre_norm),
+    "norms exchanged": lambda p: replace(
+        p, attention_norm=p.feed_forward_norm, feed_forward_norm=p.attention_norm
+    ),
+    "a large epsilon": lambda p: replace(p, attention_norm=replace(p.attention_norm, epsilon=1e-2)),
+    "a large second epsilon": lambda p: replace(p, feed_forward_norm=replace(p.feed_forward_norm, epsilon=1e-2)),
+    "a norm without bias": lambda p: replace(
+        p, feed_forward_norm=replace(p.feed_forward_norm, bias=torch.zeros_like(p.feed_forward_norm.bias))
+    ),
+}  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_formula_fails(build: Callable[..., Checkpoint], mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = layer_stages.layer_parameters
+    monkeypatch.setattr(stages, "layer_parameters", lambda *given: WRONG[mistake](right(*given)))
+    seen: list[VerifiedStages] = []
+    with pytest.raises(VerificationError):
+        verify_stages(build(), build().tokenize(SENTENCE), [1], seen.append)
+    assert not seen
+
+
+STEPS: dict[str, Callable[[dict[str, Tensor], Tensor], Tensor]] = {
+    "attention_residual": lambda steps, x: steps["attention_output"],
+    "concatenated": lambda steps, x: steps["weighted"].flatten(0, 1).reshape(x.shape),
+    "pattern": lambda steps, x: attention.attention_pattern(
+        steps["scores"].clone(), torch.ones_like(steps["mask"])
+    ).roll(1, 1),
+    "activated": lambda steps, x: steps["expanded"],
+}  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("step", STEPS)
+def test_a_wrong_step_fails_by_its_name(
+    build: Callable[..., Checkpoint], step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = layer_stages.recompute_layer
+
+    def wrong(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
+        steps = right(x, parameters, allowed)
+        return {**steps, step: STEPS[step](steps, x)}
+
+    monkeypatch.setattr(stages, "recompute_layer", wrong)
+    with pytest.raises(VerificationError, match=f"first at {step.replace('_', ' ')} of layer 1"):
+        steps_of(build(), [1])
+
+
+def test_another_kind_of_gelu_is_told_apart_beside_large_values() -> None:
+    checkpoint = bert()
+    with torch.no_grad():  # one hidden unit of 100: 5e-4 is far below the tolerance of an output beside it
+        checkpoint.model.encoder.layer[0].intermediate.dense.bias[0] = 100.0  # type: ignore[union-attr,index]
+    assert steps_of(checkpoint, [0])
+    checkpoint.model.config.hidden_act = "gelu_new"
+    with pytest.raises(VerificationError, match="is not gelu_new, which the config names"):
+        steps_of(checkpoint, [0])
+
+
+def test_a_variance_of_a_sample_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_a_sample(self: LayerNorm, x: Tensor) -> Tensor:
+        return (x.var(-1, keepdim=True) + self.epsilon).sqrt()
+
+    monkeypatch.setattr(LayerNorm, "scale", of_a_sample)
+    with pytest.raises(VerificationError, match="first at input of layer 0"):
+        steps_of(bert(), [0])
+
+
+@pytest.mark.parametrize("forgotten", ["words", "positions", "segments"])
+def test_wrong_embeddings_fail(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = bert()
+    tables = checkpoint.architecture.embeddings(checkpoint.model)
+    wrong = replace(tables, **{forgotten: torch.zeros_like(getattr(tables, forgotten))})
+    monkeypatch.setattr(type(checkpoint.architecture), "embeddings", lambda *_: wrong)
+    with pytest.raises(VerificationError, match="first at input of layer 0"):
+        steps_of(checkpoint, [0])
+
+
+# --- a changed model must fail, at the step that was changed ---------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("part", "step"),
+    [("contract", "feed forward output"), ("expand", "expanded"), ("block", "output")],
+)
+def test_a_model_that_computes_something_else_fails(build: Callable[..., Checkpoint], part: str, step: str) -> None:
+    checkpoint = build()
+    module = getattr(checkpoint.architecture.modules(checkpoint.model)[1], part)
+
+    def change(_: Any, __: Any, result: Any) -> Any:
+        return result + 0.01 if isinstance(result, Tensor) else (result[0] + 0.01, *result[1:])
+
+    module.register_forward_hook(change)
+    with pytest.raises(VerificationError, match=f"first at {step} of layer 1"):
+        steps_of(checkpoint, [1])
+
+
+def test_values_that_are_not_finite_are_named() -> None:
+    checkpoint = gpt2()
+    with torch.no_grad():
+        checkpoint.model.h[1].mlp.c_fc.bias[0] = torch.inf  # type: ignore[union-attr,index]
+    with pytest.raises(VerificationError, match=r"own expanded of layer 1 .* not finite in float32"):
+        steps_of(checkpoint, [1])
+
+
+def test_another_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = layer_stages.recompute_layer
+    monkeypatch.setattr(
+        stages, "recompute_layer", lambda *given: {**right(*given), "expanded": torch.zeros(2, 3)}
+    )  # fmt: skip
+    with pytest.raises(VerificationError, match=r"the reference gives the shape \[2, 3\], the model \[9, 48\]"):
+        steps_of(bert(), [0])
+
+
+def test_the_place_of_a_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = layer_stages.recompute_layer
+
+    def wrong(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
+        steps = right(x, parameters, allowed)
+        pattern = steps["pattern"].clone()
+        pattern[2, 1, 3] += 0.5
+        return {**steps, "pattern": pattern}
+
+    monkeypatch.setattr(stages, "recompute_layer", wrong)
+    with pytest.raises(VerificationError, match=r"head 2, query 1 \('the'\), key 3 \('that'\)"):
+        steps_of(bert(), [0])
+
+
+def test_a_model_that_is_all_zeros_is_compared_absolutely() -> None:
+    checkpoint = gpt2()
+    with torch.no_grad():
+        for parameter in checkpoint.model.parameters():
+            parameter.zero_()
+    (found,) = steps_of(checkpoint, [0])
+    assert found["output"].check == StageCheck("input of h.1", 0.0, 0.0, 1e-4)
+
+
+# --- what is refused, and what stays as it was --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gelu_10", "laplace", torch.sin, 3])
+def test_an_activation_that_is_not_reproduced_is_refused_by_name(name: object) -> None:
+    shown = {"sin": "sin", "3": "int"}.get(getattr(name, "__name__", str(name)), str(name))
+    with pytest.raises(ArchitectureError, match=f"{shown}.*expected one of: gelu, "):
+        activation_named(name)
+
+
+def test_it_is_refused_before_the_model_runs() -> None:
+    checkpoint = bert(hidden_act="relu6")
+    checkpoint.model.register_forward_pre_hook(lambda *_: pytest.fail("the model ran"))
+    with pytest.raises(ArchitectureError, match="'relu6'"):
+        steps_of(checkpoint)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_those_of_transformers(name: str) -> None:
+    x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
+    assert torch.allclose(ACTIVATIONS[name](x), ACT2FN[name](x), atol=1e-9)
+    assert ACTIVATIONS[name](x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_the_layer_norm_is_that_of_torch() -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(5, 7, 32, dtype=torch.float64), torch.randn(32).double(), torch.randn(32).double()
+    expected = torch.nn.functional.layer_norm(x, (32,), weight, bias, 1e-3)
+    assert torch.allclose(layer_norm(x, LayerNorm(weight, bias, 1e-3)), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("layer", [-1, 3])
+def test_an_unknown_layer_gives_the_range(layer: int) -> None:
+    with pytest.raises(UsageError, match=rf"no layer {layer}: expected one from 0 to 2"):
+        check_layer(bert(), layer)
+
+
+def test_hooks_are_removed_and_training_goes_on() -> None:
+    checkpoint = gpt2()
+    checkpoint.model.train()
+    steps_of(checkpoint)
+    hooks = [module for module in checkpoint.model.modules() if module._forward_hooks or module._forward_pre_hooks]
+    assert not hooks
+    assert checkpoint.model.training
+
+
+def test_a_layer_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = bert()
+    monkeypatch.setattr("attnviz.stage_capture.capture_layers", lambda *_: None)
+    with pytest.raises(VerificationError, match=r"expected the steps of layers \[0\], found those of \[\]"):
+        steps_of(checkpoint, [0])
+
+
+def test_a_module_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_an_idle_one(checkpoint: Checkpoint, layer: int) -> list[Probe]:
+        return [Probe("idle", torch.nn.Linear(1, 1), "nowhere", "input"), *probes_of(checkpoint, layer)]
+
+    monkeypatch.setattr("attnviz.stage_capture.probes_of", with_an_idle_one)
+    with pytest.raises(VerificationError, match="ran without input of nowhere"):
+        steps_of(bert(), [0])
+
+
+def test_what_nothing_is_compared_to_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_one_more(checkpoint: Checkpoint, layer: int) -> list[Probe]:
+        block = checkpoint.architecture.modules(checkpoint.model)[layer].block
+        return [Probe("extra", block, "h.0", "input"), *probes_of(checkpoint, layer)]
+
+    monkeypatch.setattr("attnviz.stage_capture.probes_of", with_one_more)
+    with pytest.raises(VerificationError, match="extra"):
+        steps_of(gpt2(), [0])
+
+
+def test_something_else_than_a_tensor_is_an_error() -> None:
+    checkpoint = gpt2()
+    tokens = checkpoint.tokenize(SENTENCE)
+    checkpoint.model.h[0].ln_1.register_forward_hook(lambda *_: (None,))  # type: ignore[union-attr,index]
+    with pytest.raises(VerificationError, match=r"expected a tensor as output of h\.0\.ln_1, found NoneType"):
+        capture_stages(checkpoint, tokens.model_inputs(checkpoint.device), [0], lambda _: None)
+
+
+def test_a_check_with_nan_does_not_pass() -> None:
+    assert not StageCheck("here", float("nan"), 1.0, 1.0).passed
+    assert Stage("x", torch.ones(2, 3), None).shape == (2, 3)
+
+
+@needs_minilm
+@pytest.mark.parametrize("model", ["minilm", "tiny-gpt2"])
+def test_every_layer_of_the_built_in_models_is_reproduced(model: str) -> None:
+    from attnviz.opening import open_checkpoint
+
+    checkpoint, _ = open_checkpoint(model, device="cpu")
+    found = steps_of(checkpoint, range(checkpoint.n_layers))
+    assert len(found) == checkpoint.n_layers
+    assert max(stage.check.error for layer in found for stage in layer.compared if stage.check) < 1e-5
