@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.errors import CheckpointError, TextError
 
-__all__ = ["Tokens", "Units", "merge_pattern", "merge_units", "tokenize", "visible"]
+__all__ = ["Tokens", "Units", "merge_pattern", "merge_units", "tokenize", "visible", "vocabulary_labels"]
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _CONTINUES = "##"
@@ -197,6 +197,30 @@ def visible(text: str) -> str:
     """The text with every character that cannot be seen written as an escape, spaces as ``␣``."""
     shown = "".join(_visible_character(character) for character in text)
     return shown.replace(" ", "␣") if shown and not shown.strip(" ") else shown
+
+
+def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Entries of the vocabulary, out of any text, as figures and tables show tokens.
+
+    Whether an entry continues a word cannot be seen from a text here: where the tokenizer marks the beginning of
+    words, one without that mark that begins with a letter or digit does. Rows of the embedding matrix that the
+    tokenizer does not name are shown as ``id 50300``.
+    """
+    decode = _decoder(tokenizer)
+    added = set(tokenizer.get_added_vocab())
+    marked = "".join(decode(["a", "Ġa"])) == "a a" or "Metaspace" in repr(tokenizer.backend_tokenizer.decoder)
+
+    def label(token: int, piece: str | None) -> str:
+        if piece is None:
+            return f"id {token}"
+        if piece in added:
+            return visible(piece)
+        if not marked:
+            return visible(piece)
+        continues = not piece.startswith(("Ġ", "▁")) and decode([piece])[:1].isalnum()
+        return f"{_CONTINUES * continues}{visible(decode([piece]))}"
+
+    return [label(token, tokenizer.convert_ids_to_tokens(token)) for token in ids]
 
 
 def _visible_character(character: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
@@ -132,7 +132,9 @@ def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
     return box.width * points / columns, box.height * points / rows
 
 
-def draw_cells(ax: Axes, values: Array, norm: Normalize, look: Look, *, mesh: bool) -> AxesImage | QuadMesh:
+def draw_cells(
+    ax: Axes, values: Array, norm: Normalize, look: Look, *, mesh: bool, weights: bool = True
+) -> AxesImage | QuadMesh:
     """Draw a square pattern, row 0 at the top, inside a frame of one pixel that covers no cell.
 
     Args:
@@ -141,6 +143,7 @@ def draw_cells(ax: Axes, values: Array, norm: Normalize, look: Look, *, mesh: bo
         norm: from values to colours.
         look: theme and scale.
         mesh: one rectangle a cell, sharp at any size in SVG and PDF; otherwise an image.
+        weights: the values are weights, 0-1, and are written into the cells where there is room.
     """
     m = len(values)
     colours: dict[str, Any] = {"cmap": look.colour_map(), "norm": norm}
@@ -153,7 +156,8 @@ def draw_cells(ax: Axes, values: Array, norm: Normalize, look: Look, *, mesh: bo
     margin = m / max(ax.get_window_extent().width - 2, m)
     ax.set(xlim=(-0.5 - margin, m - 0.5 + margin), ylim=(m - 0.5 + margin, -0.5 - margin), fc=look.greys.paper)
     _frame(ax, look)
-    _write_weights(ax, values, norm, look)
+    if weights:
+        _write_weights(ax, values, norm, look)
     return cells
 
 
@@ -230,13 +234,18 @@ def dress_grid(ax: Axes, n_layers: int, n_heads: int, look: Look) -> None:
     _frame(ax, look)
 
 
-def draw_colour_bar(ax: Axes, norm: Normalize, name: str, look: Look, mark: Mark | None = None) -> None:
-    """A horizontal colour bar on the Axes, named below; a mark above, with an arrow where it lies outside."""
+def draw_colour_bar(
+    ax: Axes, norm: Normalize, name: str, look: Look, mark: Mark | None = None, colours: Colormap | None = None
+) -> None:
+    """A horizontal colour bar on the Axes, named below; a mark above, with an arrow where it lies outside.
+
+    Its colours are those of the look unless others are given.
+    """
     figure = ax.figure
     assert isinstance(figure, Figure)
     room = ax.get_window_extent().width * DPI / figure.dpi
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
-    bar = figure.colorbar(ScalarMappable(norm, look.colour_map()), cax=ax, orientation="horizontal")
+    bar = figure.colorbar(ScalarMappable(norm, colours or look.colour_map()), cax=ax, orientation="horizontal")
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     ax.tick_params(labelsize=7, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink, which="major")
     ax.tick_params(length=0, which="minor", labelbottom=False)
@@ -246,7 +255,7 @@ def draw_colour_bar(ax: Axes, norm: Normalize, name: str, look: Look, mark: Mark
     else:
         numbers = int(np.clip(room // 55, 1, 5))
         ax.xaxis.set_major_locator(MaxNLocator(numbers, steps=[1, 2, 5, 10]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
     ax.set_xlabel(
         fitted(name, 7.5, DPI, room + MARGIN), fontsize=7.5, color=look.greys.ink, labelpad=2, parse_math=False
     )

@@ -1,0 +1,148 @@
+"""The picture of one head's writing drawn, on the caller's Axes or in a new figure. No pyplot."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import StepPatch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from attnviz.colours import Array
+from attnviz.drawing import figure_style
+from attnviz.figures import DPI
+from attnviz.fonts import fitted, text_width
+from attnviz.look import Look
+from attnviz.outputs_figures import BETWEEN, WeightedPlan
+from attnviz.view_drawing import (
+    BAR_HEIGHT,
+    MARGIN,
+    PIXEL,
+    ViewPage,
+    cell_points,
+    contrasting_ink,
+    draw_cells,
+    draw_colour_bar,
+    few_enough,
+    name_positions,
+    page_width,
+    value_size,
+    view_page,
+    written,
+)
+
+__all__ = ["draw_norms", "draw_value_norms", "weighted_figure"]
+
+_NAME, _STRIP, _GAP = 24, 60, 8
+_MOST_WRITTEN = 24
+
+
+def draw_norms(ax: Axes, plan: WeightedPlan, look: Look, *, sides: str = "lb") -> AxesImage | QuadMesh:
+    """Draw norm-weighted attention on the caller's Axes, with its numbers where cells are few and large enough.
+
+    Args:
+        ax: any matplotlib Axes; only these are changed.
+        plan: from :func:`attnviz.outputs_figures.plan_weighted`.
+        look: theme.
+        sides: where positions are named: left (``l``), bottom (``b``).
+
+    Returns:
+        the image or mesh that carries the cells.
+    """
+    norm = Normalize(0.0, plan.weighted_top, clip=True)
+    cells = draw_cells(ax, plan.weighted, norm, look, mesh=few_enough(2 * plan.weighted.size), weights=False)
+    _write_norms(ax, plan.weighted, norm, look)
+    name_positions(ax, plan.labels, plan.quiet, look, pooled=plan.pooled, sides=sides)
+    return cells
+
+
+def draw_value_norms(ax: Axes, plan: WeightedPlan, look: Look) -> tuple[StepPatch, StepPatch]:
+    """Draw ||f(x)|| of every key as bars that stand over the columns of a pattern of the same width.
+
+    Returns:
+        the bars of content tokens and those of sinks.
+    """
+    m = len(plan.value_norms)
+    edges = np.arange(m + 1) - 0.5
+    quiet = plan.quiet_cells
+    strong = look.colour_map()(0.75)
+    content = ax.stairs(plan.value_norms * (1 - quiet), edges, fill=True, fc=strong, ec="none")
+    sinks = ax.stairs(plan.value_norms * quiet, edges, fill=True, fc=look.greys.quiet, ec="none")
+    margin = m / max(ax.get_window_extent().width - 2, m)
+    top = 1.08 * float(plan.value_norms.max()) or 1.0
+    ax.set(xlim=(-0.5 - margin, m - 0.5 + margin), ylim=(0, top), xticks=[], facecolor=look.greys.paper)
+    ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.tick_params(labelsize=6.5, length=2, width=PIXEL, pad=2, color=look.greys.frame, labelcolor=look.greys.ink)
+    for name, spine in ax.spines.items():
+        spine.set(linewidth=PIXEL, edgecolor=look.greys.frame, visible=name in ("left", "bottom"))
+    return content, sinks
+
+
+def weighted_figure(plan: WeightedPlan, look: Look) -> Figure:
+    """A new figure: the raw pattern, the norms of the values and the norm-weighted pattern, with two colour bars."""
+    side, labels = plan.size + 2, plan.room + 12
+    left = MARGIN + plan.room + 8
+    raw = (left, _NAME if plan.stacked else 2 * _NAME + _STRIP)
+    strip = (left if plan.stacked else left + side + BETWEEN, raw[1] + side + _GAP + _NAME if plan.stacked else _NAME)
+    weighted = (strip[0], strip[1] + _STRIP + _NAME)
+    width = page_width(look, weighted[0] + side + MARGIN)
+    body = weighted[1] + side + labels
+    with figure_style():
+        page = view_page(plan.title, plan.notes, width, body + BAR_HEIGHT, look)
+        ax = page.axes(*raw, side, side)
+        mesh = few_enough(2 * plan.pattern.size)
+        draw_cells(ax, plan.pattern, Normalize(0.0, plan.pattern_top, clip=True), look, mesh=mesh)
+        sides = "l" if plan.stacked else "lb"
+        name_positions(ax, plan.labels, plan.quiet, look, pooled=plan.pooled, sides=sides)
+        _name(ax, "by weight: A[q, k]", look)
+        bars = page.axes(*strip, side, _STRIP)
+        draw_value_norms(bars, plan, look)
+        _name(bars, "‖f(x)‖ of each key", look)
+        right = page.axes(*weighted, side, side)
+        draw_norms(right, plan, look, sides="lb" if plan.stacked else "b")
+        _name(right, "by norm: ‖A[q, k] f(x)‖", look)
+        _colour_bars(page, plan, body, look)
+        return page.figure
+
+
+def _colour_bars(page: ViewPage, plan: WeightedPlan, body: int, look: Look) -> None:
+    """One a panel, below it; side by side where the panels are stacked."""
+    whose = "scale of this head" if look.scale == "per-head" else "scale of all heads"
+    names: tuple[tuple[str, ...], tuple[str, ...]]
+    if plan.stacked:
+        long = (page.width - 3 * MARGIN - BETWEEN // 2) // 2
+        places = (MARGIN, 2 * MARGIN + BETWEEN // 2 + long)
+        names = (("A",), ("‖A f(x)‖",))
+    else:
+        long = min(plan.size, 420)
+        places = (MARGIN + plan.room + 8, MARGIN + plan.room + 8 + plan.size + 2 + BETWEEN)
+        names = (("attention weight A", "A"), ("norm-weighted ‖A f(x)‖", "‖A f(x)‖"))
+    for left, (name, *shorter), top in zip(places, names, (plan.pattern_top, plan.weighted_top), strict=True):
+        ending = f"({whose})" if top != 1.0 or look.scale == "per-head" else "(0–1)"
+        tries = (f"{name} {ending}", *(f"{short} {ending}" for short in shorter), name)
+        words = next((words for words in tries if text_width(words, 7.5, DPI) <= long), name)
+        draw_colour_bar(page.axes(left, body + 24, long, 12), Normalize(0.0, top), words, look)
+
+
+def _name(ax: Axes, name: str, look: Look) -> None:
+    room = ax.get_window_extent().width * DPI / ax.figure.dpi
+    ax.set_title(fitted(name, 7.5, DPI, room), loc="left", fontsize=7.5, pad=3, color=look.greys.ink, parse_math=False)
+
+
+def _write_norms(ax: Axes, values: Array, norm: Normalize, look: Look) -> None:
+    """Norms into the cells where there is room for them, but for those that round to nothing."""
+    if len(values) > _MOST_WRITTEN:
+        return
+    texts = {place: written(float(value)) for place, value in np.ndenumerate(values)}
+    size = value_size(tuple(set(texts.values())), *cell_points(ax, len(values), len(values)), air=4)
+    if size is None:
+        return
+    painted = np.asarray(look.colour_map()(np.asarray(norm(values))))
+    style: dict[str, Any] = {"ha": "center", "va": "center", "parse_math": False, "size": size}
+    for (row, column), text in texts.items():
+        if text != "0.00":
+            ax.text(column, row, text, color=contrasting_ink(painted[row, column]), **style)

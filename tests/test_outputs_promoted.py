@@ -1,0 +1,357 @@
+"""Direct logit attribution: exact, against the model's own logits; a head that is known by design; wrong parts."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
+
+import attnviz
+from attnviz import promoted_tokens
+from attnviz.errors import CheckpointError, UsageError, VerificationError
+from attnviz.head_writing import LayerWriting
+from attnviz.heads import HeadId
+from attnviz.outputs_saving import HeadOutputs
+from attnviz.promoted_tokens import MOST_TOKENS
+from attnviz.residual_stream import recording_stream
+from attnviz.tokens import vocabulary_labels
+from attnviz.verify import TOLERANCES
+from tests.conftest import SENTENCE
+from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.test_outputs import D_MODEL, N_HEADS, N_LAYERS, loops, own_numbers
+
+TOKENIZER = gpt2_tokenizer()
+DTYPES = [(torch.float32, 1e-4), (torch.float64, 1e-11)]
+
+
+def sharper_gpt2(dtype: torch.dtype = torch.float32, bias: bool = False) -> Any:
+    """Every norm, bias and feed-forward network matters, so that leaving any out shows."""
+    model = sharp_gpt2(model_class=GPT2LMHeadModel)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".ln_" in name:
+                parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator))
+            elif "attn.c_proj.weight" in name:
+                parameter.mul_(10)
+            elif ".mlp." in name:
+                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+            elif "wte" in name or "wpe" in name:
+                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator) + 0.3)
+        if bias:
+            model.lm_head.bias = torch.nn.Parameter(torch.randn(400, generator=generator))
+    return model.to(dtype).eval()
+
+
+def found_of(model: Any, text: str = SENTENCE, **options: Any) -> HeadOutputs:
+    return attnviz.head_outputs(text, model, tokenizer=TOKENIZER, **options)
+
+
+def centred(logits: np.ndarray) -> np.ndarray:
+    return logits - logits.mean()
+
+
+# --- the decomposition ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("at", [0, 2, None])
+@pytest.mark.parametrize(("dtype", "limit"), DTYPES)
+def test_all_parts_sum_to_the_logits_of_the_model(dtype, limit, at, bias):
+    model = sharper_gpt2(dtype, bias)
+    ids = TOKENIZER(SENTENCE)["input_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].double().numpy()
+    found = found_of(model, at=at).attribution
+    position = len(ids) - 1 if at is None else at
+    own = centred(logits[position])
+    assert found.position == position
+    assert found.predicted.id == own.argmax()
+    assert found.predicted.logit == pytest.approx(own.max(), rel=limit)
+    parts = [*found.heads, *found.parts]
+    assert len(parts) == N_LAYERS * (N_HEADS + 2) + 3 + bias
+    assert sum(part.predicted for part in parts) == pytest.approx(own.max(), rel=limit)
+    if at is None:
+        assert found.actual is None
+        assert {part.actual for part in parts} == {None}
+    else:
+        following = ids[position + 1]
+        assert found.actual.id == following
+        assert found.actual.logit == pytest.approx(own[following], abs=limit)
+        assert sum(part.actual for part in parts) == pytest.approx(own[following], abs=limit)
+    assert found.error < limit / 10
+    assert found.scale == pytest.approx(np.abs(own).max(), rel=limit)
+    assert found.tolerance == TOLERANCES[dtype].output
+
+
+@pytest.mark.parametrize(("dtype", "limit"), DTYPES)
+def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
+    model = sharper_gpt2(dtype)
+    own = own_numbers("gpt2", model)
+    streams: list[torch.Tensor] = []
+    handle = model.transformer.ln_f.register_forward_pre_hook(lambda _, args: streams.append(args[0][0]))
+    with torch.no_grad():
+        model(**{"input_ids": torch.tensor([TOKENIZER(SENTENCE)["input_ids"]])})
+    handle.remove()
+    position = 3
+    x = streams[0][position].detach().double().numpy()
+    s = np.sqrt(((x - x.mean()) ** 2).mean() + model.config.layer_norm_epsilon)
+    gamma = model.transformer.ln_f.weight.detach().double().numpy()
+    unembedding = model.lm_head.weight.detach().double().numpy()
+    found = found_of(model, at=position)
+    assert found.attribution.deviation == pytest.approx(s, rel=1e-6)
+    for layer, head in ((0, 1), (2, 3)):
+        _, _, output = loops(own, layer, head)
+        c = output[position]
+        logits = np.array(
+            [sum((c[i] - c.mean()) / s * gamma[i] * row[i] for i in range(D_MODEL)) for row in unembedding]
+        )
+        logits = centred(logits)
+        got = found.promoted(HeadId(layer, head))
+        order = np.argsort(-logits)
+        assert [token.id for token in got.promoted] == list(order[:MOST_TOKENS])
+        assert [token.id for token in got.suppressed] == list(order[::-1][:MOST_TOKENS])
+        for token in (*got.promoted, *got.suppressed):
+            assert token.logit == pytest.approx(logits[token.id], abs=limit)
+        assert got.predicted == pytest.approx(logits[found.attribution.predicted.id], abs=limit)
+
+
+def test_constants_added_to_a_part_change_nothing():
+    """What a head writes along the ones vector is taken out by the norm's centring, so it must promote nothing."""
+    model = sharper_gpt2()
+    before = found_of(model).promoted("L2H0")
+    with torch.no_grad():
+        model.transformer.h[2].attn.c_proj.weight[:8] += 1.0
+    after = found_of(model).promoted("L2H0")
+    assert [token.id for token in after.promoted] == [token.id for token in before.promoted]
+    # later norms and the deviation of the stream are taken after centring, too, so that even the numbers stay
+    assert after.predicted == pytest.approx(before.predicted, rel=1e-3)
+
+
+def test_other_positions_are_asked_for_by_token_or_number():
+    found = found_of(sharper_gpt2(), "the cat that i saw ran away", at="cat")
+    position = found.tokens.labels.index("cat")
+    assert found.attribution.position == position
+    for at in ("#2", 2):
+        assert found.attribute(at).position == 2
+    assert found.promoted("L1H1", at=2) == found.attribute(2).of(HeadId(1, 1))
+    assert found.promoted("L1H1") == found.attribution.of(HeadId(1, 1))
+    assert found.promoted("L1H1", at=2) != found.promoted("L1H1")
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        ("dog", "no token “dog” in the text: expected one of"),
+        ("#99", "a position from #0 to #"),
+        (99, "the text has positions 0 to 4, found 99"),
+        (-1, "the text has positions 0 to 4, found -1"),
+        ("cat", "“cat” stands in the text 2 times, at #1, #3; name one of these"),
+    ],
+)
+def test_positions_that_are_none_or_several(at, message):
+    assert len(TOKENIZER("the cat the cat the")["input_ids"]) == 5
+    with pytest.raises(UsageError, match=message):
+        found_of(sharper_gpt2(), "the cat the cat the", at=at)
+
+
+def test_many_places_of_a_token_are_not_all_listed():
+    with pytest.raises(UsageError, match=r"9 times, at #1, #2, #3, #4, #5, #6, …; name one"):
+        found_of(sharper_gpt2(), "cat" + " the" * 9, at="the")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_formats_verify_within_their_tolerance(dtype):
+    found = found_of(sharper_gpt2(dtype), at=2)
+    wide = found_of(sharper_gpt2(), at=2)
+    assert 1e-6 < found.attribution.error <= TOLERANCES[dtype].output
+    assert found.attribution.predicted.logit == pytest.approx(wide.attribution.predicted.logit, rel=0.1)
+
+
+# --- a head known by design -------------------------------------------------------------------------------
+
+
+def hand_built(target: int, layer: int = 0, head: int = 1) -> Any:
+    """A GPT-2 with one head that writes the unembedding of a token, wherever it looks; all others write nothing."""
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(gpt2_config(n_embd=64, n_layer=2, n_head=4)).eval()
+    with torch.no_grad():
+        for block in model.transformer.h:
+            block.attn.c_proj.weight.zero_()
+            block.mlp.c_proj.weight.zero_()
+            block.attn.c_attn.bias.zero_()
+        attn = model.transformer.h[layer].attn
+        first = head * 16
+        attn.c_attn.weight[:, 128 + first] = 0.0  # the head's first value is 1 for every token
+        attn.c_attn.bias[128 + first] = 1.0
+        attn.c_proj.weight[first] = 20 * model.lm_head.weight[target]
+    return model
+
+
+@pytest.mark.parametrize("word", [" cat", " dog", " that"])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_head_that_writes_a_tokens_unembedding_promotes_that_token(word, layer):
+    (target,) = TOKENIZER(word)["input_ids"]
+    found = found_of(hand_built(target, layer))
+    promotion = found.promoted(HeadId(layer, 1))
+    assert promotion.promoted[0].id == target
+    assert promotion.promoted[0].text == word.strip()
+    assert promotion.promoted[0].logit > 2 * promotion.promoted[1].logit
+    assert found.attribution.predicted.id == target
+    assert promotion.predicted == pytest.approx(promotion.promoted[0].logit)
+    assert promotion.predicted > 0.9 * found.attribution.predicted.logit
+    for other in found.attribution.heads:
+        if other.id != HeadId(layer, 1):
+            assert other.predicted == 0
+    assert found.heads[0].id == HeadId(layer, 1)
+    assert found.heads[0].norm_share == pytest.approx(1)
+    assert f"L{layer}H1" in found.report().split("Tokens promoted")[1].splitlines()[3]
+
+
+def test_a_head_that_writes_the_opposite_suppresses_the_token():
+    (target,) = TOKENIZER(" cat")["input_ids"]
+    model = hand_built(target)
+    with torch.no_grad():
+        model.transformer.h[0].attn.c_proj.weight.neg_()
+    assert found_of(model).promoted("L0H1").suppressed[0].id == target
+
+
+# --- wrong parts ------------------------------------------------------------------------------------------
+
+
+def _unembedding(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    right = promoted_tokens._Unembedding.__init__
+
+    def wrong(self, checkpoint, last):
+        right(self, checkpoint, last)
+        change(self)
+
+    monkeypatch.setattr(promoted_tokens._Unembedding, "__init__", wrong)
+
+
+def _not_centred(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self, part):
+        values = self.widened(part)
+        logits = (values / self.deviation * self._gamma) @ self._weight.T
+        return logits - logits.mean(-1, keepdim=True)
+
+    monkeypatch.setattr(promoted_tokens._Unembedding, "__call__", wrong)
+
+
+def _feed_forward_of_the_layer_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = promoted_tokens.attribute_logits
+
+    def wrong(verified, stream, position):
+        stream.feed_forward.insert(0, stream.feed_forward.pop())
+        stream.feed_forward[0] = torch.zeros_like(stream.feed_forward[0])
+        return right(verified, stream, position)
+
+    monkeypatch.setattr("attnviz.outputs.attribute_logits", wrong)
+
+
+def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = LayerWriting.outputs_at
+    monkeypatch.setattr(LayerWriting, "outputs_at", lambda self, position: right(self, position + 1))
+
+
+MUTANTS = {
+    "no gamma": lambda patch: _unembedding(patch, lambda self: self._gamma.fill_(1.0)),
+    "no beta": lambda patch: _unembedding(patch, lambda self: self._beta.fill_(0.0)),
+    "variance for deviation": lambda patch: _unembedding(
+        patch, lambda self: setattr(self, "deviation", self.deviation**2)
+    ),
+    "words shuffled": lambda patch: _unembedding(patch, lambda self: setattr(self, "_weight", self._weight.flip(0))),
+    "mean not subtracted": _not_centred,
+    "feed-forward of the layer before": _feed_forward_of_the_layer_before,
+    "heads at the next position": _outputs_at_the_next_position,
+    "no position embedding": lambda patch: patch.setattr(
+        promoted_tokens, "_embeddings", lambda checkpoint, token, _: [("w", checkpoint.model.wte.weight[token])]
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_wrong_parts_do_not_pass(mutant, dtype, monkeypatch):
+    model = sharper_gpt2(dtype)
+    # gamma and beta are changed in place where nothing is widened: give the mutants copies of their own
+    right = promoted_tokens._Unembedding.widened
+    monkeypatch.setattr(promoted_tokens._Unembedding, "widened", lambda self, values: right(self, values).clone())
+    assert found_of(model, at=2).attribution is not None
+    MUTANTS[mutant](monkeypatch)
+    with pytest.raises(VerificationError, match=r"do not sum to the model's own logits at position 2 \('that'\)"):
+        found_of(model, "the cat that i saw", at=2)
+
+
+def test_a_stream_that_is_no_number_does_not_pass(monkeypatch):
+    _unembedding(monkeypatch, lambda self: setattr(self, "deviation", float("nan")))
+    with pytest.raises(VerificationError, match="the sum nan"):
+        found_of(sharper_gpt2())
+
+
+# --- models without ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_class", [BertModel, BertForMaskedLM])
+def test_bert_says_why_it_has_none(model_class):
+    found = attnviz.head_outputs(SENTENCE, sharp_bert(model_class=model_class), tokenizer=bert_tokenizer())
+    assert found.attribution is None
+    assert "begins with a transform that is not linear" in found.no_attribution
+    assert found.no_attribution.count(". ") == 0
+    assert found.stream.feed_forward == []
+    document = found.document()
+    assert document["attribution"] is None
+    assert document["no_attribution"] == found.no_attribution
+    assert {head["promotion"] for head in document["heads"]} == {None}
+    assert found.no_attribution in " ".join(found.report(width=400).split())
+    for call in (found.attribute, lambda: found.promoted("L0H0"), lambda: found.figure("effects")):
+        with pytest.raises(UsageError, match="Promoted tokens are not given: in BERT"):
+            call()
+
+
+def test_a_position_for_a_model_without_promoted_tokens_is_refused():
+    with pytest.raises(UsageError, match=r"a position \(--at, at=...\) is for promoted tokens"):
+        attnviz.head_outputs(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer(), at="cat")
+
+
+def test_a_bare_gpt2_in_memory_has_no_head_but_its_checkpoint_has(tmp_path):
+    model = sharp_gpt2()
+    assert isinstance(model, GPT2Model)
+    found = found_of(model)
+    assert "no language-modelling head" in found.no_attribution
+    folder = save_checkpoint(model, TOKENIZER, tmp_path / "bare")  # the unembedding is tied to the embedding
+    assert attnviz.head_outputs(SENTENCE, folder, device="cpu").attribution is not None
+    with pytest.raises(CheckpointError):
+        attnviz.head_outputs(SENTENCE, tmp_path / "nothing")
+
+
+def test_hooks_are_gone_and_a_second_pass_starts_anew():
+    model = sharper_gpt2()
+    found = found_of(model)
+    assert not [module for module in model.modules() if module._forward_hooks or module._forward_pre_hooks]
+    assert len(found.stream.feed_forward) == N_LAYERS
+    assert found.stream.last.shape == found.stream.normed.shape == (len(found.tokens), D_MODEL)
+    checkpoint = found.checkpoint
+    with recording_stream(checkpoint) as stream:
+        for _ in range(2):
+            with torch.no_grad():
+                checkpoint.model(torch.tensor([[1, 2, 3]]))
+    assert len(stream.feed_forward) == N_LAYERS
+
+
+# --- names of the vocabulary --------------------------------------------------------------------------------
+
+
+def test_entries_of_byte_level_vocabularies():
+    ids = TOKENIZER.get_vocab()
+    labels = vocabulary_labels(TOKENIZER, [ids[piece] for piece in ("Ġcat", "c", "Ġ", ",", "Ċ", "<|endoftext|>", "Ã")])
+    assert labels == ["cat", "##c", "␣", ",", r"\n", "<|endoftext|>", r"\xc3"]
+    assert vocabulary_labels(TOKENIZER, [100_000]) == ["id 100000"]
+    assert vocabulary_labels(TOKENIZER, []) == []
+
+
+def test_entries_of_wordpiece_vocabularies():
+    tokenizer = bert_tokenizer()
+    ids = tokenizer.convert_tokens_to_ids(["cat", "##able", "[CLS]", "$"])
+    assert vocabulary_labels(tokenizer, ids) == ["cat", "##able", "[CLS]", "$"]
