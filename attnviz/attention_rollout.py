@@ -1,0 +1,91 @@
+"""Attention rollout on plain tensors: how much of each input token has come, through all layers, to each position.
+
+Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3. Of layer l let A be the mean pattern of
+the heads, rows = queries. What a position passes on is part attention, part its own vector (the residual)::
+
+    Â_l = (1 - r) A_l + r I        r = 0.5 in the paper
+    R_0 = Â_0        R_l = Â_l R_{l-1}        [n, n], row: position at the layer's output, column: input token
+
+Rows sum to 1, and where attention is causal, so is the rollout. Only ``torch`` is imported.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+__all__ = ["mixed_with_identity", "norm_patterns", "rolled_out", "rows_apart", "uniform_pattern"]
+
+
+def mixed_with_identity(patterns: Tensor, residual: float = 0.5) -> Tensor:
+    """What each position passes on: attention, and itself by the residual.
+
+    Args:
+        patterns: [.., n, n], rows sum to 1 up to rounding, which is divided out here.
+        residual: share of the identity, 0-1.
+
+    Returns:
+        [.., n, n]; rows sum to 1.
+    """
+    shares = patterns / patterns.sum(-1, keepdim=True)
+    identity = torch.eye(patterns.shape[-1], dtype=patterns.dtype, device=patterns.device)
+    return (1 - residual) * shares + residual * identity
+
+
+def rolled_out(mixed: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The rollout up to each layer, one after the other.
+
+    Args:
+        mixed: of each layer, first layer first, [n, n] from :func:`mixed_with_identity`.
+
+    Yields:
+        [n, n] in float64: row = position at the layer's output, column = input token; rows sum to 1.
+    """
+    rolled: Tensor | None = None
+    for layer in mixed:
+        wide = layer.double()
+        rolled = wide if rolled is None else wide @ rolled
+        yield rolled
+
+
+def norm_patterns(norms: Tensor) -> Tensor:
+    """Norms of what attention adds, from each key to each query, as a pattern whose rows sum to 1.
+
+    Args:
+        norms: [.., n, n], 0 or more; rows = queries.
+
+    Returns:
+        [.., n, n]. A query to which attention adds nothing at all keeps itself: its row is that of the identity.
+    """
+    totals = norms.sum(-1, keepdim=True)
+    identity = torch.eye(norms.shape[-1], dtype=norms.dtype, device=norms.device)
+    return torch.where(totals > 0, norms / totals.clamp_min(torch.finfo(norms.dtype).tiny), identity)
+
+
+def uniform_pattern(n: int, causal: bool) -> Tensor:
+    """Attention that is the same for every key that a query may see, [n, n] in float64."""
+    allowed = torch.ones(n, n, dtype=torch.float64)
+    if causal:
+        allowed = allowed.tril()
+    return allowed / allowed.sum(-1, keepdim=True)
+
+
+def rows_apart(matrix: Tensor) -> float | None:
+    """How much two rows differ on average: mean total variation distance over all pairs of rows.
+
+    Half the sum of absolute differences: 0 where all rows are alike, 1 where no two have a column in common. The sum
+    over pairs is taken column by column over sorted values, so that it takes no [n, n, n].
+
+    Args:
+        matrix: [n, n], rows sum to 1.
+
+    Returns:
+        0-1; None where there is only one row.
+    """
+    n = len(matrix)
+    if n < 2:
+        return None
+    ordered = matrix.double().sort(dim=0).values
+    places = torch.arange(n, dtype=torch.float64, device=matrix.device)[:, None]
+    over_pairs = ((2 * places - (n - 1)) * ordered).sum()  # of |a - b|, over all pairs and columns
+    return max(0.0, float(over_pairs) / (n * (n - 1)))
