@@ -25,22 +25,32 @@ from attnviz.errors import (
 )
 
 if TYPE_CHECKING:
+    from attnviz.ablation_saving import Ablation, ablate
     from attnviz.analysis import Analysis, analyze
     from attnviz.comparison_saving import compare
+    from attnviz.configurations import Configuration
+    from attnviz.explain_saving import Explanation, explain
     from attnviz.heads import HeadId
+    from attnviz.model_listing import model_configurations
+    from attnviz.outputs_saving import HeadOutputs, head_outputs
     from attnviz.profile import Profile, profile_heads
     from attnviz.profile_saving import save_profile
+    from attnviz.rollout_saving import rollout
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Ablation",
     "Analysis",
     "ArchitectureError",
     "AttnvizError",
     "CheckpointError",
+    "Configuration",
     "CorpusError",
     "DeviceError",
+    "Explanation",
     "HeadId",
+    "HeadOutputs",
     "OutputError",
     "ParserError",
     "ProcessError",
@@ -49,19 +59,33 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "__version__",
+    "ablate",
     "analyze",
     "compare",
+    "explain",
+    "head_outputs",
+    "model_configurations",
     "profile_heads",
+    "rollout",
     "save_profile",
 ]
 
 _LAZY = {
+    "Ablation": "attnviz.ablation_saving",
     "Analysis": "attnviz.analysis",
+    "Configuration": "attnviz.configurations",
+    "Explanation": "attnviz.explain_saving",
     "HeadId": "attnviz.heads",
+    "HeadOutputs": "attnviz.outputs_saving",
     "Profile": "attnviz.profile",
+    "ablate": "attnviz.ablation_saving",
     "analyze": "attnviz.analysis",
     "compare": "attnviz.comparison_saving",
+    "explain": "attnviz.explain_saving",
+    "head_outputs": "attnviz.outputs_saving",
+    "model_configurations": "attnviz.model_listing",
     "profile_heads": "attnviz.profile",
+    "rollout": "attnviz.rollout_saving",
     "save_profile": "attnviz.profile_saving",
 }
 

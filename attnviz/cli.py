@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnviz import __version__
+from attnviz.cli_ablate import ablate as ablate_command
 from attnviz.cli_compare import compare as compare_command
+from attnviz.cli_explain import explain as explain_command
+from attnviz.cli_models import models as models_command
+from attnviz.cli_outputs import outputs as outputs_command
 from attnviz.cli_profile import profile as profile_command
+from attnviz.cli_rollout import rollout as rollout_command
 from attnviz.errors import UsageError
 from attnviz.terminal import (
     decoded,
@@ -45,6 +50,11 @@ app = typer.Typer(
 
 app.command("profile")(profile_command)
 app.command("compare")(compare_command)
+app.command("ablate")(ablate_command)
+app.command("explain")(explain_command)
+app.command("outputs")(outputs_command)
+app.command("models")(models_command)
+app.command("rollout")(rollout_command)
 
 _FARTHEST = 1_000_000
 _SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second

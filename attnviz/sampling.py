@@ -12,7 +12,7 @@ from attnviz.capture import LayerRecord, capture_layers
 from attnviz.checkpoint import Checkpoint
 from attnviz.verify import TOLERANCES, LayerCheck, Verification, verify_record, worse_of
 
-__all__ = ["SampledAttention"]
+__all__ = ["EVERY", "SampledAttention"]
 
 EVERY = 20
 """Of so many batches in a row one is verified; of the first so many, the very first."""

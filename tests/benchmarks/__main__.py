@@ -216,6 +216,18 @@ def whole_treebank() -> list[Row]:
     ]
 
 
+def ablation() -> list[Row]:
+    """All heads of a BERT-base-sized model removed one at a time, against as many passes of a sentence each."""
+    from tests.benchmarks.ablation import ablation_seconds
+
+    alone, everything, passes = ablation_seconds()
+    what, rival = "144 heads, BERT-base size, 32 sentences", "144 × 32 forward passes, a sentence each"
+    return [
+        _speed_up(f"ablate: {what}", alone, rival, passes, 3),
+        _speed_up("ablate: the same, layers, curve and gradients", everything, rival, passes, 1.5),
+    ]
+
+
 def _ratio(what: str, ours: float, rival: str, theirs: float, unit: str, limit: float) -> Row:
     return Row(what, ours, rival, theirs, unit, f"at most {limit}x", ours / theirs <= limit)
 
@@ -227,7 +239,7 @@ def _speed_up(what: str, ours: float, rival: str, theirs: float, limit: float) -
 def main() -> None:
     """Run all of them, or those that are named, by the names of the functions above."""
     matplotlib.use("Agg")
-    calls = (start_up, whole_command, head_pictures, overview_picture, long_text, whole_treebank)
+    calls = (start_up, whole_command, head_pictures, overview_picture, long_text, whole_treebank, ablation)
     known = {call.__name__: call for call in calls}
     wanted = sys.argv[1:] or list(known)
     table = Table(title=f"Medians of {RUNS} runs in turn", title_justify="left")

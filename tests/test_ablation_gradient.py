@@ -1,0 +1,124 @@
+"""Importance by gradients against gates put into transformers' whole model, one text alone; and rank correlation."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from attnviz import gradient_importance
+from attnviz.ablation_saving import ablate
+from attnviz.checkpoint import from_loaded
+from attnviz.gradient_importance import layer_normalised, spearman
+from tests.ablations import TEXTS, masked_token_model, next_token_model, states_model
+
+
+def gated(model: Any, tokenizer: Any, gates: torch.Tensor) -> list[Any]:
+    """Hooks that multiply every head by its gate, [n_layers, n_heads]."""
+    checkpoint = from_loaded(model, tokenizer)
+    d_head = checkpoint.d_head
+    return [
+        modules.concatenated.register_forward_pre_hook(
+            lambda _, args, layer=layer: (args[0] * gates[layer].repeat_interleave(d_head),)
+        )
+        for layer, modules in enumerate(checkpoint.architecture.modules(checkpoint.model))
+    ]
+
+
+def text_loss(model: Any, tokenizer: Any, text: str) -> torch.Tensor:
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    if model.config.model_type == "gpt2":
+        return cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
+    losses = []
+    for place in range(1, ids.shape[1] - 1):
+        masked = ids.clone()
+        masked[0, place] = tokenizer.mask_token_id
+        losses.append(cross_entropy(model(masked).logits[0, place], ids[0, place]))
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("make", [next_token_model, masked_token_model])
+def test_gate_gradients_of_the_loss(make: Any) -> None:
+    model, tokenizer = make()
+    found = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
+    gates = torch.ones(3, 4, requires_grad=True)
+    handles = gated(model, tokenizer, gates)
+    expected = torch.stack(
+        [torch.autograd.grad(text_loss(model, tokenizer, text), gates)[0].abs() for text in TEXTS]
+    ).mean(0)
+    for handle in handles:
+        handle.remove()
+    assert float(expected.min()) > 1e-3
+    for head in found.heads:
+        assert head.gradient == pytest.approx(float(expected[head.id]), rel=1e-3, abs=1e-6)
+        norm = float(expected[head.id.layer].norm())
+        assert head.gradient_normalised == pytest.approx(float(expected[head.id]) / norm, rel=1e-3)
+
+
+def test_random_projections_measure_how_far_the_states_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their root mean square is that of the derivatives of all states, which finite differences give too."""
+    monkeypatch.setattr(gradient_importance, "PROJECTIONS", 400)
+    model, tokenizer = states_model()
+    model = model.double()
+    text = "the cat ran away"
+    found = ablate(text, model, tokenizer=tokenizer, curve=False)
+    inputs, step = tokenizer(text, return_tensors="pt"), 1e-6
+    gates = torch.ones(3, 4, dtype=torch.float64)
+    handles = gated(model, tokenizer, gates)
+    with torch.no_grad():
+        states = model(**inputs).last_hidden_state[0]
+        for head in found.heads:
+            gates[head.id] -= step
+            moved = (model(**inputs).last_hidden_state[0] - states) / step
+            gates[head.id] += step
+            expected = float(moved.square().sum(-1).mean().sqrt())
+            assert head.gradient == pytest.approx(expected, rel=0.15)
+    for handle in handles:
+        handle.remove()
+
+
+def test_projections_follow_the_seed_and_the_text_alone() -> None:
+    model, tokenizer = states_model()
+    first, again, other = (
+        ablate(texts, model, tokenizer=tokenizer, seed=seed, curve=False, select=["L0"])
+        for texts, seed in ((TEXTS, 0), (TEXTS[::-1], 0), (TEXTS, 1))
+    )
+    for head in first.heads:
+        assert again.head(head.id).gradient == pytest.approx(head.gradient, rel=1e-4)
+        assert other.head(head.id).gradient != pytest.approx(head.gradient, rel=1e-4)
+
+
+def test_without_gradients() -> None:
+    model, tokenizer = next_token_model()
+    found = ablate(TEXTS, model, tokenizer=tokenizer, curve=False, gradient=False)
+    assert found.heads[0].gradient is None
+    assert found.heads[0].gradient_normalised is None
+    assert found.rank_correlations == {"loss": None, "kl": None}
+    assert "gradient" not in found.figures
+    assert found.document()["gradient"] is None
+
+
+def test_layers_are_normalised_each_by_itself() -> None:
+    found = layer_normalised(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]]))
+    assert found.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0.0, 0.0], [0.0, 1.0]]
+
+
+def test_spearman_by_hand() -> None:
+    assert spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [0.3, 0.2, 0.1]) == pytest.approx(-1)
+    # ranks 1 2 3 4 against 2 1 4 3: 1 - 6 * 4 / (4 * 15)
+    assert spearman([1, 2, 3, 4], [5, 4, 9, 7]) == pytest.approx(0.6)
+    # ranks 1.5 1.5 3 against 1 2 3: covariance 1.5, lengths sqrt(1.5) and sqrt(2)
+    assert spearman([4, 4, 5], [1, 2, 3]) == pytest.approx(1.5 / math.sqrt(3))
+    assert spearman([1, 2], [1, 2]) is None
+    assert spearman([1, 1, 1], [1, 2, 3]) is None
+
+
+def test_spearman_as_scipy_has_it() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        first = torch.randint(0, 12, (30,), generator=generator).tolist()
+        second = torch.randint(0, 12, (30,), generator=generator).tolist()
+        assert spearman(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)
