@@ -2,7 +2,10 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from attnviz.checkpoint import Checkpoint
 from attnviz.errors import TextError, UsageError
@@ -50,10 +53,10 @@ def analyze(
     Args:
         text: one text.
         model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or
-            a transformers model already in memory. The last runs where and as it is; if it was
-            loaded with sdpa or flash attention it is switched to eager attention for the one forward
-            pass, because only eager attention gives a pattern to compare with, and switched back.
-            Its train mode, too.
+            a model in memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs
+            where and as it is; if it was loaded with sdpa or flash attention it is switched to eager
+            attention for the one forward pass, because only eager attention gives a pattern to compare
+            with, and switched back. Its train mode, too.
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
@@ -77,6 +80,7 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
+    _check_types(model, device, local_window=local_window, long_range_from=long_range_from)
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
@@ -122,6 +126,17 @@ def analyze(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
     )
+
+
+def _check_types(model: object, device: object, **numbers: object) -> None:
+    """Refuse what Python takes and the rest of the chain would stumble over."""
+    if not isinstance(model, str | Path | Source | Checkpoint | nn.Module):
+        raise UsageError(f"expected a model by name or path, or one in memory, found {model!r}.")
+    if not isinstance(device, str | None):
+        raise UsageError(f"expected a device by name, such as 'cpu' or 'cuda:0', found {device!r}.")
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise UsageError(f"expected {name} as a whole number, found {number!r}.")
 
 
 def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:

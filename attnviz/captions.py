@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from attnviz.figures import HeatmapPlan, quoted
+from attnviz.figures import HeatmapPlan, counted, quoted
 from attnviz.findings import Findings, HeadFindings
 from attnviz.look import FAINTEST, Look
 from attnviz.overviews import OverviewPlan
@@ -24,6 +24,7 @@ def heatmap_caption(findings: Findings, head: HeadFindings, plan: HeatmapPlan) -
         f"row = {plan.unit} that attends, column = {plan.unit} attended to",
         _scale(plan.look, plan.vmax),
         *(["weights of at least 0.005 written into the cells"] if plan.number_size is not None else []),
+        *([plan.dropped] if plan.dropped else []),
         *plan.notes,
     ]
     label = visible(head.label)
@@ -37,8 +38,8 @@ def overview_caption(findings: Findings, heads: Sequence[HeadFindings], plan: Ov
     count = f"all {len(heads)} heads" if all_of_them else f"{len(heads)} of the {len(findings.heads)} heads"
     pooled = f"each pixel is the largest of {plan.pooled} × {plan.pooled} weights (pooled for drawing only)"
     parts = [
-        f"a row a layer, a column a head; in each square rows attend to columns ({len(findings.units)} "
-        f"{findings.units.name}s)",
+        "a row a layer, a column a head; in each square rows attend to columns "
+        f"({counted(len(findings.units), findings.units.name)})",
         _scale(plan.look, None),
         "labels say what this text shows of each head, marks the family of its label",
         *([pooled] if plan.pooled > 1 else []),

@@ -130,7 +130,8 @@ def heads(
     width: Annotated[
         str | None,
         typer.Option(
-            help="Of every figure: 3.3in, 8.4cm, 84mm, 240pt; default as the text asks for.", show_default=False
+            help="Of every figure: 3.3in, 8.4cm, 84mm, 240pt (a bare number is inches); default as the text asks for.",
+            show_default=False,
         ),
     ] = None,
     drop_special: Annotated[
@@ -174,7 +175,13 @@ def heads(
     dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/MODEL.", show_default=False),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for the results; default attnviz-out/MODEL. Pictures of an earlier run stay there where it "
+            "was of the same model, text and options; its other files are replaced or removed.",
+            show_default=False,
+        ),
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="Heads in the table, clearest first; 0 for all.")] = 12,
     as_json: Annotated[
@@ -268,8 +275,12 @@ def _print_results(
 def _figure_sets(figures: str, paired: bool, lines: bool, maps: bool) -> list[str]:
     """The sets by name; ``all`` is all that the text allows, and options of a set ask for it."""
     every = ["overview", "heads", "lines", "map", "mean", *(["pair"] if paired else [])]
-    wanted = {"none": [], "all": every}.get(figures)
-    if wanted is None:
-        wanted = split_names([figures])
+    named = split_names([figures])
+    alone = [name for name in named if name in ("all", "none")]
+    if alone and len(named) > 1:
+        raise UsageError(
+            f"expected --figures {alone[0]} alone, or sets with commas between ({', '.join(every)}), found {figures!r}."
+        )
+    wanted = {"all": every, "none": []}[alone[0]] if alone else named
     asked = [*wanted, *(["lines"] if lines else []), *(["map"] if maps else [])]
     return list(dict.fromkeys(asked))

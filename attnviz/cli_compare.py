@@ -29,9 +29,12 @@ __all__ = ["compare"]
 
 _FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 TEXT2 --model M"
 _FARTHEST = 1_000_000
+_FIGURE_NAMES = {"all", "none", "overview", "heads", "lines", "map", "mean", "pair", "compare", "differences"}
+"""What people who know ``attnviz heads --figures`` may write after this command's own."""
 
 
 def compare(
+    context: typer.Context,
     texts: Annotated[
         list[str],
         typer.Argument(metavar="TEXT", help="One text for two models, or two for one; - reads standard input."),
@@ -73,7 +76,9 @@ def compare(
     long_range_from: Annotated[
         int, typer.Option(min=1, max=_FARTHEST, help="Smallest distance that is long-range, likewise.")
     ] = 4,
-    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw what differs.")] = True,
+    figures: Annotated[
+        bool, typer.Option("--figures/--no-figures", help="Draw all figures of a comparison, or none; takes no names.")
+    ] = True,
     formats: Annotated[
         list[str] | None,
         typer.Option("--format", help="png, svg or pdf. Repeatable; default png.", show_default=False),
@@ -81,7 +86,11 @@ def compare(
     scale: Annotated[str, typer.Option(help="Of a head's picture: shared by all heads, or per-head.")] = "shared",
     theme: Annotated[str, typer.Option(help="light or dark.")] = "light",
     width: Annotated[
-        str | None, typer.Option(help="Of every figure, such as 3.3in, 84mm or 240pt.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Of every figure: 3.3in, 8.4cm, 84mm, 240pt (a bare number is inches); default as the text asks for.",
+            show_default=False,
+        ),
     ] = None,
     syntax: Annotated[
         bool, typer.Option("--syntax/--no-syntax", help="Parse the texts, where spaCy and a pipeline are installed.")
@@ -98,7 +107,11 @@ def compare(
     out: Annotated[
         str | None,
         typer.Option(
-            "--out", "-o", help="Folder for the results; default attnviz-out/compare-MODEL.", show_default=False
+            "--out",
+            "-o",
+            help="Folder for the results; default attnviz-out/compare-MODEL. Pictures of an earlier run stay there "
+            "where it was of the same comparison; its other files are replaced or removed.",
+            show_default=False,
         ),
     ] = None,
     top: Annotated[
@@ -124,7 +137,8 @@ def compare(
     """
     with errors_to_exit_codes() as outcome:
         names = models or ["minilm"]
-        _check_form(texts, names)
+        chosen = context.get_parameter_source("figures")
+        _check_form(texts, names, figures_chosen=chosen is not None and chosen.name == "COMMANDLINE")
         sentences = [read_text(text) for text in texts]
         pair = None if pair is None else decoded("--pair", pair)
         if out is not None and not out.strip():
@@ -141,18 +155,20 @@ def compare(
         with OutputFolder(folder, COMPARE) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.analysis import analyze, check_figures
+            from attnviz.analysis import Analysis, analyze, check_figures
             from attnviz.comparison_saving import TOP
             from attnviz.comparison_saving import compare as compare_sides
 
             check_figures([], wanted)
-            sides = [
-                analyze(
+            sides: list[Analysis] = []
+            for side, (sentence, source) in zip("AB", _sides(sentences, sources), strict=True):
+                loaded = sides[0].checkpoint if sides and len(sources) == 1 else None
+                analysed = analyze(
                     sentence,
-                    source,
+                    loaded or source,
                     pair=pair,
-                    device=device,
-                    dtype=dtype,
+                    device=None if loaded else device,
+                    dtype=None if loaded else dtype,
                     words=words,
                     local_window=local_window,
                     long_range_from=long_range_from,
@@ -162,8 +178,7 @@ def compare(
                     profile=False,
                     progress=_telling(tell, side),
                 )
-                for side, (sentence, source) in zip("AB", _sides(sentences, sources), strict=True)
-            ]
+                sides.append(analysed)
             found = compare_sides(*sides)
             document = found.write(
                 output,
@@ -181,7 +196,13 @@ def compare(
             typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
 
 
-def _check_form(texts: list[str], models: list[str]) -> None:
+def _check_form(texts: list[str], models: list[str], figures_chosen: bool) -> None:
+    """Refuse what is neither of the two forms; a name after --figures, which would count as a text, is told apart."""
+    names = [text for text in texts if set(text.split(",")) <= _FIGURE_NAMES]
+    if figures_chosen and names:
+        raise UsageError(
+            f"--figures takes no name, found {names[0]!r}: compare draws all its figures; --no-figures draws none."
+        )
     if sorted((len(texts), len(models))) != [1, 2]:
         found = f"{len(texts)} text{'s' * (len(texts) != 1)} and {len(models)} model{'s' * (len(models) != 1)}"
         raise UsageError(f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.")

@@ -6,9 +6,10 @@ palette of an indexed PNG.
 
 import math
 from functools import cache
+from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rcParams, rcParamsDefault
 from matplotlib.colors import ListedColormap
 from numpy.typing import NDArray
 
@@ -26,6 +27,7 @@ __all__ = [
     "colour_table",
     "ink_on",
     "magnified",
+    "outer_ink",
 ]
 
 LEVELS = 176
@@ -38,6 +40,7 @@ Array = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
 _COLOUR_MAP = "Blues"
+_SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
 
 
 def colour_levels(values: Array, vmax: float = 1.0, scale: str = "shared") -> Pixels:
@@ -79,3 +82,19 @@ def ink_on(level: int, theme: str = "light") -> str:
     red, green, blue = (channel / 255 for channel in colour_table(theme)[level])
     luminance = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
     return INK if luminance > 0.25 else "#ffffff"
+
+
+def outer_ink(look: Look, setting: str = "text.color") -> str:
+    """The colour of a text that stands beside the cells, on a page that may be the caller's.
+
+    The light theme is also what nobody asked for, so there the caller's own settings count, such as those of
+    ``dark_background``; where these are matplotlib's own, and in the dark theme, it is the ink of the theme.
+
+    Args:
+        look: theme.
+        setting: of matplotlib, for such a text.
+    """
+    theirs, default = (known[setting] for known in _SETTINGS)
+    if look.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
+        return look.greys.ink
+    return str(theirs)

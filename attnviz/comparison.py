@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnviz.colours import Array
-from attnviz.errors import UsageError
+from attnviz.errors import TextError, UsageError
 from attnviz.findings import Findings
 from attnviz.heads import HeadId, select_heads
 from attnviz.patterns import label_of
@@ -168,7 +168,7 @@ class Differences:
         difference: Array = (b - a).float().numpy()
         return difference
 
-    def select(self, selections: Iterable[str] = ()) -> list[HeadDifference]:
+    def select(self, selections: Iterable[str | HeadId] = ()) -> list[HeadDifference]:
         """The heads that the selections name (``L2H8``, ``L2``, …), the most different first; all without one.
 
         Raises:
@@ -215,7 +215,7 @@ def find_differences(first: Findings, second: Findings) -> Differences:
         second: B; another model on the same tokens, or the same model on as many tokens.
 
     Raises:
-        UsageError: the two cannot be compared; see :func:`check_comparable`.
+        TextError, UsageError: the two cannot be compared; see :func:`check_comparable`.
         VerificationError: a model was changed since it was analysed.
     """
     check_comparable(first, second)
@@ -243,16 +243,19 @@ def check_comparable(first: Findings, second: Findings) -> None:
     """Refuse two sides that cannot be compared head by head and weight by weight.
 
     Raises:
-        UsageError: other architectures, layers, heads or options; other tokens of the same text; another text and
-            another model at once; texts of different length.
+        TextError: other tokens of the same text; texts of different length.
+        UsageError: no findings; other architectures, layers, heads or options; another text and another model at once.
     """
+    for side in (first, second):
+        if not isinstance(side, Findings):
+            raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {type(side).__name__}.")
     _check_models(first, second)
     _check_options(first, second)
     if _same_tokens(first, second):
         return
     if _texts(first) == _texts(second):
         other = _first_other_token(first, second)
-        raise UsageError(f"the models read the text differently: {other}; expected models with the same tokenizer.")
+        raise TextError(f"the models read the text differently: {other}; expected models with the same tokenizer.")
     if not _same_weights(first, second):
         raise UsageError(
             "both the text and the model differ, so that no difference could be put down to either; expected "
@@ -302,7 +305,7 @@ def _check_lengths(first: Findings, second: Findings) -> None:
         advice = f"word by word they are equally long ({words[0]}): compare words (--words, words=True)"
     elif unit == "token":
         advice += f" (as words, --words, they have {words[0]} and {words[1]})"
-    raise UsageError(f"{lengths}; expected as many in both: {advice}.")
+    raise TextError(f"{lengths}; expected as many in both: {advice}.")
 
 
 def _same_tokens(first: Findings, second: Findings) -> bool:

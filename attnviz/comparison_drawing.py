@@ -16,18 +16,25 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Polygon, Rectangle
 
-from attnviz.colours import Pixels, magnified
+from attnviz.colours import Pixels, magnified, outer_ink
 from attnviz.comparison_figures import (
     DifferenceGridPlan,
     DifferenceMapPlan,
     DifferencePlan,
 )
-from attnviz.comparison_pages import Sheet, draw_colour_bar, new_sheet
-from attnviz.comparison_sizes import BESIDE_CELLS, LEFT_OF_GRID, MEAN_COLUMN, RIGHT_OF_GRID
+from attnviz.comparison_pages import draw_colour_bar, new_sheet
+from attnviz.comparison_sizes import (
+    BESIDE_CELLS,
+    LEFT_OF_GRID,
+    MEAN_COLUMN,
+    RIGHT_OF_GRID,
+    cell_numbers,
+    every_which,
+)
 from attnviz.comparison_words import signed
 from attnviz.drawing import figure_style
 from attnviz.figures import DPI
-from attnviz.fonts import drawable, font_families, text_width
+from attnviz.fonts import DEFAULT_FAMILY, drawable, font_families, text_width
 from attnviz.look import Look
 
 __all__ = [
@@ -77,7 +84,7 @@ def draw_difference(ax: Axes, plan: DifferencePlan, look: Look, *, vector: bool 
     else:
         cells = ax.imshow(plan.values, interpolation="none" if vector else "nearest", aspect="auto", **style)
     ax.set(xlim=(-0.5 - margin, m - 0.5 + margin), ylim=(m - 0.5 + margin, -0.5 - margin), facecolor=look.greys.paper)
-    if plan.numbered:
+    if plan.numbers:
         _write_numbers(ax, plan, look)
     if plan.largest is not None:
         row, column = plan.largest
@@ -94,7 +101,8 @@ def _write_numbers(ax: Axes, plan: DifferencePlan, look: Look) -> None:
     for (row, column), value in np.ndenumerate(plan.values.astype(float)):
         if abs(value) >= _QUIETEST:
             ink = _readable(colours, float(norm(value)))
-            ax.text(column, row, signed(value), size=5.5, color=ink, ha="center", va="center")
+            text = signed(value) if plan.numbers == "full" else signed(value).replace("0.", ".")
+            ax.text(column, row, text, size=5.5, color=ink, ha="center", va="center", family=[DEFAULT_FAMILY])
 
 
 def _name_tokens(ax: Axes, plan: DifferencePlan, look: Look) -> None:
@@ -108,26 +116,30 @@ def _name_tokens(ax: Axes, plan: DifferencePlan, look: Look) -> None:
     ax.tick_params(length=2, width=_POINT, color=look.greys.frame, pad=2)
     for tick, label_x, label_y in zip(plan.ticks, ax.get_xticklabels(), ax.get_yticklabels(), strict=True):
         for label in (label_x, label_y):
-            label.set_color(look.greys.quiet if plan.quiet[tick] else look.greys.ink)
+            label.set_color(look.greys.quiet if plan.quiet[tick] else outer_ink(look, "xtick.color"))
             label.set_fontweight("bold" if plan.differing[tick] else "normal")
     step = plan.ticks.step * plan.pooled
     every = "" if step == 1 else f", 1 {plan.unit} in {step} named"
     small = plan.size < 200
-    ax.set_xlabel(f"{'key' if small else 'key (attended to)'}{every}", fontsize=7 if small else 8, color=look.greys.ink)
-    ax.set_ylabel("query" if small else "query (attends from)", fontsize=8, color=look.greys.ink)
+    ax.set_xlabel(
+        f"{'key' if small else 'key (attended to)'}{every}",
+        fontsize=7 if small else 8,
+        color=outer_ink(look, "axes.labelcolor"),
+    )
+    ax.set_ylabel("query" if small else "query (attends from)", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
 
 
 def difference_figure(plan: DifferencePlan, look: Look, *, vector: bool = False) -> Figure:
     """A new figure with one head's difference, title, notes and colour bar; see :func:`draw_difference`."""
     with figure_style():
         longest = _longest_label(plan)
-        below = (round(longest * 0.75) + 12 if _slanted(plan) else longest) + 48
-        sheet = new_sheet(plan, longest + BESIDE_CELLS + plan.size, plan.size + below + _GAP, look)
+        below = (round(longest * 0.75) + 12 if _slanted(plan) else longest) + 38
         left = longest + 44
+        sheet = new_sheet(plan, (left, longest + BESIDE_CELLS + plan.size, plan.size + below + _GAP), look)
         # One pixel more on every side, so that the frame never covers a cell.
         ax = sheet.axes(left - 1, -1, plan.size + 2, plan.size + 2)
         draw_difference(ax, plan, look, vector=vector)
-        _diverging_bar(sheet, left + plan.size + 22, 0, min(plan.size, 420), plan.vmax, look)
+        draw_colour_bar(sheet, ScalarMappable(root_norm(plan.vmax), look.diverging_map()), plan.ends, look)
         return sheet.figure
 
 
@@ -142,15 +154,16 @@ def draw_difference_grid(ax: Axes, plan: DifferenceGridPlan, look: Look) -> Axes
     drawn = ax.imshow(image, interpolation="none", aspect="auto", extent=(0, width, height, 0))
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
-    ink = look.greys.ink
+    ink = outer_ink(look)
     for head, distance, _ in plan.heads:
         left, top = _place(plan, head.layer, head.head)
         if plan.full:
             ax.text(left, top - 5, str(head), fontsize=7, weight="bold", color=ink, va="bottom")
             ax.text(left + plan.size, top - 5, f"{distance:.3f}", fontsize=6, color=ink, va="bottom", ha="right")
-    for column in () if plan.full else plan.columns:
+    names = {column: f"H{column}" if plan.pitch >= 40 else str(column) for column in plan.columns}
+    step = every_which(tuple(names.values()), 6, plan.pitch)
+    for column, text in () if plan.full else list(names.items())[::step]:
         left, top = _place(plan, plan.layers[0], column)
-        text = f"H{column}" if plan.pitch >= 40 else str(column)
         ax.text(left + plan.size / 2, top - 4, text, fontsize=6, color=ink, va="bottom", ha="center")
     for layer in plan.layers:
         middle = _place(plan, layer, plan.columns[0])[1] + plan.size / 2
@@ -165,10 +178,9 @@ def difference_grid_figure(plan: DifferenceGridPlan, look: Look) -> Figure:
     """A new figure with the differences of many heads, title, notes and colour bar."""
     with figure_style():
         width, height = _grid_size(plan)
-        bar = min(max(height - _GRID_ABOVE - 10, 120), 420)
-        sheet = new_sheet(plan, LEFT_OF_GRID + width + RIGHT_OF_GRID, max(height, bar + _GRID_ABOVE) + 14, look)
+        sheet = new_sheet(plan, (LEFT_OF_GRID, LEFT_OF_GRID + width + RIGHT_OF_GRID, height + 24), look)
         draw_difference_grid(sheet.axes(LEFT_OF_GRID, 0, width, height), plan, look)
-        _diverging_bar(sheet, LEFT_OF_GRID + width + 16, _GRID_ABOVE, bar, plan.vmax, look)
+        draw_colour_bar(sheet, ScalarMappable(root_norm(plan.vmax), look.diverging_map()), plan.ends, look)
         return sheet.figure
 
 
@@ -180,52 +192,58 @@ def draw_difference_map(ax: Axes, plan: DifferenceMapPlan, look: Look) -> QuadMe
     """
     n_layers, n_heads = plan.distances.shape
     colours, greys = look.colour_map(), look.greys
-    style: dict[str, Any] = {"cmap": colours, "norm": Normalize(0, plan.vmax), "ec": greys.frame, "lw": 0.3}
+    style: dict[str, Any] = {"cmap": colours, "norm": Normalize(0, plan.vmax), "ec": greys.frame, "lw": _POINT}
     rows = np.arange(n_layers + 1) - 0.5
-    cells = ax.pcolormesh(np.arange(n_heads + 1) - 0.5, rows, plan.distances, **style)
     mean = n_heads - 0.5 + MEAN_COLUMN - 0.5
-    ax.pcolormesh(np.array([mean - 0.5, mean + 0.5]), rows, plan.means[:, None], **style)
-    values = [(layer, float(head), float(v), "normal") for (layer, head), v in np.ndenumerate(plan.distances)]
-    values += [(layer, mean, float(v), "bold") for layer, v in enumerate(plan.means)]
-    if plan.cell[0] >= 30:
-        for layer, head, value, weight in values:
-            ink = _readable(colours, value / plan.vmax)
-            size = 7 if plan.cell[0] >= 40 else 5.5
-            ax.text(head, layer, f"{value:.2f}", size=size, color=ink, weight=weight, ha="center", va="center")
+    # Outer borders lie half outside the axes.
+    cells = ax.pcolormesh(np.arange(n_heads + 1) - 0.5, rows, plan.distances, clip_on=False, **style)
+    ax.pcolormesh(np.array([mean - 0.5, mean + 0.5]), rows, plan.means[:, None], clip_on=False, **style)
+    _write_distances(ax, plan, mean, look)
     for layer, head in zip(*np.nonzero(plan.changed), strict=True):
         corner = ((head + 0.47, layer - 0.47), (head + 0.2, layer - 0.47), (head + 0.47, layer - 0.17))
         ax.add_patch(Polygon(corner, closed=True, fc=look.diverging_map()(1.0), ec=greys.paper, lw=_POINT, zorder=3))
     ax.set(xlim=(-0.5, n_heads - 0.5 + MEAN_COLUMN), ylim=(n_layers - 0.5, -0.5), facecolor=greys.paper)
     names = [str(head) for head in range(n_heads)]
     size = 7 if plan.cell[0] >= 30 else 6
-    ax.set_xticks([*range(n_heads), mean], [*names, "mean"], fontsize=size, color=greys.ink)
-    ax.set_yticks(range(n_layers), [str(layer) for layer in range(n_layers)], fontsize=size, color=greys.ink)
+    step = every_which(names, size, plan.cell[0])
+    ax.set_xticks(
+        [*range(0, n_heads, step), mean], [*names[::step], "mean"], fontsize=size, color=outer_ink(look, "xtick.color")
+    )
+    ax.set_yticks(
+        range(n_layers), [str(layer) for layer in range(n_layers)], fontsize=size, color=outer_ink(look, "ytick.color")
+    )
     ax.tick_params(length=0, pad=4)
-    ax.set_xlabel("head", fontsize=8, color=greys.ink)
-    ax.set_ylabel("layer", fontsize=8, color=greys.ink)
+    ax.set_xlabel("head", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
+    ax.set_ylabel("layer", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
     for spine in ax.spines.values():
         spine.set_visible(False)
     return cells
+
+
+def _write_distances(ax: Axes, plan: DifferenceMapPlan, mean: float, look: Look) -> None:
+    """Distances of the heads, and means at their column, where cells have room for them."""
+    places = [(float(head), layer) for layer, head in np.ndindex(plan.distances.shape)]
+    places += [(mean, layer) for layer in range(len(plan.means))]
+    values = [float(value) for value in (*plan.distances.ravel(), *plan.means)]
+    numbers = cell_numbers(values, plan.vmax, plan.cell[0])
+    if numbers is None:
+        return
+    texts, size = numbers
+    colours = look.colour_map()
+    for place, value, text in zip(places, values, texts, strict=True):
+        ink = _readable(colours, value / plan.vmax)
+        ax.text(*place, text, size=size, color=ink, family=[DEFAULT_FAMILY], ha="center", va="center")
 
 
 def difference_map_figure(plan: DifferenceMapPlan, look: Look) -> Figure:
     """A new figure with the map of distances, title, notes and colour bar."""
     n_layers, n_heads = plan.distances.shape
     width, height = round((n_heads + MEAN_COLUMN) * plan.cell[0]), n_layers * plan.cell[1]
-    bar = min(max(height, 120), 420)
     with figure_style():
-        sheet = new_sheet(plan, LEFT_OF_GRID + width + RIGHT_OF_GRID, max(height, bar) + 56, look)
+        sheet = new_sheet(plan, (LEFT_OF_GRID, LEFT_OF_GRID + width + RIGHT_OF_GRID, height + 70), look)
         draw_difference_map(sheet.axes(LEFT_OF_GRID, 0, width, height), plan, look)
-        mappable = ScalarMappable(Normalize(0, plan.vmax), look.colour_map())
-        label = "Jensen-Shannon distance" if bar >= 200 else "distance"
-        draw_colour_bar(sheet, (LEFT_OF_GRID + width + 16, 0, bar), mappable, label, look)
+        draw_colour_bar(sheet, ScalarMappable(Normalize(0, plan.vmax), look.colour_map()), plan.ends, look)
         return sheet.figure
-
-
-def _diverging_bar(sheet: Sheet, left: float, top: float, height: float, vmax: float, look: Look) -> None:
-    mappable = ScalarMappable(root_norm(vmax), look.diverging_map())
-    label = "attention weight, B − A (root scale)" if height >= 270 else "B − A (root scale)"
-    draw_colour_bar(sheet, (left, top, height), mappable, label, look)
 
 
 def _grid_image(plan: DifferenceGridPlan, look: Look) -> Pixels:

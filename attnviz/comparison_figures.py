@@ -17,11 +17,15 @@ from attnviz.comparison_sizes import (
     MEAN_COLUMN,
     fitting_pitch,
     label_size,
+    number_form,
     pitch_and_size,
     room_for_cells,
 )
 from attnviz.comparison_words import (
+    ENDS,
+    MAP_SCALE,
     Worded,
+    bar_words,
     difference_caption,
     grid_caption,
     largest_in_words,
@@ -94,9 +98,9 @@ class DifferencePlan(Worded):
         return label_size(self.cell)
 
     @property
-    def numbered(self) -> bool:
-        """Whether there is room for the numbers in the cells."""
-        return self.cell >= 40
+    def numbers(self) -> str:
+        """How numbers are written into the cells: ``full`` (+0.31), ``short`` (+.31), or empty for not at all."""
+        return number_form(self.cell, len(self.values))
 
 
 @dataclass(frozen=True)
@@ -192,10 +196,9 @@ def plan_difference(found: Differences, head: HeadDifference, values: Array, loo
         look: width and scale.
 
     Raises:
-        UsageError: the width leaves no room beside the labels, or the scale is logarithmic.
+        UsageError: the scale is logarithmic.
     """
-    labels = [short(label) for label in found.labels]
-    room, pooled = room_for_cells(labels, look)
+    labels, room, pooled = room_for_cells([short(label) for label in found.labels], look)
     largest = head.largest
     marked = None if head.rounding else (largest.query // pooled, largest.key // pooled)
     notes = [
@@ -219,6 +222,8 @@ def plan_difference(found: Differences, head: HeadDifference, values: Array, loo
         title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(found.heads)}",
         notes=tuple(notes),
         caption=difference_caption(found, head, vmax, look.scale == "per-head", pooled),
+        scale=bar_words(look.scale == "per-head"),
+        ends=ENDS,
     )
 
 
@@ -253,6 +258,8 @@ def plan_difference_grid(found: Differences, heads: Sequence[HeadDifference], lo
         title=f"What changed: {count}{nothing}",
         notes=tuple(notes),
         caption=grid_caption(found, count, vmax, pooled),
+        scale=bar_words(False),
+        ends=ENDS,
     )
 
 
@@ -286,6 +293,8 @@ def plan_difference_map(found: Differences, look: Look) -> DifferenceMapPlan:
         title="Jensen-Shannon distance of every head",
         notes=tuple(notes),
         caption=map_caption(found, vmax),
+        scale=MAP_SCALE,
+        ends=(),
     )
 
 

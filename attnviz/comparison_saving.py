@@ -1,7 +1,7 @@
 """Two analyses to a comparison with its figures, tables and files; for the command line and for Python."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from attnviz.comparison_drawing import difference_figure, difference_grid_figure
 from attnviz.comparison_figures import difference_plans, plan_difference_grid, plan_difference_map
 from attnviz.comparison_tables import compare_report
 from attnviz.comparison_words import side_names
+from attnviz.errors import UsageError
 from attnviz.findings import Findings
 from attnviz.heads import HeadId
-from attnviz.look import Look
-from attnviz.output_folder import OutputFolder
+from attnviz.look import PLAIN, Look
+from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.rendering import figure_bytes
+from attnviz.results import check_counts
 
 __all__ = ["TOP", "Comparison", "compare"]
 
@@ -47,7 +49,7 @@ class Comparison(Differences):
         Raises:
             UsageError: the models have no such head, or the width has no room for what is to be drawn.
         """
-        look = look or Look()
+        look = _checked(look)
         if what == "overview":
             return difference_grid_figure(plan_difference_grid(self, self.select(select), look), look)
         if what == "map":
@@ -59,7 +61,17 @@ class Comparison(Differences):
         return compare_document(self, self.select(select), figures, __version__)
 
     def report(self, width: int = 100, *, select: Sequence[str] = (), top: int = TOP) -> str:
-        """The tables that ``attnviz compare`` prints, as plain text of a given width."""
+        """The tables that ``attnviz compare`` prints, as plain text of a given width.
+
+        Args:
+            width: columns of the text.
+            select: heads to list, as for ``attnviz compare --select``; default all.
+            top: rows at most, the most different first; 0 for all.
+
+        Raises:
+            UsageError: a selection cannot be read, or a number is none.
+        """
+        check_counts(width=width, top=top)
         console = Console(file=io.StringIO(), width=width, color_system=None)
         console.print(compare_report(self, self.select(select), top=top, width=width))
         assert isinstance(console.file, io.StringIO)
@@ -78,7 +90,8 @@ class Comparison(Differences):
         """Write compare.json, compare.csv, captions.md and figures into a folder: all of them, or nothing.
 
         Args:
-            folder: made where it is missing; files of an earlier run in it are replaced.
+            folder: made where it is missing. Pictures of an earlier run there stay where it was of the same comparison
+                (but for those of the same name); all other files that attnviz wrote there are removed.
             select: heads to draw and list; default all are listed.
             top: how many of these get a picture of their own, the most different first; 0 for all. Default
                 :data:`TOP`, and all where heads were selected.
@@ -93,8 +106,12 @@ class Comparison(Differences):
             OutputError: the folder cannot be written to, or holds foreign files of our names.
             UsageError: an unknown format or head, or a width without room.
         """
+        check_folder(folder)
+        if not isinstance(formats, Collection):
+            raise UsageError(f"expected formats as a list of names, found {formats!r}.")
+        drawn = formats if figures else ()
         with OutputFolder(Path(folder), COMPARE) as output:
-            return self.write(output, select=select, top=top, formats=formats if figures else (), look=look or Look())
+            return self.write(output, select=select, top=top, formats=drawn, look=_checked(look))
 
     def write(
         self,
@@ -117,6 +134,7 @@ class Comparison(Differences):
             tell: told how many figures are drawn, of how many.
         """
         check_figures([], formats)
+        check_counts(**({} if top is None else {"top": top}))
         captions: dict[str, str] = {}
         n_formats, n_figures = len(formats), len(self._drawn(select, top)) + 2
         for stem, caption, draw in self._pictures(select, top, look) if formats else ():
@@ -172,12 +190,26 @@ def compare(first: Findings, second: Findings) -> Comparison:
         the heads ranked by Jensen-Shannon distance, with figures and tables.
 
     Raises:
-        UsageError: the two cannot be compared: other architectures, numbers of layers or heads, tokens, options
-            or lengths; or text and model both differ.
+        TextError: the texts have different lengths, or the models read the text as different tokens.
+        UsageError: the two cannot be compared: other architectures, numbers of layers or heads, or options; or text
+            and model both differ.
         VerificationError: a model was changed since it was analysed.
     """
     found = find_differences(first, second)
     return Comparison(found.first, found.second, found.heads, found.floor)
+
+
+def _checked(look: Look | None) -> Look:
+    """The look, or the plain one.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if look is None:
+        return PLAIN
+    if not isinstance(look, Look):
+        raise UsageError(f"expected look as attnviz.look.Look(theme, scale, width), found {look!r}.")
+    return look
 
 
 def _earlier_captions(output: OutputFolder, content: dict[str, Any]) -> dict[str, str]:

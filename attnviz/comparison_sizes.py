@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from attnviz.errors import UsageError
 from attnviz.figures import DPI
-from attnviz.fonts import drawable, text_width
+from attnviz.fonts import fitted, text_width
 from attnviz.look import Look
 
 __all__ = [
@@ -14,17 +14,20 @@ __all__ = [
     "LEFT_OF_GRID",
     "MEAN_COLUMN",
     "RIGHT_OF_GRID",
+    "cell_numbers",
+    "every_which",
     "fitting_pitch",
     "label_size",
+    "number_form",
     "pitch_and_size",
     "room_for_cells",
 ]
 
-LEFT_OF_GRID, RIGHT_OF_GRID = 60, 120
-"""Beside a grid of heads: layers on the left, colour bar on the right."""
+LEFT_OF_GRID, RIGHT_OF_GRID = 60, 24
+"""Beside a grid of heads: layers on the left, a margin on the right."""
 
-BESIDE_CELLS = 44 + 126
-"""Beside a heatmap and its labels: axis label on the left, colour bar on the right."""
+BESIDE_CELLS = 44 + 24
+"""Beside a heatmap and its labels: axis label on the left, a margin on the right."""
 
 FULL_PITCH = 104
 """A column of a grid that has room for id and distance above each pattern."""
@@ -33,28 +36,25 @@ MEAN_COLUMN = 1.4
 """Width of a map's column of means and the gap before it, in cells."""
 
 _LARGEST, _LARGEST_IN_GRID = 1024, 120
-_LEAST_CELLS, _LEAST_PITCH = 120, 14
+_LEAST_PITCH = 14
+_FULL_NUMBER, _SHORT_NUMBER, _MOST_NUMBERED = 40, 31, 24
+_AIR = 6
+"""Pixels of a cell's width, or between two names, that stay free."""
 
 
-def room_for_cells(labels: Sequence[str], look: Look) -> tuple[int, int]:
-    """Pixels for the square of cells beside its labels, and how many tokens one cell must stand for.
+def room_for_cells(labels: Sequence[str], look: Look) -> tuple[list[str], int, int]:
+    """Labels that leave room for cells, pixels for the square of these, and how many tokens one must stand for.
 
-    Raises:
-        UsageError: the width leaves no room.
+    In a figure of a chosen width labels get a quarter of it at most, and are cut with an ellipsis.
     """
-    room = _LARGEST
-    if look.width is not None:
-        whole = round(look.width * DPI)
-        size = label_size(max(1, whole // len(labels)))
-        beside = BESIDE_CELLS + math.ceil(max(text_width(drawable(label), size, DPI) for label in labels))
-        room = min(_LARGEST, whole - beside)
-        if room < _LEAST_CELLS:
-            least = math.ceil((beside + _LEAST_CELLS) / DPI * 10) / 10
-            raise UsageError(
-                f"a width of {look.width:g} inches leaves no room for a head's cells beside its token labels; "
-                f"expected at least {least:g}in."
-            )
-    return room, math.ceil(len(labels) / room)
+    if look.width is None:
+        return list(labels), _LARGEST, math.ceil(len(labels) / _LARGEST)
+    whole = round(look.width * DPI)
+    size = label_size(max(1, whole // len(labels)))
+    shown = [fitted(label, size, DPI, whole / 4, "bold") for label in labels]
+    beside = BESIDE_CELLS + math.ceil(max(text_width(label, size, DPI, "bold") for label in shown))
+    room = min(_LARGEST, whole - beside)
+    return shown, room, math.ceil(len(labels) / room)
 
 
 def pitch_and_size(columns: int, look: Look) -> tuple[int, int]:
@@ -93,3 +93,39 @@ def fitting_pitch(columns: float, width: float, least: int) -> int:
 def label_size(cell: int) -> float:
     """Of the labels of tokens, in points, by the pixels of a cell."""
     return max(5.5, min(9.0, 0.8 * cell * 72 / DPI))
+
+
+def every_which(names: Sequence[str], size: float, pitch: float) -> int:
+    """How many columns of so many pixels one name takes, so that names side by side do not touch."""
+    return math.ceil((max(text_width(name, size, DPI) for name in names) + _AIR) / pitch)
+
+
+def cell_numbers(values: Sequence[float], vmax: float, width: int) -> tuple[list[str], float] | None:
+    """Numbers from 0 on as they are written into cells, and the size of the letters in points; None without room.
+
+    Two decimals, or three where the scale ends below 0.1; ``.07`` for ``0.07`` where cells are narrow.
+
+    Args:
+        values: below 1.
+        vmax: where the scale ends.
+        width: of a cell, in pixels.
+    """
+    for digits in (2,) if vmax >= 0.1 else (3, 2):
+        full = [f"{value:.{digits}f}" for value in values]
+        for texts in (full, [text.removeprefix("0") for text in full]):
+            for size in (7.0, 6.5, 6.0, 5.5):
+                if max(text_width(text, size, DPI) for text in texts) + _AIR <= width:
+                    return texts, size
+    return None
+
+
+def number_form(cell: int, cells: int) -> str:
+    """How differences are written into so many square cells a row: ``full`` (+0.31), ``short`` (+.31), or not at all.
+
+    Args:
+        cell: pixels of a cell's side.
+        cells: in a row.
+    """
+    if cell >= _FULL_NUMBER:
+        return "full"
+    return "short" if cell >= _SHORT_NUMBER and cells <= _MOST_NUMBERED else ""

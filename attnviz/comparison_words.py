@@ -8,7 +8,10 @@ from attnviz.findings import Findings
 from attnviz.tokens import visible
 
 __all__ = [
+    "ENDS",
+    "MAP_SCALE",
     "Worded",
+    "bar_words",
     "difference_caption",
     "grid_caption",
     "largest_in_words",
@@ -23,14 +26,30 @@ __all__ = [
 _LONGEST_LABEL, _MOST_TOKENS = 24, 4
 _COLOURS = "orange is more in B, blue more in A"
 
+ENDS = ("more in A", "more in B")
+"""What the two ends of a colour bar of differences mean."""
+
+MAP_SCALE = "Jensen-Shannon distance (same scale for all heads)"
+"""What the colour bar of the map says."""
+
 
 @dataclass(frozen=True)
 class Worded:
-    """A plan's words: what is shown, further lines above the picture, and one sentence to set below it."""
+    """A plan's words.
+
+    Attributes:
+        title: what is shown.
+        notes: further lines above the picture.
+        caption: one sentence to set below it.
+        scale: which scale the colour bar shows.
+        ends: what its two ends mean; empty where its numbers say that.
+    """
 
     title: str
     notes: tuple[str, ...]
     caption: str
+    scale: str
+    ends: tuple[str, ...]
 
 
 def signed(value: float) -> str:
@@ -135,6 +154,12 @@ def map_caption(found: Differences, vmax: float) -> str:
         f"{_sides_in_words(found)}, with the mean of every layer; the strongest colour is {vmax:.2g}; "
         f"a marked corner is a head whose label differs ({changed} of {len(found.heads)})."
     )
+
+
+def bar_words(own_scale: bool) -> str:
+    """What the colour bar of differences says: of what, and which scale."""
+    scale = "of this head alone" if own_scale else "same for all heads"
+    return f"attention in B minus A (root scale, {scale})"
 
 
 def _scale(vmax: float) -> str:

@@ -19,9 +19,19 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnviz.bars import bar_labels, colour_bar
-from attnviz.colours import colour_map, colour_table, ink_on
-from attnviz.figures import HeatmapPlan, margins, number_size
-from attnviz.fonts import DEFAULT_FAMILY, drawable, fitted, font_families, text_width
+from attnviz.colours import colour_map, colour_table, ink_on, outer_ink
+from attnviz.figures import HeatmapPlan, margins, number_size, ordinal
+from attnviz.fonts import (
+    DEFAULT_FAMILY,
+    drawable,
+    fitted,
+    fitted_quote,
+    font_families,
+    outer_size,
+    right_to_left,
+    text_width,
+    wrapped,
+)
 
 __all__ = [
     "VECTOR_CELLS",
@@ -65,9 +75,10 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, *, vector: bool = False) -> AxesIm
     figure = ax.get_figure(root=True)
     assert figure is not None
     _write_numbers(ax, plan, cell, figure.dpi)
-    title = "\n".join(drawable(line) for line in (plan.title, plan.evidence, *plan.notes))
-    colour = plan.look.greys.ink
-    ax.set_title(title, loc="left", fontsize=9, color=colour, family=font_families([title]), parse_math=False)
+    dropped = [plan.dropped] if plan.dropped else []
+    title = "\n".join(drawable(line) for line in (plan.title, *dropped, plan.evidence, *plan.notes))
+    style: dict[str, Any] = {"color": outer_ink(plan.look), "family": font_families([title]), "parse_math": False}
+    ax.set_title(title, loc="left", fontsize=outer_size("axes.titlesize", 9), **style)
     return cells
 
 
@@ -83,7 +94,7 @@ class Slot:
     def pieces(self, words: str, dpi: float) -> list[tuple[str, int]]:
         """The words in pieces that many heads share, and the pixel at which each begins."""
         x, pieces = self.x, []
-        for piece in re.findall(r"[\d.]+|[^\d.]+", words):
+        for piece in [words] if right_to_left(words) else re.findall(r"[\d.]+|[^\d.]+", words):
             pieces.append((piece, x))
             x += math.ceil(text_width(piece + "|", self.size, dpi, self.weight) - _bar_width(self, dpi))
         return pieces
@@ -135,13 +146,12 @@ def heatmap_layout(plan: HeatmapPlan) -> HeatmapFigure:
     beside, right = (px(margin) for margin in margins(plan.look))
     left = longest + beside
     below = (round(longest * 0.75) + px(12) if _slanted(plan) else longest) + beside
-    lines = 2 if plan.look.width is not None and plan.look.width < _NARROW else 1
-    above = px(66) + px(18) * (lines - 1 + len(plan.notes))
     if plan.look.width is None:
         width = max(left + plan.size + right, 600)
     else:
         width = round(plan.look.width * plan.dpi)
         left = max(left, (width - plan.size - right + left) // 2)
+    slots, lines, above = _header(plan, width)
     height = above + plan.size + below
     size = (width / plan.dpi, height / plan.dpi)
     figure = Figure(figsize=size, dpi=plan.dpi, facecolor=plan.look.greys.paper)
@@ -149,10 +159,10 @@ def heatmap_layout(plan: HeatmapPlan) -> HeatmapFigure:
     box = (left - 1, below - 1, plan.size + 2, plan.size + 2)
     axes = figure.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
     _dress(axes, plan)
-    slots = [Slot(px(12), px(28), 10 if wide else 8, "bold")]
-    first, notes = (48, 48 + 18) if lines == 1 else (48 + 18 * len(plan.notes), 48)  # an empty second line is last
-    slots += [Slot(px(12), px(first + 18 * line), 7.5 if wide else 6.5) for line in range(lines)]
-    _write_notes(figure, plan, notes)
+    for slot, words, colour in lines:
+        style: dict[str, Any] = {"size": slot.size, "weight": slot.weight, "family": font_families([words])}
+        place = (slot.x / width, 1 - slot.y / height)
+        figure.text(*place, words, color=colour, va="baseline", parse_math=False, **style)
     bar_height = max(min(plan.size, px(420)), 0 if plan.look.scale == "shared" else px(84))
     bar_left = left + plan.size + px(22 if wide else 12)
     bar = figure.add_axes(
@@ -209,14 +219,25 @@ def _style_settings() -> dict[Any, Any]:
     return {**defaults, **files}
 
 
-def _write_notes(figure: Figure, plan: HeatmapPlan, top: int) -> None:
-    """What was done to the pattern for drawing only, below title and evidence."""
-    width, height = figure.get_size_inches() * plan.dpi
-    size = 6.5 if plan.look.width is None else 6
-    for line, note in enumerate(plan.notes):
-        shown = fitted(note, size, plan.dpi, width - plan.pixels(24))
-        place = (plan.pixels(12) / width, 1 - plan.pixels(top + 18 * line) / height)
-        figure.text(*place, shown, size=size, color=plan.look.greys.quiet, va="baseline", parse_math=False)
+def _header(plan: HeatmapPlan, width: int) -> tuple[list[Slot], list[tuple[Slot, str, str]], int]:
+    """What stands above the cells: where texts go that change, those that do not and their colours, and the height."""
+    px, greys, wide = plan.pixels, plan.look.greys, plan.look.width is None
+    left, room = px(12), width - px(24)
+    slots = [Slot(left, px(28), 10 if wide else 8, "bold")]
+    lines, y = [], 48  # of the next baseline, in pixels at DPI
+    bold, small, smallest = (8.5, 7.5, 6.5) if wide else (7, 6.5, 6)
+    for words in wrapped(plan.dropped, bold, plan.dpi, room, "bold") if plan.dropped else ():
+        lines.append((Slot(left, px(y), bold, "bold"), words, greys.ink))
+        y += 18
+    if plan.subject:
+        lines.append((Slot(left, px(y), small), fitted_quote(plan.subject, small, plan.dpi, room), greys.ink))
+        y += 18
+    evidence = 2 if plan.look.width is not None and plan.look.width < _NARROW else 1
+    notes = [line for note in plan.notes for line in wrapped(note, smallest, plan.dpi, room)]
+    first, below = (y, y + 18) if evidence == 1 else (y + 18 * len(notes), y)  # an empty second line is last
+    slots += [Slot(left, px(first + 18 * line), small) for line in range(evidence)]
+    lines += [(Slot(left, px(below + 18 * at), smallest), note, greys.quiet) for at, note in enumerate(notes)]
+    return slots, lines, px(y + 18) + px(18) * (evidence - 1 + len(notes))
 
 
 def _draw_cells(ax: Axes, plan: HeatmapPlan, vector: bool) -> AxesImage | QuadMesh:
@@ -265,24 +286,30 @@ def _dress(ax: Axes, plan: HeatmapPlan) -> None:
     ax.set_xticks(list(plan.ticks), labels, **style, **slant)
     ax.set_yticks(list(plan.ticks), labels, **style)
     ax.tick_params(length=2, width=72 / plan.dpi, color=greys.frame, pad=2)
-    for tick, label_x, label_y in zip(plan.ticks, ax.get_xticklabels(), ax.get_yticklabels(), strict=True):
-        colour = greys.quiet if plan.quiet[tick] else greys.ink
-        label_x.set_color(colour)
-        label_y.set_color(colour)
+    inks = [outer_ink(plan.look, f"{side}tick.color") for side in "xy"]
+    for tick, *named in zip(plan.ticks, ax.get_xticklabels(), ax.get_yticklabels(), strict=True):
+        for label, ink in zip(named, inks, strict=True):
+            label.set_color(greys.quiet if plan.quiet[tick] else ink)
     size = 8 if plan.look.width is None else 7
-    every = "" if plan.ticks.step == 1 else f", every {_ordinal(plan.ticks.step * plan.pooled)} {plan.unit} named"
-    for name, label in (("key (attended to)", ax.set_xlabel), ("query (attends from)", ax.set_ylabel)):
+    every = "" if plan.ticks.step == 1 else f", every {ordinal(plan.ticks.step * plan.pooled)} {plan.unit} named"
+    named_at, colour = outer_size("axes.labelsize", size), outer_ink(plan.look, "axes.labelcolor")
+    for name, set_label in (("key (attended to)", ax.set_xlabel), ("query (attends from)", ax.set_ylabel)):
         long = name + every if name.startswith("key") else name
-        label(_axis_name(plan, long, size), fontsize=size, color=greys.ink)
+        set_label(_axis_name(ax, plan, long, named_at), fontsize=named_at, color=colour)
 
 
-def _axis_name(plan: HeatmapPlan, name: str, size: float) -> str:
+def _axis_name(ax: Axes, plan: HeatmapPlan, name: str, size: float | str) -> str:
     """The name of an axis, as fully as there is room."""
     kind = name.partition(" ")[0]
     if plan.size < plan.pixels(200) and plan.look.width is None:
         return kind
     rest = name.partition(")")[2]
     room = plan.size + plan.pixels(60)
+    if plan.look.width is not None and kind == "key":
+        box, width = ax.get_window_extent(), ax.figure.bbox.width
+        room = round(min(box.x0 + box.x1, 2 * width - box.x0 - box.x1)) - plan.pixels(12)
+    elif plan.look.width is not None:
+        room = plan.size + plan.pixels(24)  # the evidence stands close above
     fits = (words for words in (name, kind + rest, kind) if text_width(words, size, plan.dpi) <= room)
     return next(fits, kind)
 
@@ -318,8 +345,3 @@ def _longest_label(plan: HeatmapPlan) -> int:
     """Pixels that the widest label takes, measured as matplotlib will draw it."""
     labels = {_tick_label(plan, tick) for tick in plan.ticks}
     return math.ceil(max(text_width(label, plan.font_size, plan.dpi) for label in labels))
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"

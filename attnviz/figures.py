@@ -15,20 +15,25 @@ from torch import Tensor
 
 from attnviz.colours import Array, Pixels, colour_levels
 from attnviz.findings import Findings, HeadFindings
-from attnviz.fonts import drawable, text_width
+from attnviz.fonts import drawable, isolated, text_width
 from attnviz.look import PLAIN, Look
 from attnviz.tokens import visible
 
 __all__ = [
     "DPI",
     "HeatmapPlan",
+    "counted",
     "each_pattern",
     "heatmap_plans",
     "margins",
     "max_pool",
+    "named_every",
+    "names_note",
     "number_size",
+    "ordinal",
     "plan_heatmap",
     "quoted",
+    "quotes",
 ]
 
 DPI = 150
@@ -55,6 +60,8 @@ class HeatmapPlan:
         vmax: the weight at the strong end of the scale.
         look: theme, scale and width.
         notes: what was done to the pattern for drawing only.
+        subject: model and text.
+        dropped: what was left out, and that rows were renormalised; empty where nothing was.
     """
 
     values: Array
@@ -67,6 +74,8 @@ class HeatmapPlan:
     vmax: float = 1.0
     look: Look = PLAIN
     notes: tuple[str, ...] = ()
+    subject: str = ""
+    dropped: str = ""
 
     @property
     def dpi(self) -> int:
@@ -133,6 +142,8 @@ def plan_heatmap(
     unit: str = "token",
     look: Look = PLAIN,
     notes: Sequence[str] = (),
+    subject: str = "",
+    dropped: str = "",
 ) -> HeatmapPlan:
     """Plan the heatmap of one head.
 
@@ -145,6 +156,8 @@ def plan_heatmap(
         unit: what a position is, ``token`` or ``word``.
         look: theme, scale and width.
         notes: what was done to the pattern for drawing only.
+        subject: model and text.
+        dropped: what was left out of the pattern, and what that did to the rest; part of the title.
 
     Raises:
         ValueError: labels or quiet do not fit the pattern.
@@ -172,6 +185,8 @@ def plan_heatmap(
         vmax=largest if largest > 0 else 1.0,
         look=look,
         notes=(*notes, *(by_pooling if pooled > 1 else ())),
+        subject=subject,
+        dropped=dropped,
     )
 
 
@@ -193,6 +208,7 @@ def max_pool(pattern: Array, factor: int) -> Array:
 
 def heatmap_plans(findings: Findings, heads: Sequence[HeadFindings], look: Look = PLAIN) -> Iterator[HeatmapPlan]:
     """The plan of each head's heatmap, in order."""
+    subject = f"{visible(findings.checkpoint.short_name)} · {quotes(findings)}"
     for head, pattern in each_pattern(findings, heads):
         yield plan_heatmap(
             pattern,
@@ -202,7 +218,8 @@ def heatmap_plans(findings: Findings, heads: Sequence[HeadFindings], look: Look 
             evidence=_evidence(head),
             unit=findings.units.name,
             look=look,
-            notes=[findings.dropped] if findings.dropped else [],
+            subject=subject,
+            dropped=findings.dropped,
         )
 
 
@@ -217,9 +234,35 @@ def each_pattern(findings: Findings, heads: Sequence[HeadFindings]) -> Iterator[
 
 
 def quoted(text: str) -> str:
-    """The text in quotation marks, cut where it is long, without anything invisible in it."""
+    """The text in quotation marks, cut where it is long, with nothing invisible in it but what keeps its order."""
     shown = visible(text)
-    return f"“{shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…'}”"
+    return f"“{isolated(shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…')}”"
+
+
+def quotes(findings: Findings) -> str:
+    """The text, or both texts of a pair, as :func:`quoted` shows them."""
+    return " / ".join(quoted(text) for text in (findings.text, findings.pair) if text is not None)
+
+
+def counted(n: int, unit: str) -> str:
+    """So many: ``1 token``, ``9 tokens``."""
+    return f"{n} {unit}{'' if n == 1 else 's'}"
+
+
+def ordinal(number: int) -> str:
+    """``1st``, ``2nd``, ``11th``, …"""  # noqa: D415
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def named_every(cell: float, pooled: int = 1) -> int:
+    """Every which position is named beside cells of so many points, so that labels do not touch."""
+    return math.ceil(13 * 72 / DPI / cell) * pooled
+
+
+def names_note(every: int, unit: str) -> str:
+    """That labels were left out: ``Every 4th token is named.``; empty where none was."""
+    return "" if every == 1 else f"Every {ordinal(every)} {unit} is named."
 
 
 def _evidence(head: HeadFindings) -> str:

@@ -114,8 +114,10 @@ class Findings:
         """The verified patterns of one layer, [n_heads, n, n] over :attr:`units`, float32 or wider, on the CPU."""
         return merge_pattern(self.attention.layer(layer).wide[0], self.frame.units.members).cpu()
 
-    def select(self, selections: Iterable[str] = ()) -> list[HeadFindings]:
+    def select(self, selections: Iterable[str | HeadId] = ()) -> list[HeadFindings]:
         """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …); all without one.
+
+        One selection may stand without a list around it: ``select("L2")``.
 
         Raises:
             UsageError: a selection cannot be read or names what the model lacks.

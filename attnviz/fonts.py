@@ -1,17 +1,36 @@
 """Which fonts draw which characters, and a visible stand-in for what no installed font has."""
 
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
+from matplotlib import rcParams, rcParamsDefault
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
-__all__ = ["DEFAULT_FAMILY", "drawable", "fitted", "font_families", "text_width", "wrapped"]
+__all__ = [
+    "DEFAULT_FAMILY",
+    "drawable",
+    "fitted",
+    "fitted_quote",
+    "font_families",
+    "isolated",
+    "outer_size",
+    "right_to_left",
+    "text_width",
+    "wrapped",
+]
 
 DEFAULT_FAMILY = "DejaVu Sans"
 """Comes with matplotlib, so figures look the same on every machine."""
 
+_LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"
+"""Isolates of the Unicode bidirectional algorithm, which no font needs to have."""
+
+_ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
+_SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
 _NOT_FOR_TEXT = ("Last Resort", "Color", "Emoji One", "Bitmap")
 
 
@@ -21,22 +40,48 @@ def font_families(texts: Iterable[str]) -> list[str]:
     Only characters that the default lacks (CJK, Devanagari, …) cause other installed fonts to be
     opened; what no font has is left to :func:`drawable`.
     """
-    missing = {character for text in texts for character in text} - _characters(_default_path())
+    missing = {character for text in texts for character in text} - _characters(_default_path()) - _ISOLATES
     found = {family for character in missing if (family := _family_with(character)) is not None}
     return [DEFAULT_FAMILY, *sorted(found)]
 
 
 def drawable(text: str) -> str:
-    """The text with ``U+732B`` in place of each character that no installed font can draw."""
-    have = _characters(_default_path())
-    return "".join(
+    """The text with ``U+732B`` in place of each character that no installed font can draw.
+
+    A text that begins from right to left is isolated: otherwise matplotlib sets all of its line from right to left in
+    PNG and PDF, and the reader of an SVG from left to right.
+    """
+    have = _characters(_default_path()) | _ISOLATES
+    shown = "".join(
         character if character in have or _family_with(character) is not None else f"U+{ord(character):04X}"
         for character in text
     )
+    return isolated(shown) if right_to_left(shown) else shown
+
+
+def right_to_left(text: str) -> bool:
+    """Whether the first letter that has a direction, outside isolates, is of a script such as Arabic."""
+    depth = 0
+    for character in "" if text.isascii() else text:
+        if character in _ISOLATES:
+            depth = max(0, depth - 1) if character == _END else depth + 1
+        elif depth == 0 and (direction := unicodedata.bidirectional(character)) in ("L", "R", "AL"):
+            return direction != "L"
+    return False
+
+
+def isolated(text: str) -> str:
+    """The text so that it keeps its own order among other words, whichever way these run; unchanged without need.
+
+    The ``##`` of a piece of a right-to-left word so stands where the rest of the word does, to its right.
+    """
+    if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
+        return text
+    return f"{_RIGHT_TO_LEFT if right_to_left(text) else _LEFT_TO_RIGHT}{text}{_END}"
 
 
 @cache
-def text_width(text: str, size: float, dpi: float, weight: str = "normal") -> float:
+def text_width(text: str, size: float | str, dpi: float, weight: str = "normal") -> float:
     """Pixels that a text takes, measured as matplotlib will draw it."""
     properties = FontProperties(family=font_families([text]), size=size, weight=weight)
     width: float = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, properties, False)[0]
@@ -45,7 +90,10 @@ def text_width(text: str, size: float, dpi: float, weight: str = "normal") -> fl
 
 def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
     """The text as it can be drawn, cut with an ellipsis where it is wider than so many pixels."""
-    shown = drawable(text)
+    return _balanced([_cut(drawable(text), size, dpi, pixels, weight)])[0]
+
+
+def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str) -> str:
     if len(shown) * size * dpi / 72 <= pixels or text_width(shown, size, dpi, weight) <= pixels:
         return shown
     low, high = 0, len(shown)  # the first ``low`` characters fit, the first ``high`` do not
@@ -56,6 +104,27 @@ def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "nor
     return shown[:low] + "…"
 
 
+def fitted_quote(text: str, size: float, dpi: float, pixels: float) -> str:
+    """A line that ends with a quoted text, fitted; where that is cut, its quotation marks still come in pairs."""
+    shown = fitted(text, size, dpi, pixels)
+    if shown.count("“") > shown.count("”"):
+        shown = fitted(text.removesuffix("”"), size, dpi, pixels - text_width("”", size, dpi))
+        shown += "”" if shown.count("“") > shown.count("”") else ""
+    return shown
+
+
+def outer_size(setting: str, ours: float) -> float | str:
+    """The size of a title, or of the name of an axis, on Axes that may be the caller's.
+
+    Args:
+        setting: of matplotlib, for such a text; it counts where the caller changed it, or the size of all fonts.
+        ours: where nothing was changed.
+    """
+    theirs, default = ((known[setting], known["font.size"]) for known in _SETTINGS)
+    size: float | str = theirs[0]
+    return ours if theirs == default else size
+
+
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
     """Lines of whole words that fit into so many pixels; a word that does not is cut with an ellipsis."""
     lines: list[str] = []
@@ -64,8 +133,21 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
         if lines and text_width(longer, size, dpi, weight) <= pixels:
             lines[-1] = longer
         else:
-            lines.append(fitted(word, size, dpi, pixels, weight))
-    return lines
+            lines.append(_cut(word, size, dpi, pixels, weight))
+    return _balanced(lines)
+
+
+def _balanced(lines: Sequence[str]) -> list[str]:
+    """Lines of one text; what is isolated where one ends is closed there and goes on in the next."""
+    balanced, still = [], ""
+    for line in lines:
+        begun = still + line
+        still = ""
+        for character in begun if not begun.isascii() else "":
+            if character in _ISOLATES:
+                still = still[:-1] if character == _END else still + character
+        balanced.append(begun + _END * len(still))
+    return balanced
 
 
 @cache

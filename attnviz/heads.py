@@ -49,22 +49,35 @@ def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
     return [HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads)]
 
 
-def select_heads(selections: Iterable[str], n_layers: int, n_heads: int) -> list[HeadId]:
+def select_heads(selections: Iterable[str | HeadId], n_layers: int, n_heads: int) -> list[HeadId]:
     """The heads that any of the selections names, in the model's order; none given means all.
 
     Args:
-        selections: each one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several).
+        selections: each one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several), or a HeadId; a
+            single one may stand without a list around it.
         n_layers: layers of the model.
         n_heads: heads in each layer.
 
     Raises:
         UsageError: a selection cannot be read, or names a layer or head that the model lacks.
     """
-    parts = [part.strip() for text in selections for part in text.split(",")]
+    parts = [part.strip() for text in _texts(selections) for part in text.split(",")]
     if not parts:
         return all_heads(n_layers, n_heads)
     chosen = {head for part in parts for head in _heads_of(part, n_layers, n_heads)}
     return sorted(chosen)
+
+
+def _texts(selections: object) -> list[str]:
+    """Each selection as text; what is no selection is refused before anything is read from it."""
+    several = [selections] if isinstance(selections, str | HeadId) else selections
+    if not isinstance(several, Iterable):
+        raise UsageError(f"expected a list of selections such as ['L2H8', 'L0-3'], found {selections!r}.")
+    texts = list(several)
+    for text in texts:
+        if not isinstance(text, str | HeadId):
+            raise UsageError(f"expected selections such as 'L2H8' or 'L0-3', found {text!r} among them.")
+    return [str(text) for text in texts]
 
 
 def _heads_of(part: str, n_layers: int, n_heads: int) -> Sequence[HeadId]:

@@ -29,8 +29,17 @@ def find_positions(labels: Sequence[str], token: str) -> tuple[int, ...]:
         token: one of these texts, or ``#3`` for position 3, counted from 0. A text goes before a number.
 
     Raises:
-        UsageError: the text has no such token.
+        UsageError: the text has no such token, or it is no string.
     """
+    if not isinstance(token, str):
+        number = isinstance(token, int) and not isinstance(token, bool)
+        example = (
+            f"write '#{token}' for the token at position {token}" if number and token >= 0 else "write 'cat' or '#2'"
+        )
+        raise UsageError(
+            f"expected the token that lines start from (from_token) as a string, its text or '#' and its position, "
+            f"found {token!r}: {example}."
+        )
     found = tuple(position for position, label in enumerate(labels) if label == token)
     if found:
         return found
@@ -89,6 +98,11 @@ def lines_plans(
     Raises:
         UsageError: no such token, no tokens left, no heads, or a threshold that is none.
     """
+    if not heads:
+        raise UsageError(
+            "expected at least one head to draw lines of, found none: select some, such as L2H8, with --select "
+            "(select=...)."
+        )
     shown = without_sinks(findings) if drop_special else findings
     numbers = None if from_token is None else _from_numbers(shown, from_token)
     rows = None if numbers is None else [_numbers(shown).index(number) for number in numbers]

@@ -1,25 +1,25 @@
 """The view ``lines``, planned: tokens left and right, one line for every weight between them.
 
 The head view of bertviz (Vig 2019) as a plan for a vector picture; :mod:`attnviz.line_drawing`
-draws it. Sizes are in pixels at :data:`attnviz.figures.DPI`. Lines too weak to see are left out
-so that files stay small; the plan says from which weight on, and what share of the attention is
-left out.
+draws it. Lines too weak to see are left out so that files stay small; the plan says from which weight on,
+and what share of the attention is left out. In a long text of which only one token's attention is shown,
+runs of tokens without a line share a row.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnviz.colours import Array
 from attnviz.errors import UsageError
-from attnviz.figures import DPI
 from attnviz.heads import HeadId
+from attnviz.line_rows import Positions, Rows, breaks_between, every_row, gathered_rows
 from attnviz.look import FAINTEST, Look
 
-__all__ = ["FAINTEST_LINE", "MOST_HEADS", "MOST_LINES", "LinesPlan", "Positions", "plan_lines"]
+__all__ = ["FAINTEST_LINE", "MOST_HEADS", "MOST_LINES", "WHOLE_ROWS", "LinesPlan", "plan_lines"]
 
 FAINTEST_LINE = 0.02
 """Weights below are not drawn unless a lower threshold is asked for."""
@@ -30,13 +30,12 @@ MOST_HEADS = 8
 MOST_LINES = 2000
 """Lines in one picture; where there would be more, the threshold is raised."""
 
+WHOLE_ROWS = 32
+"""Up to so many tokens each has a row of its own, whichever have lines."""
+
 _MOST_ON_REQUEST = 20_000
-_ROWS_AT_FULL_PITCH = 512
-_LEAST_PITCH, _LARGEST_PITCH, _COMFORTABLE_HEIGHT = 11, 24, 1200
 _GAP = 0.9
 _LONGEST_LABEL = 20
-
-Positions = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,9 @@ class LinesPlan:
     """Lines from attending tokens on the left to attended tokens on the right.
 
     Attributes:
-        labels: [n], shown texts, the same on both sides.
-        quiet: [n], labels to draw in grey (special tokens and other sinks).
+        labels: [n], of each row its token as shown, the same on both sides, or how many tokens share it.
+        quiet: [n], labels to draw in grey (special tokens and other sinks, and rows that tokens share).
+        counts: [n], how many tokens each row stands for: one, but where some without a line share a row.
         breaks: rows before which a new segment of the text begins.
         heads: id and label of each head, in the order of the colours.
         head, query, key: [m], of each line its place in ``heads``, its row left and its row right.
@@ -63,6 +63,7 @@ class LinesPlan:
 
     labels: tuple[str, ...]
     quiet: tuple[bool, ...]
+    counts: tuple[int, ...]
     breaks: tuple[int, ...]
     heads: tuple[tuple[HeadId, str], ...]
     head: Positions
@@ -80,11 +81,6 @@ class LinesPlan:
     unit: str
 
     @property
-    def pitch(self) -> float:
-        """Pixels from row to row: less for longer texts, and below 11 beyond 512 rows, where labels are thinned."""
-        return _pitch(len(self.labels))
-
-    @property
     def rows(self) -> Array:
         """[n], how far below the first each row stands, in rows; a new segment begins after a gap."""
         gaps = np.zeros(len(self.labels), np.float32)
@@ -93,27 +89,9 @@ class LinesPlan:
         return rows
 
     @property
-    def height(self) -> int:
-        """Pixels of all rows together."""
-        return math.ceil((float(self.rows[-1]) + 1) * self.pitch)
-
-    @property
-    def named(self) -> tuple[int, ...]:
-        """The rows whose labels are written: all, or as many as fit; those in ``from_positions`` always."""
-        step = _step(len(self.labels))
-        chosen = self.from_positions or ()
-        others = [row for row in range(0, len(self.labels), step) if all(abs(row - other) >= step for other in chosen)]
-        return tuple(sorted({*others, *chosen}))
-
-    @property
-    def font_size(self) -> float:
-        """Of the labels, in points."""
-        return max(4.8, min(9.0, 0.8 * self.pitch * 72 / DPI))
-
-    @property
-    def widest(self) -> float:
-        """Width of the strongest line, in points."""
-        return min(3.0, max(1.2, 0.3 * self.pitch * 72 / DPI * (1.0 if len(self.heads) == 1 else 0.7)))
+    def extent(self) -> float:
+        """How many rows the picture is high, gaps between segments included."""
+        return float(self.rows[-1]) + 1
 
     @property
     def scale_key(self) -> tuple[tuple[float, str], ...]:
@@ -140,11 +118,15 @@ class LinesPlan:
         return f"weights below {self.threshold:.3g}, {share} of the attention{chosen}{each}, are not drawn"
 
     @property
+    def gathered(self) -> str:
+        """That tokens share rows; empty where none do."""
+        return f"runs of {self.unit}s without a line share a row" if max(self.counts) > 1 else ""
+
+    @property
     def reading(self) -> tuple[str, ...]:
-        """The lines above the picture: the notes, what is not drawn, and which labels are left out."""
-        step = _step(len(self.labels))
-        thinned = [] if step == 1 else [f"Every {step}{ {2: 'nd', 3: 'rd'}.get(step, 'th') } {self.unit} is named."]
-        return (*self.notes, f"{self.left_out[0].upper()}{self.left_out[1:]}.", *thinned)
+        """The lines above the picture: the notes, what is not drawn, and which tokens share a row."""
+        said = [self.left_out, *([self.gathered] if self.gathered else [])]
+        return (*self.notes, *(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said))
 
     @property
     def legend(self) -> tuple[str, ...]:
@@ -170,7 +152,7 @@ class LinesPlan:
         }[self.scale]
         return (
             f"lines run from the {self.unit} that attends (left) to the {self.unit} attended to (right), their width "
-            f"and opacity the attention weight {scale}; {self.left_out}"
+            f"and opacity the attention weight {scale}; {self.left_out}{f'; {self.gathered}' if self.gathered else ''}"
         )
 
 
@@ -222,20 +204,24 @@ def plan_lines(
     head, query, key = head[order], query[order], key[order]
     largest = tuple(float(pattern.max()) for pattern in weights)
     drawn = shown[head, query, key]
+    breaks = breaks_between(segments)
+    whole = from_positions is None or n <= WHOLE_ROWS
+    rows = every_row(n) if whole else gathered_rows(n, {*attending, *key.tolist()}, breaks)
     return LinesPlan(
-        labels=tuple(label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…" for label in labels),
-        quiet=tuple(quiet),
-        breaks=_breaks(segments),
+        labels=_row_labels(rows, labels, unit),
+        quiet=tuple(quiet[first] or count > 1 for first, count in zip(rows.first, rows.counts, strict=True)),
+        counts=rows.counts,
+        breaks=tuple(rows.row_of[list(breaks)].tolist()),
         heads=tuple(heads),
         head=head,
-        query=query,
-        key=key,
+        query=rows.row_of[query],
+        key=rows.row_of[key],
         weights=drawn,
         strengths=_strengths(drawn, np.array(largest, np.float32)[head], look.scale, least),
         largest=largest,
         hidden=tuple(_share_below(pattern, least) for pattern in shown),
         threshold=least,
-        from_positions=None if from_positions is None else tuple(attending),
+        from_positions=None if from_positions is None else tuple(rows.row_of[attending].tolist()),
         scale=look.scale,
         title=title,
         notes=tuple(notes),
@@ -277,12 +263,13 @@ def _default_threshold(weights: Array, most: int) -> float:
 
 
 def _asked_threshold(threshold: float, weights: Array) -> float:
-    if not 0 <= threshold <= 1:
-        raise UsageError(f"expected a threshold from 0 to 1, an attention weight, found {threshold:g}.")
-    found = int(((weights >= threshold) & (weights > 0)).sum())
-    if found > _MOST_ON_REQUEST:
+    if not isinstance(threshold, Real) or not 0 <= threshold <= 1:
+        found = f"{threshold:g}" if isinstance(threshold, Real) else repr(threshold)
+        raise UsageError(f"expected a threshold from 0 to 1, an attention weight, found {found}.")
+    left = int(((weights >= threshold) & (weights > 0)).sum())
+    if left > _MOST_ON_REQUEST:
         raise UsageError(
-            f"a threshold of {threshold:g} leaves {found:,} lines, but a picture holds {_MOST_ON_REQUEST:,}; "
+            f"a threshold of {threshold:g} leaves {left:,} lines, but a picture holds {_MOST_ON_REQUEST:,}; "
             "raise the threshold, or choose fewer heads."
         )
     return threshold
@@ -311,21 +298,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}%" if share <= 0.99 or share == 1 else "over 99%"
 
 
-def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
-    """The positions at which the segment is another than that of the last token that had one."""
-    found, current = [], None
-    for position, segment in enumerate(segments):
-        if segment is not None and current is not None and segment != current:
-            found.append(position)
-        current = current if segment is None else segment
-    return tuple(found)
+def _row_labels(rows: Rows, labels: Sequence[str], unit: str) -> tuple[str, ...]:
+    """Of each row the text of its token, cut where it is long, or how many tokens share it."""
+    return tuple(
+        f"… {count} {unit}s" if count > 1 else _cut(labels[first])
+        for first, count in zip(rows.first, rows.counts, strict=True)
+    )
 
 
-def _pitch(n: int) -> float:
-    if n > _ROWS_AT_FULL_PITCH:
-        return _LEAST_PITCH * _ROWS_AT_FULL_PITCH / n
-    return max(_LEAST_PITCH, min(_LARGEST_PITCH, round(_COMFORTABLE_HEIGHT / n)))
-
-
-def _step(n: int) -> int:
-    return math.ceil(_LEAST_PITCH / _pitch(n))
+def _cut(label: str) -> str:
+    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"

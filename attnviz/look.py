@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 from matplotlib import colormaps
@@ -61,6 +62,8 @@ class Look:
                 raise UsageError(f"unknown {kind} {given!r}: expected one of {', '.join(known)}.")
         if isinstance(self.width, str):
             object.__setattr__(self, "width", parse_width(self.width))
+        if self.width is not None and (isinstance(self.width, bool) or not isinstance(self.width, Real)):
+            raise UsageError(f"expected a width in inches, or a text such as '84mm', found {self.width!r}.")
         if self.width is not None and not _NARROWEST <= self.width <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {self.width:g}.")
 

@@ -15,17 +15,17 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from attnviz.colours import Array
+from attnviz.colours import Array, outer_ink
 from attnviz.drawing import figure_style
-from attnviz.figures import DPI, max_pool
+from attnviz.figures import DPI, max_pool, named_every, names_note
 from attnviz.findings import Findings, without_sinks
 from attnviz.fonts import fitted, text_width
 from attnviz.look import FAINTEST, Look
 from attnviz.tokens import visible
 from attnviz.view_drawing import (
-    BAR_HEIGHT,
     MARGIN,
     PIXEL,
+    bar_place,
     draw_cells,
     draw_colour_bar,
     few_enough,
@@ -84,7 +84,7 @@ class MeansPlan:
         dropped: what was left out, and that rows were renormalised; empty where nothing was.
         model: short name, safe to show.
         text: quoted, with its number of tokens or words.
-        top: the dark end of the shared scale; larger weights look the same.
+        top: the dark end of the scale that all pictures of means share; larger weights look the same.
         columns: tiles in a row.
         cell: pixels a cell.
         pooled: how many rows and columns one cell stands for.
@@ -117,8 +117,9 @@ class MeansPlan:
         return f"{self.model}: {shown}{f' ({self.dropped})' if self.dropped else ''}"
 
     @property
-    def _cut(self) -> str:
-        return " (larger weights look the same)" if any(tile.largest > self.top for tile in self.tiles) else ""
+    def cut(self) -> bool:
+        """Whether there are weights above the dark end of the shared scale."""
+        return any(tile.largest > self.top for tile in self.tiles)
 
     def notes(self, look: Look) -> tuple[str, ...]:
         """The text, what a mean is worth, and how to read it."""
@@ -129,7 +130,10 @@ class MeansPlan:
             reading.append(f"Each cell is the largest of {self.pooled} × {self.pooled} weights (for drawing only).")
         if look.scale == "per-head" and len(self.tiles) > 1:
             reading.append("Each picture has its own scale, from 0 to the weight beside its name.")
-        if look.scale == "shared" and self._cut:
+        every = names_note(named_every((self.size + 2) * PIXEL / len(self.tiles[0].values), self.pooled), self.unit)
+        if every:
+            reading.append(every)
+        if look.scale == "shared" and self.cut:
             reading.append(f"Weights above {self.top:g} look the same.")
         return (self.text, " ".join(reading))
 
@@ -140,7 +144,7 @@ class MeansPlan:
         if len(self.tiles) > 1:
             shown = f"mean attention pattern of the {_heads(first.n_heads)} of each layer, and of all layers"
         scale = {
-            "shared": f"colours from 0 to {self.top:g}{self._cut}",
+            "shared": f"colours from 0 to {self.top:g}{' (larger weights look the same)' if self.cut else ''}",
             "per-head": f"colours from 0 to the largest weight{'' if len(self.tiles) == 1 else ' of each picture'}",
             "log": f"logarithmic colours from {FAINTEST:g} to 1",
         }[look.scale]
@@ -189,7 +193,7 @@ def draw_mean(ax: Axes, plan: MeansPlan, tile: MeanTile, look: Look, *, sides: s
     full, short = f"{tile.name}: mean of {_heads(tile.n_heads)}{own}", f"{tile.name}{own}"
     tries = ((full, 7.0), (short, 7.0), (short, 6.0))
     name, size = next(((text, size) for text, size in tries if text_width(text, size, DPI) <= room), (short, 5.5))
-    ax.set_title(name, loc="left", fontsize=size, pad=3, color=look.greys.ink)
+    ax.set_title(name, loc="left", fontsize=size, pad=3, color=outer_ink(look))
     return cells
 
 
@@ -200,15 +204,17 @@ def means_figure(plan: MeansPlan, look: Look) -> Figure:
     rows = math.ceil(len(plan.tiles) / plan.columns)
     width = page_width(look, left + plan.columns * pitch - _GAP + MARGIN)
     body = rows * (pitch + _NAME) - _GAP + room + 8
+    norm, name = _bar(plan, look)
+    bar_left, length, height = bar_place(name, width, left)
     with figure_style():
-        page = view_page(plan.title, plan.notes(look), width, body + BAR_HEIGHT, look)
+        page = view_page(plan.title, plan.notes(look), width, body + height, look)
         for number, tile in enumerate(plan.tiles):
             row, column = divmod(number, plan.columns)
             below = number + plan.columns >= len(plan.tiles)
             place = (left + column * pitch, row * (pitch + _NAME) + _NAME, plan.size + 2, plan.size + 2)
             draw_mean(page.axes(*place), plan, tile, look, sides="l" * (not column) + "b" * below)
-        bar = page.axes(left, body + 24, min(420, width - left - MARGIN), 12)
-        draw_colour_bar(bar, *_bar(plan, look), look)
+        bar = page.axes(bar_left, body + 24, length, 12)
+        draw_colour_bar(bar, norm, name, look, cut=look.scale == "shared" and plan.cut)
         return page.figure
 
 
@@ -240,9 +246,10 @@ def _plan(findings: Findings, shown: Findings, means: Means, look: Look, overall
     columns, cell, pooled = _grid(labels, len(chosen), look)
     averaged = {name: n_heads for name, _ in means} | {means[-1][0]: n_heads * (len(means) - 1)}
     tiles = tuple(MeanTile(name, averaged[name], max_pool(mean, pooled), float(mean.max())) for name, mean in chosen)
-    drawn = np.concatenate([tile.values.ravel() for tile in tiles])
+    _, _, together = _grid(labels, len(means), look)  # one scale for the picture of all means and that of the last
+    drawn = np.concatenate([max_pool(mean, together).ravel() for _, mean in means])
     top = next((top for top in _TOPS if top >= np.quantile(drawn, _COVERED)), 1.0)
-    model, text = visible(findings.checkpoint.short_name), text_line(findings)
+    model, text = visible(findings.checkpoint.short_name), text_line(shown)
     return MeansPlan(tiles, labels, units.sink, units.name, shown.dropped, model, text, top, columns, cell, pooled)
 
 
@@ -283,6 +290,6 @@ def _heads(n_heads: int) -> str:
 def _bar(plan: MeansPlan, look: Look) -> tuple[Normalize, str]:
     """What the colour bar shows, and its name."""
     if look.scale == "per-head" and len(plan.tiles) > 1:
-        return Normalize(0, 1), "share of each picture’s largest weight"
-    ending = {"shared": "", "per-head": " (scale of this picture)", "log": " (log scale)"}[look.scale]
-    return _norm(plan, plan.tiles[-1], look), f"mean attention weight{ending}"
+        return Normalize(0, 1), "share of each picture’s largest weight (own scales)"
+    scale = {"shared": "shared scale", "per-head": "scale of this picture", "log": "log scale"}[look.scale]
+    return _norm(plan, plan.tiles[-1], look), f"mean attention weight ({scale})"

@@ -12,8 +12,8 @@ from attnviz.sources import Source, find_checkpoint
 
 __all__ = ["Model", "open_checkpoint"]
 
-Model = str | Path | Source | nn.Module
-"""A built-in name, a checkpoint's folder, a hub id, a Source found before, or a transformers model in memory."""
+Model = str | Path | Source | Checkpoint | nn.Module
+"""A built-in name, a folder, a hub id, a Source found before, a Checkpoint loaded before, or a transformers model."""
 
 
 def open_checkpoint(
@@ -39,15 +39,18 @@ def open_checkpoint(
         AttnvizError: the checkpoint cannot be found, read or reproduced.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
-    if isinstance(model, nn.Module):
+    if isinstance(model, Checkpoint | nn.Module):
         if any(option is not None for option in (revision, device, dtype)):
             raise UsageError(
                 "revision, device and dtype are for models by name; a loaded model runs as it is: "
                 "move or convert it yourself, model.to(...)."
             )
-        return from_loaded(model, tokenizer), None
+        if isinstance(model, nn.Module):
+            return from_loaded(model, tokenizer), None
     if tokenizer is not None:
         raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
+    if isinstance(model, Checkpoint):
+        return model, None
     source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
     place = resolve_device("auto" if device is None else device)
     number_format = resolve_dtype("float32" if dtype is None else dtype, place)

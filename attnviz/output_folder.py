@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnviz.errors import OutputError
+from attnviz.errors import OutputError, UsageError
 
-__all__ = ["Layout", "OutputFolder"]
+__all__ = ["Layout", "OutputFolder", "check_folder"]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ class OutputFolder:
     """A folder that receives all of a run's files at once, or none of them.
 
     Files are first written to a hidden folder inside, and moved when all are there; an error, a full
-    disk or Ctrl-C leaves what was there before. The folder always tells of one analysis: a rerun on
-    the same text, model and options adds to the files of the run before (which its document lists) or
-    replaces them; any other run of the same command removes them. A file that attnviz did not write is neither replaced
+    disk or Ctrl-C leaves what was there before. The folder always tells of one analysis: a rerun of
+    the same (by the keys ``same`` of the layout: model, text, options) replaces the document, the
+    table and files of the same name, and leaves all others, whatever heads or looks they are of; any
+    other run of the same command removes them. A file that attnviz did not write is neither replaced
     nor deleted.
 
     Use as a context manager::
@@ -209,6 +210,16 @@ class OutputFolder:
                 f"{'nothing was changed' if unchanged else 'its files may be of two runs: run again'}. "
                 "Choose another folder with -o, or make room."
             ) from error
+
+
+def check_folder(folder: object) -> None:
+    """Refuse what names no folder.
+
+    Raises:
+        UsageError: it is no text or path, or empty.
+    """
+    if not isinstance(folder, str | Path) or not str(folder).strip():
+        raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
 
 
 def _make_folders(path: Path) -> list[Path]:

@@ -222,7 +222,7 @@ def maps_figure(plan: MapsPlan, look: Look) -> Figure:
                 _name(ax, of.name, width - _LEFT - MARGIN, look)
             long = min(max(round(of.columns * cell), 320), 560, width - _LEFT - MARGIN)
             bar = page.axes(_LEFT, top + n_layers * row + _AXIS + 24, long, 12)
-            draw_colour_bar(bar, of.norm, of.bar, look, of.mark, of.colours(look))
+            draw_colour_bar(bar, of.norm, of.bar, look, of.mark, colours=of.colours(look))
         return page.figure
 
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnviz.bars import colour_bar
+from attnviz.colours import outer_ink
 from attnviz.drawing import figure_style
 from attnviz.families import NO_ROLE, Family
 from attnviz.fonts import fitted, font_families, text_width
@@ -20,6 +21,14 @@ _SHORTER = {
     "previous-token": "previous", "current-token": "current", "next-token": "next", "duplicate-token": "duplicate",
     "heterogeneous": "heterog.", "not measurable": "n. m.",
 }  # fmt: skip
+
+
+_OF_LARGEST = (
+    "share of a head's largest weight (each head's own scale)",
+    "share of largest weight (own scales)",
+    "share (own scales)",
+    "own scales",
+)
 
 
 def draw_overview(ax: Axes, plan: OverviewPlan) -> AxesImage:
@@ -37,46 +46,46 @@ def overview_figure(plan: OverviewPlan, *, image: bool = True) -> Figure:
         image_height, image_width, _ = plan.image.shape
         left, above = plan.origin
         sizes = (11, 7.5, 20) if wide else (8.5, 6.5, 17)
-        width, title, notes = _texts(plan, sizes)
+        width, notes = _texts(plan, sizes)
         height = above + image_height + px(8)
         size = (width / plan.dpi, height / plan.dpi)
         figure = Figure(figsize=size, dpi=plan.dpi, facecolor=greys.paper)
         axes = figure.add_axes((left / width, px(8) / height, image_width / width, image_height / height))
         axes.set_facecolor(greys.paper)
         (draw_overview if image else _name_heads)(axes, plan)
-        families = font_families((title, *notes))
+        families = font_families((plan.title, *notes))
         style: dict[str, Any] = {"family": families, "va": "top", "parse_math": False, "color": greys.ink}
-        figure.text(left / width, 1 - px(14) / height, title, size=sizes[0], weight="bold", **style)
+        pitch = 28 if wide else 21
+        for line, words in enumerate(plan.heading):
+            figure.text(left / width, 1 - px(14 + pitch * line) / height, words, size=sizes[0], weight="bold", **style)
+        below = (42 if wide else 34) + pitch * (len(plan.heading) - 1)
         for line, note in enumerate(notes):
-            y = 1 - px((42 if wide else 34) + sizes[2] * line) / height
+            y = 1 - px(below + sizes[2] * line) / height
             figure.text(left / width, y, note, size=sizes[1], **style)
         first, last = plan.layers[0][1], plan.layers[-1][1] + plan.size
         bar_height = max(min(last - first, px(420)), px(84))
         bar_left, bar_top = left + image_width + (16 if wide else px(8)), above + first
         place = (bar_left / width, 1 - (bar_top + bar_height) / height, px(14) / width, bar_height / height)
         bar = figure.add_axes(place)
-        of_largest = "share of a head's largest weight" if bar_height > px(220) else "share of largest"
-        colour_bar(bar, plan.look, words=of_largest if plan.look.scale == "per-head" else "")
+        colour_bar(bar, plan.look, words=_OF_LARGEST if plan.look.scale == "per-head" else ())
         return figure
 
 
-def _texts(plan: OverviewPlan, sizes: tuple[float, float, float]) -> tuple[int, str, list[str]]:
-    """The figure's width, its title and its notes, all fitted to each other."""
+def _texts(plan: OverviewPlan, sizes: tuple[float, float, float]) -> tuple[int, list[str]]:
+    """The figure's width and its notes, fitted to each other."""
     left, _ = plan.origin
     if plan.look.width is not None:
         width = round(plan.look.width * plan.dpi)
         room = width - left - plan.pixels(8)
         notes = [fitted(note, sizes[1], plan.dpi, room) for note in plan.notes]
-        return width, fitted(plan.title, sizes[0], plan.dpi, room, "bold"), notes
+        return width, notes
     right = plan.image.shape[1] + left + 116
     room = max(right, 1020) - left - 16
-    title = fitted(plan.title, sizes[0], plan.dpi, room, "bold")
     notes = [fitted(note, sizes[1], plan.dpi, room) for note in plan.notes]
-    widest = max(
-        text_width(title, sizes[0], plan.dpi, "bold"), *(text_width(note, sizes[1], plan.dpi) for note in notes)
-    )
+    titles = [text_width(line, sizes[0], plan.dpi, "bold") for line in plan.heading]
+    widest = max(*titles, *(text_width(note, sizes[1], plan.dpi) for note in notes))
     legend = max(entry.left + text_width(legend_name(entry.family), 7, plan.dpi) + 40 for entry in plan.legend)
-    return max(right, left + math.ceil(max(widest, legend)) + 16), title, notes
+    return max(right, left + math.ceil(max(widest, legend)) + 16), notes
 
 
 def _name_heads(ax: Axes, plan: OverviewPlan) -> None:
@@ -91,19 +100,22 @@ def _name_heads(ax: Axes, plan: OverviewPlan) -> None:
         up = px(20) if wide else px(16)
         fits = text_width(str(head), sizes[0], plan.dpi, "bold") < plan.pitch
         name = str(head) if fits else f"H{head.head}"  # the layer stands beside the row
-        ax.text(left, top - up, name, fontsize=sizes[0], weight="bold", color=greys.ink, va="bottom")
+        if not plan.columns:
+            ax.text(left, top - up, name, fontsize=sizes[0], weight="bold", color=greys.ink, va="bottom")
         shift = px(14) if wide else px(11)
         named = _label(label, sizes[1], plan, plan.pitch - shift - px(3))
         if named:
             y = top - px(5) if wide else top - px(3)
             ax.text(left + shift, y, named, fontsize=sizes[1], color=greys.ink, va="bottom", parse_math=False)
+    for number, column in plan.columns:
+        ax.text(column, 0, f"H{number}", fontsize=sizes[0], weight="bold", color=greys.ink, ha="center", va="top")
     for family, places in marks.items():
         _draw_marks(ax, family, places, plan)
     for layer, top in plan.layers:
         middle = top + plan.size / 2
         name = f"layer {layer}" if text_width(f"layer {layer}", 8, plan.dpi) < plan.size + px(30) else f"L{layer}"
         size = 8 if wide else 6.5
-        ax.text(-px(12), middle, name, fontsize=size, color=greys.ink, rotation=90, ha="right", va="center")
+        ax.text(-px(12), middle, name, fontsize=size, color=outer_ink(plan.look), rotation=90, ha="right", va="center")
     for entry in plan.legend:
         size, x = (7, entry.left + px(12)) if wide else (6, entry.left + px(12))
         ax.text(x, entry.middle, legend_name(entry.family), fontsize=size, color=greys.ink, va="center")
@@ -135,6 +147,6 @@ def _draw_marks(ax: Axes, family: Family, places: list[tuple[float, float]], pla
     xs, ys = zip(*places, strict=True)
     greys = plan.look.greys
     colour = greys.paper if family is NO_ROLE else family.colour
-    size = 4.6 if plan.look.width is None else 3.6
-    ax.plot(xs, ys, linestyle="none", marker=family.marker, markersize=size, markerfacecolor=colour,
+    mark = 4.6 if plan.look.width is None else min(3.6, 0.6 * plan.pitch * 72 / plan.dpi)
+    ax.plot(xs, ys, linestyle="none", marker=family.marker, markersize=mark, markerfacecolor=colour,
             markeredgecolor=greys.quiet, markeredgewidth=0.5, scalex=False, scaley=False, clip_on=False)  # fmt: skip

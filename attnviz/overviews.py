@@ -6,13 +6,15 @@ Sizes are in pixels, as in :mod:`attnviz.figures`; :mod:`attnviz.overview_drawin
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from matplotlib.colors import to_rgb
 
 from attnviz.colours import Array, Pixels, colour_levels, colour_table, magnified
+from attnviz.errors import UsageError
 from attnviz.families import FAMILIES, NO_ROLE, Family, family_of_label
-from attnviz.figures import DPI, each_pattern, max_pool, quoted
+from attnviz.figures import DPI, counted, each_pattern, max_pool, quoted
 from attnviz.findings import Findings, HeadFindings
 from attnviz.fonts import text_width, wrapped
 from attnviz.heads import HeadId
@@ -24,6 +26,8 @@ __all__ = ["LegendEntry", "OverviewPlan", "legend_name", "model_overview_plan", 
 _LARGEST = 120
 _WIDEST_LEGEND = 860
 _NARROW = 5.0
+_BETWEEN, _LEAST_PITCH, _HEADER = 5, 10, 15
+"""Pixels at :data:`DPI`: between squares, of the narrowest column, and for the names of columns above them."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class OverviewPlan:
         legend: the families that occur.
         look: theme, scale and width.
         pooled: how many rows and columns one cell of a pattern stands for.
+        columns: heads named above the grid, and the middles of their columns, where there is no room for an id above
+            each pattern; empty where there is.
     """
 
     image: Pixels
@@ -63,6 +69,7 @@ class OverviewPlan:
     legend: tuple[LegendEntry, ...] = ()
     look: Look = PLAIN
     pooled: int = 1
+    columns: tuple[tuple[int, int], ...] = ()
 
     @property
     def dpi(self) -> int:
@@ -76,9 +83,18 @@ class OverviewPlan:
     @property
     def origin(self) -> tuple[int, int]:
         """Left and top of the image in its figure, in pixels: room for layer names, title and notes."""
+        more = len(self.heading) - 1
         if self.look.width is None:
-            return 56, 52 + 20 * len(self.notes)
-        return self.pixels(_margins(self.look)[0]), self.pixels(40 + 17 * len(self.notes))
+            return 56, 52 + 28 * more + 20 * len(self.notes)
+        return self.pixels(_margins(self.look)[0]), self.pixels(40 + 21 * more + 17 * len(self.notes))
+
+    @cached_property
+    def heading(self) -> tuple[str, ...]:
+        """The title in lines."""
+        if self.look.width is not None:
+            return tuple(wrapped(self.title, 8.5, self.dpi, _text_room(self.look), "bold"))
+        room = max(self.image.shape[1] + 56 + 116, 1020) - 56 - 16
+        return tuple(wrapped(self.title, 11, self.dpi, room, "bold"))
 
     @property
     def families(self) -> dict[HeadId, Family]:
@@ -103,14 +119,17 @@ def plan_overview(
         notes: further lines; how to read the picture is added.
         unit: what a position is, ``token`` or ``word``.
         look: theme, scale and width.
+
+    Raises:
+        UsageError: the width is too small for so many columns.
     """
     small, n, pooled = _pooled(heads, _LARGEST * _dpi(look) // DPI)
     rows, columns = sorted({head.layer for head, _, _ in small}), sorted({head.head for head, _, _ in small})
     m = len(small[0][2])
     largest, pitch = _LARGEST, 0
     if look.width is not None:
-        pitch = min(_px(134, look), (round(look.width * _dpi(look)) - _px(sum(_margins(look)), look)) // len(columns))
-        largest = pitch - _px(5, look)
+        pitch = _narrow_pitch(len(columns), look)
+        largest = pitch - _px(_BETWEEN, look)
         again = math.ceil(m / largest)
         small, pooled = [(head, label, max_pool(values, again)) for head, label, values in small], pooled * again
         m = len(small[0][2])
@@ -119,20 +138,22 @@ def plan_overview(
         size = largest  # cells differ by one pixel, a quarter of a point at most, rather than waste the room
     if look.width is None:
         pitch = max(size, 104) + 14
-    image, cells = _grid(small, (rows, columns), size, pitch, look)
+    header = _header(columns, pitch, size, look)
+    above = _px(16, look) if header else _head_room(look)
+    begin = _px(_HEADER, look) if header else 0
+    image, cells = _grid(small, (rows, columns), (size, pitch, above, begin), look)
     room = max(image.shape[1], _WIDEST_LEGEND) if look.width is None else _text_room(look)
     legend, below = _legend([label for _, label, _, _ in cells], image.shape[0], room, look)
     paper = np.full((below, image.shape[1], 3), colour_table(look.theme)[0], dtype=np.uint8)
-    head_room = _head_room(look)
     lines = [*notes, _reading(n, unit, look)]
     if pooled > 1:
         lines.append(f"Each pixel is the largest of {pooled} × {pooled} weights (pooled for drawing only).")
     if look.width is not None:
         lines = [line for note in lines for line in wrapped(note, 6.5, _dpi(look), _text_room(look))]
-    height = size + head_room + _px(6, look)
-    layers = tuple((layer, rows.index(layer) * height + head_room) for layer in rows)
+    height = size + above + _px(6, look)
+    layers = tuple((layer, begin + rows.index(layer) * height + above) for layer in rows)
     image = np.concatenate([image, paper])
-    return OverviewPlan(image, cells, layers, size, pitch, title, tuple(lines), legend, look, pooled)
+    return OverviewPlan(image, cells, layers, size, pitch, title, tuple(lines), legend, look, pooled, header)
 
 
 def model_overview_plan(findings: Findings, heads: Sequence[HeadFindings], look: Look = PLAIN) -> OverviewPlan:
@@ -141,11 +162,11 @@ def model_overview_plan(findings: Findings, heads: Sequence[HeadFindings], look:
     count = f"{model.n_layers} layers × {model.n_heads} heads"
     if len(heads) < len(findings.heads):
         count = f"{len(heads)} of {len(findings.heads)} heads"
-    dropped = [f"{findings.dropped[0].upper()}{findings.dropped[1:]}."] if findings.dropped else []
+    dropped = f" ({findings.dropped})" if findings.dropped else ""
     return plan_overview(
         ((head.id, head.label, pattern) for head, pattern in each_pattern(findings, heads)),
-        title=f"{visible(model.short_name)}: {count}",
-        notes=[*(quoted(text) for text in (findings.text, findings.pair) if text is not None), *dropped],
+        title=f"{visible(model.short_name)}: {count}{dropped}",
+        notes=[quoted(text) for text in (findings.text, findings.pair) if text is not None],
         unit=findings.units.name,
         look=look,
     )
@@ -171,25 +192,52 @@ def _pooled(
 def _grid(
     small: Sequence[tuple[HeadId, str, Array]],
     grid: tuple[list[int], list[int]],
-    size: int,
-    pitch: int,
+    lengths: tuple[int, int, int, int],
     look: Look,
 ) -> tuple[Pixels, tuple[tuple[HeadId, str, int, int], ...]]:
-    """The image without its legend, and the cells."""
+    """The image without its legend, and the cells; lengths are size, pitch, above each pattern and above all."""
     rows, columns = grid
-    head_room, table = _head_room(look), colour_table(look.theme)
-    height = size + head_room + _px(6, look)
-    image = np.full((len(rows) * height, len(columns) * pitch, 3), table[0], dtype=np.uint8)
+    size, pitch, above, begin = lengths
+    table = colour_table(look.theme)
+    height = size + above + _px(6, look)
+    image = np.full((begin + len(rows) * height, len(columns) * pitch, 3), table[0], dtype=np.uint8)
     frame = np.round(np.array(to_rgb(look.greys.frame)) * 255).astype(np.uint8)
     cells = []
     for head, label, values in small:
-        left, top = columns.index(head.head) * pitch + 1, rows.index(head.layer) * height + head_room
+        left, top = columns.index(head.head) * pitch + 1, begin + rows.index(head.layer) * height + above
         image[top - 1 : top + size + 1, left - 1 : left + size + 1] = frame
         vmax = float(values.max()) if look.scale == "per-head" else 1.0
         levels = colour_levels(values, vmax or 1.0, look.scale)
         image[top : top + size, left : left + size] = table[_enlarged(levels, size)]
         cells.append((head, label, left, top))
     return image, tuple(cells)
+
+
+def _narrow_pitch(n_columns: int, look: Look) -> int:
+    """Pixels from one column to the next in a figure of a chosen width.
+
+    Raises:
+        UsageError: too few.
+    """
+    assert look.width is not None
+    beside = sum(_margins(look))
+    pitch = min(_px(134, look), (round(look.width * _dpi(look)) - _px(beside, look)) // n_columns)
+    if pitch < _px(_LEAST_PITCH, look):
+        least = math.ceil((beside + _LEAST_PITCH * n_columns) * 10 / DPI) / 10
+        raise UsageError(
+            f"expected a width of at least {least:g} inches for an overview with {n_columns} heads in a row, found "
+            f"{look.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
+        )
+    return pitch
+
+
+def _header(columns: Sequence[int], pitch: int, size: int, look: Look) -> tuple[tuple[int, int], ...]:
+    """Every nth head and the middle of its column, if an id above each pattern would run into the next one."""
+    widest = text_width(f"H{columns[-1]}", 5.5, _dpi(look), "bold") + _px(3, look)
+    if look.width is None or widest <= pitch:
+        return ()
+    step = math.ceil(widest / pitch)
+    return tuple((columns[at], at * pitch + 1 + size // 2) for at in range(0, len(columns), step))
 
 
 def _enlarged(levels: Pixels, size: int) -> Pixels:
@@ -223,7 +271,7 @@ def _reading(n: int, unit: str, look: Look) -> str:
         "per-head": f"{nothing} is 0, {most} the largest weight of each head",
         "log": f"{nothing} is 0.0001 or less, {most} 1, log scale, the same for every head",
     }[look.scale]
-    return f"In each square rows attend to columns ({n} {unit}s); {scale}."
+    return f"In each square rows attend to columns ({counted(n, unit)}); {scale}."
 
 
 def _dpi(look: Look) -> int:

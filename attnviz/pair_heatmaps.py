@@ -19,19 +19,19 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from attnviz.colours import Array
+from attnviz.colours import Array, outer_ink
 from attnviz.drawing import figure_style
 from attnviz.errors import UsageError
-from attnviz.figures import DPI, max_pool
+from attnviz.figures import DPI, max_pool, named_every, names_note
 from attnviz.findings import Findings, HeadFindings
 from attnviz.fonts import fitted, text_width
 from attnviz.look import FAINTEST, Look
 from attnviz.tokens import visible
 from attnviz.view_drawing import (
-    BAR_HEIGHT,
     MARGIN,
     PIXEL,
     Numbers,
+    bar_place,
     draw_cells,
     draw_colour_bar,
     few_enough,
@@ -124,6 +124,7 @@ class PairHeatmapPlan:
         head: id and label.
         model: short name, safe to show.
         text: both texts, quoted, with the number of tokens or words.
+        unit: ``token`` or ``word``.
         largest: weight of the head, 0-1.
         cell: pixels a cell.
         pooled: how many rows and columns one cell stands for.
@@ -139,6 +140,7 @@ class PairHeatmapPlan:
     head: str
     model: str
     text: str
+    unit: str
     largest: float
     cell: int
     pooled: int
@@ -163,6 +165,9 @@ class PairHeatmapPlan:
         ]
         if not self.beside:
             notes.append("; ".join(self._from(segment) for segment in range(2)).replace("from", "From", 1) + ".")
+        every = names_note(named_every((self.size + 2) * PIXEL / len(self.values), self.pooled), self.unit)
+        if every:
+            notes.append(every)
         if self.pooled > 1:
             notes.append(f"Each cell is the largest of {self.pooled} × {self.pooled} weights (for drawing only).")
         return tuple(notes)
@@ -220,6 +225,7 @@ def plan_pair_heatmap(
         head=f"{head.id} ({visible(head.label)})",
         model=visible(findings.checkpoint.short_name),
         text=text_line(findings),
+        unit=units.name,
         largest=float(pattern.max()),
         cell=cell,
         pooled=pooled,
@@ -244,7 +250,7 @@ def draw_pair_heatmap(ax: Axes, plan: PairHeatmapPlan, look: Look) -> AxesImage 
     for edge in sorted({edge for span in plan.spans for edge in span}):
         ax.axhline(edge / plan.pooled - 0.5, **rule)
         ax.axvline(edge / plan.pooled - 0.5, **rule)
-    style: dict[str, Any] = {"fontsize": 7.5, "color": look.greys.ink, "parse_math": False}
+    style: dict[str, Any] = {"fontsize": 7.5, "color": outer_ink(look), "parse_math": False}
     height = ax.get_window_extent().height * DPI / ax.figure.dpi
     middles = [1 - sum(span) / 2 / len(plan.labels) for span in plan.spans]
     apart = max(0.0, _LINES / height - (middles[0] - middles[1])) / 2
@@ -263,11 +269,13 @@ def pair_heatmap_figure(plan: PairHeatmapPlan, look: Look) -> Figure:
     left, above = MARGIN + room + 8, 24
     width = page_width(look, left + plan.size + 2 + _BESIDE + MARGIN)
     body = above + plan.size + 2 + room + 12
+    scale = {"shared": "shared scale", "per-head": "scale of this head", "log": "log scale"}[look.scale]
+    name = f"attention weight ({scale})"
+    bar_left, length, height = bar_place(name, width, left)
     with figure_style():
-        page = view_page(plan.title, plan.notes, width, body + BAR_HEIGHT, look)
+        page = view_page(plan.title, plan.notes, width, body + height, look)
         draw_pair_heatmap(page.axes(left, above, plan.size + 2, plan.size + 2), plan, look)
-        bar = page.axes(left, body + 24, min(420, width - left - MARGIN), 12)
-        draw_colour_bar(bar, look.norm(plan.largest), look.describe(), look)
+        draw_colour_bar(page.axes(bar_left, body + 24, length, 12), look.norm(plan.largest), name, look)
         return page.figure
 
 

@@ -19,10 +19,10 @@ from attnviz.look import Look
 from attnviz.pair_heatmaps import PairSegments, pair_heatmap_figure, pair_segments, percent, plan_pair_heatmap
 from attnviz.tokens import visible
 from attnviz.view_drawing import (
-    BAR_HEIGHT,
     MARGIN,
     PIXEL,
     Numbers,
+    bar_place,
     cell_points,
     contrasting_ink,
     draw_colour_bar,
@@ -151,13 +151,14 @@ def pair_figure(plan: PairPlan, look: Look) -> Figure:
     key_top, key_width = rows + _AXIS + 30, min(_KEY_WIDTH, width - _KEY_LEFT - MARGIN)
     bar_left = _LEFT if narrow else _KEY_LEFT + key_width + 60
     bar_top = key_top + _KEY_HEIGHT + 56 if narrow else key_top + 22
+    scale = {"shared": "shared scale", "per-head": "scale of this picture", "log": "log scale"}[look.scale]
+    name = f"share (percent; {scale})"
+    bar_left, length, height = bar_place(name, width, bar_left)
     with figure_style():
-        page = view_page(plan.title, plan.notes(look), width, bar_top + BAR_HEIGHT - 22, look)
+        page = view_page(plan.title, plan.notes(look), width, bar_top + height - 22, look)
         draw_pair(page.axes(_LEFT, 0, body, rows), plan, look)
         _draw_key(page.axes(_KEY_LEFT, key_top, key_width, _KEY_HEIGHT), plan, look)
-        bar = page.axes(bar_left, bar_top, min(420, width - bar_left - MARGIN), 12)
-        ending = {"shared": "", "per-head": "; scale of this picture", "log": "; log scale"}[look.scale]
-        draw_colour_bar(bar, pair_norm(plan, look), f"share (percent{ending})", look)
+        draw_colour_bar(page.axes(bar_left, bar_top, length, 12), pair_norm(plan, look), name, look)
         return page.figure
 
 

@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from attnviz import __version__
 from attnviz.captions import CAPTIONS, captions_text, read_captions
 from attnviz.drawing import heatmap_figure
+from attnviz.errors import UsageError
 from attnviz.export import HEADS, attention_bytes, document
 from attnviz.figure_sets import DEFAULT_FIGURES, Drawing, check_figures, figure_count, figure_files
 from attnviz.figures import heatmap_plans, quoted
@@ -22,7 +23,7 @@ from attnviz.heads import HeadId
 from attnviz.line_drawing import lines_figures
 from attnviz.look import Look
 from attnviz.means import mean_figures
-from attnviz.output_folder import OutputFolder
+from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.overview_drawing import overview_figure
 from attnviz.overviews import model_overview_plan
 from attnviz.pairs import pair_figures
@@ -31,7 +32,7 @@ from attnviz.statistic_map import map_figures
 from attnviz.tables import report
 from attnviz.tokens import visible
 
-__all__ = ["Analysis", "Progress", "tell"]
+__all__ = ["Analysis", "Progress", "check_counts", "tell"]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is (0: not known)."""
@@ -141,7 +142,7 @@ class Analysis(Findings):
         """A new figure with one statistic of every head, layers × heads.
 
         Args:
-            statistic: any of :data:`attnviz.statistics.SCALARS`.
+            statistic: any one of :data:`attnviz.statistics.SCALARS`.
             scale: as for :meth:`heatmap`, like ``theme`` and ``width``.
             theme: see there.
             width: see there.
@@ -149,6 +150,8 @@ class Analysis(Findings):
         Raises:
             UsageError: an unknown statistic, scale or theme.
         """
+        if not isinstance(statistic, str):
+            raise UsageError(f"expected the name of one statistic, such as 'sink', found {statistic!r}.")
         return next(map_figures(self, Look(theme, scale, width), statistic))[1]
 
     def mean(
@@ -164,6 +167,8 @@ class Analysis(Findings):
 
     def pair_figure(self, *, scale: str = "shared", theme: str = "light", width: float | None = None) -> Figure:
         """A new figure with how much of each head's attention stays in a text or crosses to the other.
+
+        The second text itself is :attr:`pair`.
 
         Raises:
             UsageError: there is one text only; or as for :meth:`heatmap`, whose options these are.
@@ -193,7 +198,8 @@ class Analysis(Findings):
         """Write figures with captions.md, heads.json and heads.csv into a folder: all of them, or nothing.
 
         Args:
-            folder: made where it is missing; files of an earlier run in it are replaced.
+            folder: made where it is missing. Pictures of an earlier run there stay where it was of the same model, text
+                and options (but for those of the same name); all other files that attnviz wrote there are removed.
             select: heads to draw and list; default all.
             figures: any of :data:`attnviz.analysis.FIGURES`; none for no pictures.
             formats: any of ``png``, ``svg``, ``pdf``.
@@ -213,6 +219,10 @@ class Analysis(Findings):
             OutputError: the folder cannot be written to, or holds foreign files of our names.
             UsageError: an unknown figure, format or head.
         """
+        check_folder(folder)
+        for name, given in (("figures", figures), ("formats", formats), ("maps", maps)):
+            if not isinstance(given, Collection):
+                raise UsageError(f"expected {name} as a list of names, found {given!r}.")
         check_figures(figures, formats, maps, paired=self.pair is not None)
         look = Look(theme, scale, width)
         drawing = Drawing(tuple(figures), tuple(formats), look, drop_special, from_token, tuple(maps))
@@ -245,7 +255,17 @@ class Analysis(Findings):
         return written
 
     def report(self, select: Sequence[str] = (), *, top: int = 12, width: int = 100) -> str:
-        """The tables that ``attnviz heads`` prints, as plain text of a given width."""
+        """The tables that ``attnviz heads`` prints, as plain text of a given width.
+
+        Args:
+            select: heads to list, as for ``attnviz heads --select``; default all.
+            top: rows at most, the clearest first; 0 for all.
+            width: columns of the text.
+
+        Raises:
+            UsageError: a selection cannot be read, or a number is none.
+        """
+        check_counts(top=top, width=width)
         console = Console(file=io.StringIO(), width=width, color_system=None)
         console.print(report(self, self.select(select), top=top, width=width))
         assert isinstance(console.file, io.StringIO)
@@ -264,6 +284,17 @@ class Analysis(Findings):
             f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
             f"<pre>{html.escape(self.report())}</pre>"
         )
+
+
+def check_counts(**counts: object) -> None:
+    """Refuse what is no whole number from 0 on.
+
+    Raises:
+        UsageError: with the name of what is none.
+    """
+    for name, given in counts.items():
+        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+            raise UsageError(f"expected {name} as a whole number from 0 on, found {given!r}.")
 
 
 def tell(progress: Progress | None, what: str, done: int, total: int) -> None:

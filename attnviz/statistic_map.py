@@ -20,11 +20,11 @@ from attnviz.masks import distances
 from attnviz.statistics import ON_REPEATS, REPEATS, SCALARS
 from attnviz.tokens import visible
 from attnviz.view_drawing import (
-    BAR_HEIGHT,
     MARGIN,
     PIXEL,
     Mark,
     Numbers,
+    bar_place,
     cell_points,
     contrasting_ink,
     draw_colour_bar,
@@ -241,15 +241,15 @@ def statistic_map_figure(plan: StatisticMapPlan, look: Look) -> Figure:
     row = max(14, min(40, round(0.75 * cell)))
     body, rows = n_heads * cell, n_layers * row
     with figure_style():
-        below = _AXIS + BAR_HEIGHT * bool(len(plan.measured))
+        name = f"{plan.name} ({plan.unit or '0–1'}; {_SCALES[look.scale]})"
+        left, length, height = bar_place(name, width, _LEFT)
+        below = _AXIS + height * bool(len(plan.measured))
         page = view_page(plan.title, plan.notes(look), width, rows + below, look)
         draw_statistic_map(page.axes(_LEFT, 0, body, rows), plan, look)
         if not len(plan.measured):
             return page.figure
-        bar = min(max(body, 320), 560, width - _LEFT - MARGIN)
         mark = None if plan.baseline is None else Mark(plan.baseline, "uniform attention")
-        name = f"{plan.name} ({plan.unit or '0–1'}{_SCALE_ENDINGS[look.scale]})"
-        draw_colour_bar(page.axes(_LEFT, rows + _AXIS + 24, bar, 12), map_norm(plan, look), name, look, mark)
+        draw_colour_bar(page.axes(left, rows + _AXIS + 24, length, 12), map_norm(plan, look), name, look, mark)
         return page.figure
 
 
@@ -263,7 +263,7 @@ def map_figures(findings: Findings, look: Look, statistic: str) -> Iterator[tupl
     yield plan.stem, statistic_map_figure(plan, look), plan.caption(look)
 
 
-_SCALE_ENDINGS = {"shared": "", "per-head": "; scale of this map", "log": "; log scale"}
+_SCALES = {"shared": "shared scale", "per-head": "scale of this map", "log": "log scale"}
 
 
 def _baseline(findings: Findings, name: str) -> float | None:

@@ -16,11 +16,11 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from attnviz.colours import Array
-from attnviz.figures import DPI, quoted
+from attnviz.colours import Array, outer_ink
+from attnviz.figures import DPI, counted, named_every, quotes
 from attnviz.findings import Findings
 from attnviz.fonts import fitted, font_families, text_width, wrapped
 from attnviz.look import Look
@@ -32,6 +32,7 @@ __all__ = [
     "Mark",
     "Numbers",
     "ViewPage",
+    "bar_place",
     "cell_points",
     "contrasting_ink",
     "draw_cells",
@@ -64,6 +65,7 @@ _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
 _MESH_CELLS = 4096
 _MOST_WRITTEN = 24
+_BAR_NAME, _SHORT_BAR = 7.5, 300
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,8 @@ class ViewPage:
 
 
 def text_line(findings: Findings) -> str:
-    """The text, or both texts of a pair, in quotation marks, and how many tokens or words there are."""
-    quotes = " / ".join(quoted(text) for text in (findings.text, findings.pair) if text is not None)
-    n, unit = len(findings.units), findings.units.name
-    return f"{quotes} ({n} {unit}{'' if n == 1 else 's'})"
+    """The text, or both texts of a pair, in quotation marks, and how many tokens or words are drawn."""
+    return f"{quotes(findings)} ({counted(len(findings.units), findings.units.name)})"
 
 
 def page_width(look: Look, natural: int) -> int:
@@ -198,7 +198,8 @@ def name_positions(
     """
     m = math.ceil(len(labels) / pooled)
     width, height = cell_points(ax, m, m)
-    step = math.ceil(13 * PIXEL / min(width, height))
+    every = named_every(min(width, height), pooled)
+    step = every // pooled
     size = label_size(min(width, height))
     ticks = range(0, m, step)
     shown = [labels[tick * pooled] for tick in ticks]
@@ -209,10 +210,11 @@ def name_positions(
     ax.set_xticks(list(ticks) if "b" in sides else [], shown if "b" in sides else [], **style, **slant)
     ax.set_yticks(list(ticks) if "l" in sides else [], shown if "l" in sides else [], **style)
     ax.tick_params(length=2, width=PIXEL, color=look.greys.frame, pad=2)
-    for named in (ax.get_xticklabels(), ax.get_yticklabels()):
+    for side, named in (("x", ax.get_xticklabels()), ("y", ax.get_yticklabels())):
+        ink = outer_ink(look, f"{side}tick.color")
         for tick, label in zip(ticks, named, strict=False):
-            label.set_color(look.greys.quiet if quiet[tick * pooled] else look.greys.ink)
-    return step * pooled
+            label.set_color(look.greys.quiet if quiet[tick * pooled] else ink)
+    return every
 
 
 def label_size(cell: float) -> float:
@@ -224,22 +226,52 @@ def dress_grid(ax: Axes, n_layers: int, n_heads: int, look: Look) -> None:
     """Limits, frame, and the numbers of layers and heads, of Axes with a row a layer and a column a head."""
     width, height = cell_points(ax, n_heads, n_layers)
     ax.set(xlim=(-0.5, n_heads - 0.5), ylim=(n_layers - 0.5, -0.5), facecolor=look.greys.paper)
-    heads = range(0, n_heads, math.ceil(14 * PIXEL / width))
+    widest = text_width(str(n_heads - 1), 7, DPI) + 5
+    heads = range(0, n_heads, math.ceil(max(14, widest) * PIXEL / width))
     layers = range(0, n_layers, math.ceil(13 * PIXEL / height))
-    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=look.greys.ink)
-    ax.set_yticks(layers, [str(layer) for layer in layers], fontsize=7, color=look.greys.ink)
+    ax.set_xticks(heads, [str(head) for head in heads], fontsize=7, color=outer_ink(look, "xtick.color"))
+    ax.set_yticks(layers, [str(layer) for layer in layers], fontsize=7, color=outer_ink(look, "ytick.color"))
     ax.tick_params(length=0, pad=3)
-    ax.set_xlabel("head", fontsize=8, color=look.greys.ink, labelpad=2)
-    ax.set_ylabel("layer", fontsize=8, color=look.greys.ink, labelpad=2)
+    ink = outer_ink(look, "axes.labelcolor")
+    ax.set_xlabel("head", fontsize=8, color=ink, labelpad=2)
+    ax.set_ylabel("layer", fontsize=8, color=ink, labelpad=2)
     _frame(ax, look)
 
 
+def bar_place(name: str, page: int, left: int) -> tuple[int, int, int]:
+    """Where a colour bar goes on a page: its left, its length, and the height that it takes with all that it says.
+
+    Args:
+        name: of the bar; it says which scale it is, and goes on in further lines where it must.
+        page: width of the page.
+        left: where the bar begins if there is room enough.
+    """
+    if page - left - MARGIN < _SHORT_BAR:
+        left = MARGIN + 12
+    length = min(420, page - left - MARGIN - 12)  # half of the last number stands beyond the end
+    return left, length, BAR_HEIGHT + 17 * (len(wrapped(name, _BAR_NAME, DPI, length)) - 1)
+
+
 def draw_colour_bar(
-    ax: Axes, norm: Normalize, name: str, look: Look, mark: Mark | None = None, colours: Colormap | None = None
+    ax: Axes,
+    norm: Normalize,
+    name: str,
+    look: Look,
+    mark: Mark | None = None,
+    *,
+    colours: Colormap | None = None,
+    cut: bool = False,
 ) -> None:
     """A horizontal colour bar on the Axes, named below; a mark above, with an arrow where it lies outside.
 
-    Its colours are those of the look unless others are given.
+    Args:
+        ax: of the bar, in a figure.
+        norm: from values to colours; both its ends are written below the bar.
+        name: what is shown, and on which scale.
+        look: theme.
+        mark: a value to point out.
+        colours: others than those of the look.
+        cut: there are values above the scale, which look like its end.
     """
     figure = ax.figure
     assert isinstance(figure, Figure)
@@ -247,18 +279,12 @@ def draw_colour_bar(
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
     bar = figure.colorbar(ScalarMappable(norm, colours or look.colour_map()), cax=ax, orientation="horizontal")
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
-    ax.tick_params(labelsize=7, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink, which="major")
-    ax.tick_params(length=0, which="minor", labelbottom=False)
-    if isinstance(norm, LogNorm):
-        narrow = high / low <= 100.5
-        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=12))
-    else:
-        numbers = int(np.clip(room // 55, 1, 5))
-        ax.xaxis.set_major_locator(MaxNLocator(numbers, steps=[1, 2, 5, 10]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
-    ax.set_xlabel(
-        fitted(name, 7.5, DPI, room + MARGIN), fontsize=7.5, color=look.greys.ink, labelpad=2, parse_math=False
-    )
+    bar.minorticks_off()
+    places, numbers = _numbered(norm, room, "≥ " if cut else "")
+    ax.set_xticks(places, [number.replace("-", "−") for number in numbers])
+    ax.tick_params(labelsize=7, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
+    words = "\n".join(wrapped(name, _BAR_NAME, DPI, room))
+    ax.set_xlabel(words, fontsize=_BAR_NAME, color=look.greys.ink, labelpad=2, parse_math=False)
     if mark is None:
         return
     text, place = f"{mark.name} {written(mark.value)}", float(np.clip(norm(np.clip(mark.value, low, high)), 0, 1))
@@ -271,6 +297,27 @@ def draw_colour_bar(
     left = max(0.0, min(place * room - wide / 2, room - wide)) / room
     ax.annotate(text, (left, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points",
                 fontsize=7, color=look.greys.ink, annotation_clip=False)  # fmt: skip
+
+
+def _numbered(norm: Normalize, room: float, above: str) -> tuple[list[float], list[str]]:
+    """The values that are written below a bar of so many pixels, both ends among them, none too near to another."""
+    low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+    if isinstance(norm, LogNorm):
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        subs = (1, 2, 5) if high / low <= 100.5 else (1,)
+        between = [float(f"{sub}e{decade}") for decade in decades for sub in subs]
+    else:
+        between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
+    shown = [(low, f"{low:.3g}"), (high, f"{above}{high:.3g}")]
+    for value in between:
+        text = f"{value:g}"
+        if low < value < high and all(
+            abs(norm(value) - norm(other)) * room > (text_width(text, 7, DPI) + text_width(words, 7, DPI)) / 2 + 8
+            for other, words in shown
+        ):
+            shown.append((value, text))
+    places, numbers = zip(*sorted(shown), strict=True)
+    return list(places), list(numbers)
 
 
 _MARK = "#d95f02"

@@ -61,6 +61,12 @@ def test_captions_tell_what_was_dropped_and_pooled():
     assert "written into the cells" not in heat(long)
 
 
+def test_one_token_is_one_token():
+    one = hand_made(labels=["a"], special=(), patterns=uniform_pattern(1)[None, None])
+    caption = overview_caption(one, one.heads, model_overview_plan(one, one.heads))
+    assert "rows attend to columns (1 token);" in caption
+
+
 HOSTILE = "a*b_c `x` <script> [CLS](u) #1 | \\ **d**: e"
 
 

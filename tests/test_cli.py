@@ -610,6 +610,11 @@ def test_an_unknown_head_or_layer_is_wrong_usage_with_the_valid_range(heads, sel
     [
         (["--format", "gif"], "unknown format 'gif': expected any of png, svg, pdf."),
         (["--format", "PNG"], "unknown format 'PNG'"),
+        (
+            ["--figures", "all,none"],
+            "expected --figures all alone, or sets with commas between (overview, heads, lines",
+        ),
+        (["--figures", "heads,none"], "expected --figures none alone, or sets with commas between"),
         (["--figures", "pictures"], "unknown figure 'pictures': expected any of overview, heads"),
         (["--scale", "linear"], "unknown scale 'linear': expected one of shared, per-head, log."),
         (["--theme", "blue"], "unknown theme 'blue': expected one of light, dark."),

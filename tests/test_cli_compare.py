@@ -75,7 +75,7 @@ def test_two_texts_with_one_model(run: Any, bert_folder: Path):
 
 def test_words_and_options_reach_both_sides(run: Any, bert_folder: Path):
     texts = ("the unbelievable cat", "the white cat")
-    assert run(*texts, "-m", str(bert_folder)).exit_code == 2
+    assert run(*texts, "-m", str(bert_folder)).exit_code == 1
     result = run(*texts, "-m", str(bert_folder), "--words", "--local-window", "2", "--dtype", "float64", "-o", "out")
     assert result.exit_code == 0, result.output
     content = document()
@@ -106,6 +106,42 @@ def test_figures_are_written_in_every_format_theme_and_width(run: Any, models: l
             assert picture.width == round(84 / 25.4 * 300)
             assert picture.getpixel((0, 0)) == (0x14, 0x14, 0x14)
     assert Path("out/captions.md").read_text(encoding="utf-8").count("**compare") == 2
+
+
+def test_the_narrowest_width_has_room_for_every_figure(run: Any, models: list[str]):
+    result = run(TEXT, *models, "-o", "out", "--top", "1", "--width", "2in", figures=True)
+    assert result.exit_code == 0, result.output
+    for name in document()["figures"]:
+        with Image.open(f"out/{name}") as picture:
+            assert picture.width == 600
+
+
+def test_one_model_is_loaded_once(run: Any, bert_folder: Path, models: list[str], monkeypatch: pytest.MonkeyPatch):
+    from attnviz import analysis
+
+    loaded = []
+    load = analysis.load_checkpoint
+    monkeypatch.setattr(analysis, "load_checkpoint", lambda source, *rest: loaded.append(source) or load(source, *rest))
+    result = run(TEXT, OTHER, "-m", str(bert_folder), "-o", "out", "--dtype", "float64")
+    assert result.exit_code == 0, result.output
+    assert len(loaded) == 1
+    assert [model["dtype"] for model in document()["models"]] == ["float64"] * 2
+    assert run(TEXT, *models, "-o", "out").exit_code == 0
+    assert len(loaded) == 3
+
+
+@pytest.mark.parametrize("flag", ["--figures", "--no-figures"])
+@pytest.mark.parametrize("name", ["all", "none", "overview,heads"])
+def test_figures_takes_no_name_and_says_so(run: Any, bert_folder: Path, flag: str, name: str):
+    result = run(TEXT, flag, name, "-m", str(bert_folder), figures=True)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert f"--figures takes no name, found '{name}': compare draws all its figures; --no-figures draws none." in line
+    assert not Path("attnviz-out").exists()
+
+
+def test_a_text_may_be_any_word(run: Any, bert_folder: Path):
+    assert run("all", "none", "-m", str(bert_folder), "-o", "out", "--top", "1", figures=True).exit_code == 0
 
 
 def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any, models: list[str]):
@@ -165,8 +201,8 @@ def test_exactly_one_of_the_two_forms(run: Any, bert_folder: Path, texts: list[s
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["the cat", "the cat ran"], 2, "the texts have 4 and 5 tokens, 2 special tokens included; expected as many"),
-        (["the unbelievable cat", "the white cat"], 2, "equally long (5): compare words (--words, words=True)"),
+        (["the cat", "the cat ran"], 1, "the texts have 4 and 5 tokens, 2 special tokens included; expected as many"),
+        (["the unbelievable cat", "the white cat"], 1, "equally long (5): compare words (--words, words=True)"),
         (["-", "-"], 2, "both texts are -, but standard input can be read only once"),
         ([TEXT, " "], 1, "TEXT is empty or blank"),
         ([TEXT, OTHER, "-o", ""], 2, "-o is empty"),
@@ -194,7 +230,7 @@ def test_what_cannot_be_done_is_told_in_one_line(
     ("options", "message"),
     [
         (["--format", "gif"], "unknown format 'gif'"),
-        (["--width", "2in"], "no room for a head's cells beside its token labels"),
+        (["--width", "1in"], "expected a width of 2 to 40 inches, found 1"),
         (["--scale", "log"], "a logarithmic scale cannot show: expected shared or per-head"),
     ],
 )

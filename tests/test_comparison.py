@@ -16,7 +16,7 @@ from attnviz.captions import read_captions
 from attnviz.comparison import LARGEST_DISTANCE, find_differences, measure_difference
 from attnviz.comparison_document import COMPARE, compare_csv
 from attnviz.comparison_saving import Comparison
-from attnviz.errors import OutputError, UsageError, VerificationError
+from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.heads import HeadId
 from attnviz.look import Look
 from tests.conftest import SENTENCE
@@ -250,17 +250,17 @@ def test_other_tokens_of_the_same_text_are_refused(bert):
     other = bert_tokenizer()
     other.add_tokens(["saw ran"])
     side = attnviz.analyze(SENTENCE, sharp_bert(vocab_size=len(other)), tokenizer=other, syntax=False)
-    with pytest.raises(UsageError, match=r"at position 5 found 'saw' \(id \d+\) and 'saw ran' \(id \d+\); exp"):
+    with pytest.raises(TextError, match=r"at position 5 found 'saw' \(id \d+\) and 'saw ran' \(id \d+\); exp"):
         attnviz.compare(analysed(bert), side)
 
 
 def test_a_text_cut_short_is_refused_with_both_lengths(bert):
     first, second = analysed(bert), analysed(bert)
     tokens = replace(second.tokens, ids=second.tokens.ids[:-1], labels=second.tokens.labels[:-1])
-    with pytest.raises(UsageError, match="found 9 and 8 tokens; expected models with the same tokenizer"):
+    with pytest.raises(TextError, match="found 9 and 8 tokens; expected models with the same tokenizer"):
         attnviz.compare(first, replace(second, tokens=tokens))
     kinds = replace(second.tokens, type_ids=(1,) * 9)
-    with pytest.raises(UsageError, match="found the same tokens with other segments or words"):
+    with pytest.raises(TextError, match="found the same tokens with other segments or words"):
         attnviz.compare(first, replace(second, tokens=kinds))
 
 
@@ -275,20 +275,20 @@ def test_the_same_weights_loaded_twice_are_one_model(bert):
 
 def test_texts_of_other_length_are_refused_with_both_lengths_and_what_to_do(bert):
     shorter = analysed(bert, "The cat that I saw ran")
-    with pytest.raises(UsageError, match=r"have 9 and 8 tokens, 2 special tokens included; expected as many in both: "
+    with pytest.raises(TextError, match=r"have 9 and 8 tokens, 2 special tokens included; expected as many in both: "
                        r"replace tokens .* \(as words, --words, they have 9 and 8\)"):  # fmt: skip
         attnviz.compare(analysed(bert), shorter)
     pieces = [analysed(bert, text) for text in ("the unbelievable cat", "the white cat")]
-    with pytest.raises(UsageError, match=r"7 and 5 tokens.*word by word they are equally long \(5\): compare words"):
+    with pytest.raises(TextError, match=r"7 and 5 tokens.*word by word they are equally long \(5\): compare words"):
         attnviz.compare(*pieces)
     words = [analysed(bert, text, words=True) for text in ("the cat", "the cat ran")]
-    with pytest.raises(UsageError, match=r"have 4 and 5 words, .*: replace tokens or words, but add and remove none\."):
+    with pytest.raises(TextError, match=r"have 4 and 5 words, .*: replace tokens or words, but add and remove none\."):
         attnviz.compare(*words)
 
 
 def test_lengths_without_special_tokens_do_not_speak_of_them():
     model = sharp_gpt2()
-    with pytest.raises(UsageError, match=r"the texts have \d+ and \d+ tokens; expected"):
+    with pytest.raises(TextError, match=r"the texts have \d+ and \d+ tokens; expected"):
         attnviz.compare(analysed(model, "the cat"), analysed(model, "the cat ran away now"))
 
 
@@ -307,6 +307,23 @@ def test_a_model_changed_since_is_noticed(bert):
         model.encoder.layer[0].attention.self.query.weight.neg_()
     with pytest.raises(VerificationError, match="no longer gives the verified patterns"):
         find_differences(first, analysed(bert))
+
+
+@pytest.mark.parametrize("other", [None, "a text", 3])
+def test_what_is_no_analysis_is_refused(bert, other):
+    with pytest.raises(UsageError, match=r"expected two analyses, as attnviz\.analyze returns them, found"):
+        attnviz.compare(analysed(bert), other)
+
+
+def test_the_checkpoint_of_one_side_serves_the_other(bert):
+    before = analysed(bert)
+    after = attnviz.analyze(OTHER, before.checkpoint, syntax=False)
+    assert after.checkpoint is before.checkpoint
+    assert attnviz.compare(before, after).compared == "texts"
+    with pytest.raises(UsageError, match="a loaded model runs as it is"):
+        attnviz.analyze(OTHER, before.checkpoint, dtype="float64")
+    with pytest.raises(UsageError, match="tokenizer is for a loaded model"):
+        attnviz.analyze(OTHER, before.checkpoint, tokenizer=bert_tokenizer())
 
 
 # --- documents, tables, files
@@ -427,6 +444,37 @@ def test_an_unknown_format_is_refused_and_nothing_is_written(texts, tmp_path):
     with pytest.raises(UsageError, match="unknown format 'gif'"):
         texts.save(tmp_path / "out", formats=["gif"])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"look": "dark"}, r"expected look as attnviz.look.Look\(theme, scale, width\), found 'dark'"),
+        ({"top": "3"}, "expected top as a whole number from 0 on, found '3'"),
+        ({"top": -1}, "expected top as a whole number from 0 on, found -1"),
+        ({"formats": None}, "expected formats as a list of names, found None"),
+        ({"formats": "png"}, "expected a list of formats, found the string 'png'"),
+        ({"select": 5}, r"expected a list of selections such as \['L2H8', 'L0-3'\], found 5"),
+    ],
+)
+def test_options_of_odd_types_are_refused_and_nothing_is_written(texts, tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        texts.save(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_things_of_odd_types_are_refused(texts, tmp_path):
+    with pytest.raises(UsageError, match=r"expected a folder as a text or a Path .* found None"):
+        texts.save(None)
+    with pytest.raises(UsageError, match="expected look as"):
+        texts.figure("L1H1", look="dark")
+    with pytest.raises(UsageError, match="expected width as a whole number from 0 on, found '80'"):
+        texts.report("80")
+
+
+def test_one_selection_may_stand_without_a_list(texts):
+    assert texts.select("L1") == texts.select(["L1"])
+    assert texts.select(HeadId(1, 2)) == texts.select([HeadId(1, 2)]) == [texts.head("L1H2")]
 
 
 def test_a_comparison_is_one_line(texts):

@@ -33,9 +33,19 @@ from attnviz.comparison_figures import (
     plan_difference_map,
     rounded_up,
 )
-from attnviz.comparison_sizes import MEAN_COLUMN, fitting_pitch, pitch_and_size
+from attnviz.comparison_sizes import (
+    MEAN_COLUMN,
+    cell_numbers,
+    every_which,
+    fitting_pitch,
+    label_size,
+    pitch_and_size,
+    room_for_cells,
+)
 from attnviz.comparison_words import short, side_lines, side_names, signed
 from attnviz.errors import UsageError
+from attnviz.figures import DPI
+from attnviz.fonts import text_width
 from attnviz.heads import HeadId
 from attnviz.look import THEMES, Look
 from attnviz.rendering import FORMATS, figure_bytes
@@ -164,7 +174,9 @@ def test_the_scale_is_shared_or_each_heads_own_never_logarithmic(found):
     assert shared.vmax == rounded_up(found.largest)
     assert own.vmax == rounded_up(abs(last.largest.difference)) < shared.vmax
     assert "(of this head)" in own.caption
-    assert plan_difference_grid(found, found.heads, Look(scale="per-head")).vmax == shared.vmax
+    grid = plan_difference_grid(found, found.heads, Look(scale="per-head"))
+    assert grid.vmax == shared.vmax
+    assert "same for all heads" in grid.scale
     with pytest.raises(UsageError, match="which a logarithmic scale cannot show: expected shared or per-head"):
         next(difference_plans(found, [last], Look(scale="log")))
 
@@ -231,14 +243,46 @@ def test_a_heads_picture_is_pooled_in_a_narrow_column(found):
     assert ", 1 token in 26 named" in figure.axes[0].get_xlabel()
 
 
-def test_widths_without_room_are_refused_with_the_least(found):
-    with pytest.raises(UsageError, match=r"a width of 2 inches leaves no room for a head's cells .* at least 2\.\din"):
-        next(difference_plans(found, found.heads, Look(width=2)))
-    with pytest.raises(UsageError, match=r"a width of 2 inches has no room for 12 heads .*; expected at least 2\.4in"):
-        pitch_and_size(12, Look(width=2))
-    assert pitch_and_size(12, Look(width=2.4)) == (15, 11)
-    with pytest.raises(UsageError, match=r"no room for 13 heads side by side; expected at least 2\.5in"):
-        fitting_pitch(12 + MEAN_COLUMN, 2.0, 14)
+def test_widths_without_room_are_refused_with_the_least():
+    with pytest.raises(UsageError, match=r"a width of 2 inches has no room for 16 heads .*; expected at least 2\.1in"):
+        pitch_and_size(16, Look(width=2))
+    assert pitch_and_size(16, Look(width=2.1)) == (14, 10)
+    assert pitch_and_size(12, Look(width=2)) == (18, 14)  # minilm and bert-base in the narrowest column
+    with pytest.raises(UsageError, match=r"no room for 17 heads side by side; expected at least 2\.2in"):
+        fitting_pitch(16 + MEAN_COLUMN, 2.0, 14)
+
+
+def test_labels_leave_a_narrow_figure_room_for_its_cells(found):
+    long = tuple(f"{label} antidisestablishment" for label in found.labels)
+    labels, room, pooled = room_for_cells(long, Look(width=2))
+    assert all(label.endswith("…") for label in labels)
+    assert max(text_width(label, label_size(300 // 9), DPI, "bold") for label in labels) <= 300 / 4
+    assert room >= 150
+    assert pooled == 1
+    assert room_for_cells(long, LIGHT)[0] == list(long)
+    figure = difference_figure(next(difference_plans(found, found.heads[:1], Look(width=2))), Look(width=2))
+    assert figure.get_figwidth() == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "vmax", "width", "expected"),
+    [
+        ([0.0, 0.245, 0.7], 0.7, 54, (["0.00", "0.24", "0.70"], 7.0)),
+        ([0.0, 0.245], 0.3, 32, (["0.00", "0.24"], 5.5)),
+        ([0.0, 0.245], 0.3, 30, ([".00", ".24"], 6.5)),
+        ([0.0, 0.245], 0.3, 25, ([".00", ".24"], 5.5)),
+        ([0.0, 0.245], 0.3, 23, None),
+        ([0.0, 0.045], 0.05, 54, (["0.000", "0.045"], 7.0)),
+        ([0.0, 0.045], 0.05, 32, ([".000", ".045"], 5.5)),
+    ],
+)
+def test_values_are_written_as_fully_as_a_cell_has_room(values, vmax, width, expected):
+    assert cell_numbers(values, vmax, width) == expected
+
+
+def test_names_of_columns_are_thinned_before_they_touch():
+    names = [str(head) for head in range(12)]
+    assert [every_which(names, 6, pitch) for pitch in (54, 30, 22, 18, 14)] == [1, 1, 1, 2, 2]
 
 
 def test_sides_are_named_by_what_tells_them_apart(found, analysed, model):
@@ -344,17 +388,38 @@ def test_many_tokens_have_thinned_labels_no_numbers_and_a_visible_outline(long):
     assert ax.get_xlabel().startswith("key, 1 token in ")
 
 
-def test_the_colour_bar_says_b_minus_a(found):
-    grid, of_all, head = figures_of(found, LIGHT)
-    for figure in (grid, head):
+@pytest.mark.parametrize("width", [None, 3.3, 2])
+@pytest.mark.parametrize("scale", ["shared", "per-head"])
+def test_the_colour_bar_says_which_scale_b_minus_a_and_what_its_ends_are(found, scale, width):
+    last = found.heads[-1]
+    look = Look(scale=scale, width=width)
+    grid = difference_grid_figure(plan_difference_grid(found, found.heads, look), look)
+    head = difference_figure(next(difference_plans(found, [last], look)), look)
+    own = scale == "per-head"
+    for figure, whose, end in (
+        (grid, "same for all heads", rounded_up(found.largest)),
+        (head, "of this head alone" if own else "same for all heads",
+         rounded_up(abs(last.largest.difference) if own else found.largest)),
+    ):  # fmt: skip
         bar = figure.axes[1]
-        assert "B − A (root scale)" in bar.get_ylabel()
-        low, high = bar.get_ylim()
-        assert low == -high
-        end = rounded_up(found.largest)
-        assert texts(bar.get_yticklabels()) == [f"−{end:g}", f"−{end / 4:.2g}", "0", f"+{end / 4:.2g}", f"+{end:g}"]
-    assert of_all.axes[1].get_ylabel() == "distance"
-    assert of_all.axes[1].get_ylim()[0] == 0
+        words = " ".join(bar.get_xlabel().split("\n"))
+        assert words == f"attention in B minus A (root scale, {whose})"
+        assert bar.get_xlim() == (-end, end)
+        assert texts(bar.get_xticklabels()) == [f"−{end:g}", f"−{end / 4:.3g}", "0", f"+{end / 4:.3g}", f"+{end:g}"]
+        assert texts(bar.texts) == ["more in A", "more in B"]
+        assert [text.get_ha() for text in bar.texts] == ["left", "right"]
+
+
+@pytest.mark.parametrize("width", [None, 3.3, 2])
+def test_the_colour_bar_of_the_map_names_its_scale_and_both_ends(found, width):
+    look = Look(width=width)
+    plan = replace(plan_difference_map(found, look), vmax=0.7)
+    bar = difference_map_figure(plan, look).axes[1]
+    assert " ".join(bar.get_xlabel().split("\n")) == "Jensen-Shannon distance (same scale for all heads)"
+    assert texts(bar.get_xticklabels()) == ["0", "0.35", "0.7"]
+    widest = difference_map_figure(replace(plan, vmax=LARGEST_DISTANCE), look).axes[1]
+    assert texts(widest.get_xticklabels()) == ["0", "0.42", "0.83"]
+    assert bar.get_xlim()[0] == 0
 
 
 def test_every_pixel_of_every_pattern_of_the_overview_is_drawn(found):
@@ -389,6 +454,9 @@ def test_the_overview_names_heads_distances_and_layers(found):
     narrow = plan_difference_grid(found, found.heads, Look(width=2))
     ax = new_axes()
     draw_difference_grid(ax, narrow, LIGHT)
+    assert texts(ax.texts) == ["H0", "H1", "H2", "H3", "L0", "L1", "L2"]
+    ax = new_axes()
+    draw_difference_grid(ax, replace(narrow, magnified=1, pitch=20), LIGHT)
     assert texts(ax.texts) == ["0", "1", "2", "3", "L0", "L1", "L2"]
     middle = plan_difference_grid(found, found.select(["L0", "L2"]), Look(width=3))
     ax = new_axes()
@@ -406,14 +474,49 @@ def test_the_map_writes_values_means_and_marks(found):
     assert sum(isinstance(patch, Polygon) for patch in ax.patches) == 3
     assert texts(ax.get_xticklabels()) == ["0", "1", "2", "3", "mean"]
     narrow = new_axes()
-    draw_difference_map(narrow, replace(plan, cell=(29, 24)), LIGHT)
+    draw_difference_map(narrow, replace(plan, cell=(20, 24)), LIGHT)
     assert not narrow.texts
+    short = new_axes()
+    draw_difference_map(short, replace(plan, cell=(29, 24)), LIGHT)
+    assert texts(short.texts) == [f"{value:.2f}"[1:] for value in values]
     middle = new_axes()
     draw_difference_map(middle, replace(plan, cell=(34, 24)), LIGHT)
-    assert middle.texts[0].get_fontsize() == 5.5
+    assert texts(middle.texts) == texts(ax.texts)
+    assert middle.texts[0].get_fontsize() == 6.0
 
 
-@pytest.mark.parametrize("width", [None, 3.3, 6.5])
+def test_means_look_like_the_other_values_and_every_cell_has_a_whole_border(found):
+    ax = new_axes()
+    draw_difference_map(ax, plan_difference_map(found, LIGHT), LIGHT)
+    assert {(text.get_fontname(), text.get_fontweight()) for text in ax.texts} == {("DejaVu Sans", "normal")}
+    assert [mesh.get_clip_on() for mesh in ax.collections] == [False, False]
+    figure = difference_map_figure(plan_difference_map(found, LIGHT), LIGHT)
+    pixels = pixels_of(figure).astype(int)
+    box = figure.axes[0].get_window_extent()
+    middle = round(pixels.shape[0] - (box.y0 + box.y1) / 2)
+    for edge in (round(box.x0), round(box.x1)):
+        assert pixels[middle, edge - 1 : edge + 2].sum(1).min() < 3 * 200  # a grey line, left and right
+
+
+def test_numbers_of_a_head_are_shorter_where_cells_are_narrow(found):
+    look = Look(width=3.3)
+    plan = next(difference_plans(found, found.heads[:1], look))
+    assert (plan.numbers, replace(plan, room=9 * 40).numbers, replace(plan, room=9 * 30).numbers) == (
+        "short",
+        "full",
+        "",
+    )
+    ax = new_axes()
+    draw_difference(ax, plan, look)
+    row, column = plan.largest
+    values = {tuple(text.get_position()): text for text in ax.texts}
+    assert values[column, row].get_text() == signed(float(plan.values[row, column])).replace("0.", ".")
+    assert values[column, row].get_fontsize() == 5.5
+    many = replace(plan, values=np.ones((25, 25), np.float32), room=25 * 31)
+    assert not many.numbers
+
+
+@pytest.mark.parametrize("width", [None, 2, 3.3, 6.5])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nothing_runs_over_the_edge_or_over_another_text(found, long, theme, width):
     look = Look(theme, width=width)
@@ -428,8 +531,13 @@ def test_nothing_runs_over_the_edge_or_over_another_text(found, long, theme, wid
         body = max(ax.get_window_extent().y1 for ax in figure.axes)
         assert min(box.y0 for box in boxes) > body
         ax, bar = figure.axes[:2]
-        assert bar.get_tightbbox().x0 > ax.get_window_extent().x1
-        assert bar.get_tightbbox().y1 < min(box.y0 for box in boxes)
+        assert bar.get_tightbbox().y1 < ax.get_tightbbox().y0  # below the cells and all that names them
+        assert bar.get_tightbbox().x0 > 0
+        assert bar.get_tightbbox().x1 < pixels.shape[1]
+        numbers = [label.get_window_extent() for label in bar.get_xticklabels()]
+        assert not any(
+            one.overlaps(other) for one, other in combinations([*numbers, bar.xaxis.label.get_window_extent()], 2)
+        )
 
 
 def test_labels_of_tokens_do_not_overlap(long):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import matplotlib
+import matplotlib.style
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,6 +15,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from attnviz import means, pair_heatmaps, pairs, statistic_map
 from attnviz.colours import INK, QUIET, colour_levels, colour_table
 from attnviz.drawing import (
     draw_heatmap,
@@ -25,7 +27,7 @@ from attnviz.figures import plan_heatmap, quoted
 from attnviz.heads import HeadId
 from attnviz.look import Look
 from attnviz.overview_drawing import draw_overview, overview_figure
-from attnviz.overviews import legend_name, plan_overview
+from attnviz.overviews import legend_name, model_overview_plan, plan_overview
 
 ODD_SETTINGS = {
     "text.usetex": True,
@@ -473,6 +475,99 @@ def test_a_narrow_overview_names_heads_beside_their_layers():
     plan = plan_overview(((head, "sink", random_pattern(9)) for head in heads), title="t", look=Look(width=3.3))
     shown = texts(overview_figure(plan).axes[0].texts)
     assert {"H0", "H11", "L0", "L1"} <= set(shown)
+
+
+@pytest.mark.parametrize("columns", [12, 16])
+@pytest.mark.parametrize("width", [2.0, 2.5, 3.3])
+def test_the_letters_of_a_narrow_overview_do_not_touch(columns, width):
+    heads = [HeadId(layer, head) for layer in range(2) for head in range(columns)]
+    look = Look(width=width)
+    plan = plan_overview(((head, "previous-token", random_pattern(9)) for head in heads), title="t", look=look)
+    figure = overview_figure(plan)
+    pixels_of(figure)
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    for place, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[place + 1 :])
+    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text()) >= 5.5
+
+
+def test_what_was_dropped_stands_in_the_title_in_bold():
+    dropped = "special tokens dropped, rows renormalised"
+    for width in (None, 3.3, 2.0):
+        look = Look(width=width)
+        heat = heatmap_figure(plan_of(random_pattern(9), dropped=dropped, look=look))
+        bold = [text.get_text() for text in heat.texts if text.get_fontweight() == "bold"]
+        assert set(bold) == {"L0H0  local", *bold[:-1]}
+        assert " ".join(bold[:-1]) == dropped
+        overview = plan_overview([(HeadId(0, 0), "local", one_dark_cell())], title=f"model ({dropped})", look=look)
+        bold = [text.get_text() for text in overview_figure(overview).texts if text.get_fontweight() == "bold"]
+        assert " ".join(bold) == f"model ({dropped})"
+    ax = new_axes()
+    draw_heatmap(ax, plan_of(random_pattern(9), dropped=dropped, evidence="local 0.70"))
+    assert ax.get_title(loc="left") == f"L0H0  local\n{dropped}\nlocal 0.70"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 9, 60])
+@pytest.mark.parametrize("width", [None, 2.0, 3.3])
+def test_a_head_names_its_model_and_text_above_its_evidence(n, width):
+    plan = plan_of(random_pattern(n), subject=f"minilm · “{'The cat ' * 12}ran”", evidence="x", look=Look(width=width))
+    figure = heatmap_figure(plan)
+    pixels_of(figure)
+    (subject,) = [text for text in figure.texts if text.get_text().startswith("minilm · “The")]
+    assert subject.get_text().endswith("…”") or n == 60
+    boxes = [text.get_window_extent() for text in figure.texts if text.get_text()]
+    boxes += [figure.axes[0].yaxis.label.get_window_extent(), figure.axes[0].bbox]
+    for place, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[place + 1 :])
+        assert box.x1 < figure.bbox.width
+
+
+def drawn_on_callers_axes(look):
+    """Every text that the draw functions wrote beside the cells, by what drew it."""
+    from tests.test_pairs import pair_of
+
+    found = pair_of()
+    pattern = found.layer_patterns(0)[0].numpy()
+    means_plan, segments = means.plan_means(found, look), pair_heatmaps.pair_segments(found)
+    one = pair_heatmaps.plan_pair_heatmap(found, found.head("L0H0"), pattern, segments, look)
+    draws = {
+        "heatmap": lambda ax: draw_heatmap(ax, plan_of(random_pattern(4), look=look)),
+        "overview": lambda ax: draw_overview(ax, model_overview_plan(found, found.heads, look)),
+        "mean": lambda ax: means.draw_mean(ax, means_plan, means_plan.tiles[0], look),
+        "pair": lambda ax: pairs.draw_pair(ax, pairs.plan_pair(found), look),
+        "map": lambda ax: statistic_map.draw_statistic_map(ax, statistic_map.plan_statistic_map(found, "sink"), look),
+        "pair heatmap": lambda ax: pair_heatmaps.draw_pair_heatmap(ax, one, look),
+    }
+    for name, draw in draws.items():
+        ax = Figure(figsize=(5, 5)).add_axes((0.2, 0.2, 0.6, 0.6))
+        draw(ax)
+        pixels_of(ax.figure)
+        for text in ax.findobj(Text):
+            box = text.get_window_extent()
+            outside = box.x1 <= ax.bbox.x0 or box.y1 <= ax.bbox.y0 or box.x0 >= ax.bbox.x1 or box.y0 >= ax.bbox.y1
+            if text.get_text() and text.get_visible() and outside:
+                yield name, text
+
+
+@pytest.mark.parametrize("style", ["dark_background", "default"])
+def test_beside_the_cells_letters_have_the_colours_of_the_callers_style(style):
+    expected = {"#ffffff", QUIET} if style == "dark_background" else {INK, QUIET}
+    with matplotlib.style.context(style):
+        shown = list(drawn_on_callers_axes(Look()))
+        themed = list(drawn_on_callers_axes(Look("dark")))
+    assert {name for name, _ in shown} == {"heatmap", "overview", "mean", "pair", "map", "pair heatmap"}
+    for _, text in shown:
+        assert to_hex(text.get_color()) in expected
+    assert {to_hex(text.get_color()) for _, text in themed} <= {"#ececec", "#9a9a9a"}
+
+
+def test_a_title_has_the_size_that_the_caller_chose():
+    for settings, size in (({}, 9), ({"axes.titlesize": 14}, 14), ({"font.size": 20, "axes.titlesize": "medium"}, 20)):
+        with matplotlib.rc_context(settings):
+            ax = new_axes()
+            draw_heatmap(ax, plan_of(one_dark_cell()))
+            assert ax.title.get_text() == ""
+            assert ax._left_title.get_fontsize() == size
 
 
 def test_the_users_settings_do_not_change_the_figures():

@@ -11,12 +11,16 @@ from attnviz.colours import LEVELS, colour_levels, colour_map, colour_table, mag
 from attnviz.errors import UsageError
 from attnviz.figures import (
     HeatmapPlan,
+    counted,
     heatmap_plans,
     max_pool,
+    names_note,
+    ordinal,
     plan_heatmap,
     quoted,
 )
 from attnviz.findings import without_sinks
+from attnviz.fonts import text_width
 from attnviz.heads import HeadId
 from attnviz.look import Look
 from attnviz.overviews import legend_name, model_overview_plan, plan_overview
@@ -194,6 +198,47 @@ def test_a_narrow_overview_uses_its_room(n, pooled):
         assert (colour_table()[-1] == diagonal.T).all()
 
 
+@pytest.mark.parametrize("columns", [2, 12, 16, 25])
+def test_a_narrow_overview_names_no_more_columns_than_fit(columns):
+    heads = [(HeadId(0, head), "sink", np.eye(9, dtype=np.float32)) for head in range(columns)]
+    plan = plan_overview(heads, title="t", look=Look(width=2.0 if columns < 20 else 2.6))
+    if columns == 2:
+        assert plan.columns == ()
+        return
+    named, middles = zip(*plan.columns, strict=True)
+    assert named == tuple(range(0, columns, named[1]))
+    room = np.diff(middles).min()
+    assert room > text_width(f"H{columns - 1}", 5.5, plan.dpi, "bold")
+    assert middles[1] == plan.cells[named[1]][2] + plan.size // 2
+    assert min(top for _, _, _, top in plan.cells) < plan.pixels(32)  # no room is kept for ids above the squares
+
+
+def test_a_width_too_small_for_the_heads_is_refused_with_the_least():
+    heads = [(HeadId(0, head), "sink", np.eye(9, dtype=np.float32)) for head in range(25)]
+    least = r"expected a width of at least 2\.6 inches for an overview with 25 heads in a row, found 2: choose"
+    with pytest.raises(UsageError, match=least):
+        plan_overview(heads, title="t", look=Look(width=2.0))
+    assert plan_overview(heads, title="t", look=Look(width=2.6)).size > 0
+
+
+@pytest.mark.parametrize(("n", "shown"), [(0, "0 tokens"), (1, "1 token"), (9, "9 tokens")])
+def test_one_is_not_counted_as_many(n, shown):
+    assert counted(n, "token") == shown
+    plan = plan_overview([(HeadId(0, 0), "x", np.eye(max(n, 1), dtype=np.float32))], title="t")
+    assert n == 0 or f"columns ({shown})" in plan.notes[-1]
+
+
+@pytest.mark.parametrize(("number", "shown"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (11, "11th"), (22, "22nd")])
+def test_ordinals(number, shown):
+    assert ordinal(number) == shown
+    assert names_note(number, "word") == ("" if number == 1 else f"Every {shown} word is named.")
+
+
+def test_a_heatmap_knows_its_model_and_text():
+    found = hand_made(pair="and\nthen")
+    assert next(heatmap_plans(found, found.heads)).subject == r"by-hand · “the cat ran away” / “and\nthen”"
+
+
 @pytest.mark.parametrize(
     ("look", "words"),
     [
@@ -226,13 +271,15 @@ def test_without_sinks_plans_hold_what_is_left_renormalised_and_say_so():
     shown = without_sinks(analysis)
     plans = list(heatmap_plans(shown, shown.heads))
     assert plans[0].labels == LABELS[1:5]
-    assert plans[0].notes == ("special tokens dropped, rows renormalised",)
+    assert (plans[0].dropped, plans[0].notes) == ("special tokens dropped, rows renormalised", ())
     for plan, pattern in zip(plans, by_design(6).reshape(4, 6, 6)[:, 1:5, 1:5].numpy(), strict=True):
         totals = pattern.sum(-1, keepdims=True)
         expected = np.divide(pattern, totals, out=np.zeros_like(pattern), where=totals > 0)
         np.testing.assert_allclose(plan.values, expected, atol=1e-6)
         assert plan.evidence in [other.evidence for other in heatmap_plans(analysis, analysis.heads)]
-    assert "Special tokens dropped, rows renormalised." in model_overview_plan(shown, shown.heads).notes
+    overview = model_overview_plan(shown, shown.heads)
+    assert overview.title == "by-hand: 2 layers × 2 heads (special tokens dropped, rows renormalised)"
+    assert "(4 tokens)" in overview.notes[-1]
     assert shown.head("L0H0").statistics == analysis.head("L0H0").statistics
 
 
@@ -254,6 +301,8 @@ def test_dropping_names_the_first_token_of_a_causal_model_and_refuses_to_drop_al
         ("x" * 90, "“" + "x" * 90 + "”"),
         ("x" * 91, "“" + "x" * 89 + "…”"),
         ("$\\frac$ [/b]", "“$\\frac$ [/b]”"),
+        ("שלום cat", "“\u2067שלום cat\u2069”"),
+        ("cat שלום", "“\u2066cat שלום\u2069”"),
     ],
 )
 def test_quoted_texts_hold_nothing_invisible_and_are_cut(text, shown):

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib
+import matplotlib.figure
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,7 +14,7 @@ from matplotlib.ft2font import FT2Font
 from attnviz import fonts
 from attnviz.drawing import heatmap_figure
 from attnviz.figures import plan_heatmap
-from attnviz.fonts import DEFAULT_FAMILY, drawable, font_families
+from attnviz.fonts import DEFAULT_FAMILY, drawable, fitted, fitted_quote, font_families, isolated, text_width, wrapped
 
 CAT = "猫"
 
@@ -112,6 +113,74 @@ def test_a_figure_draws_the_character_of_a_fallback_font_without_a_warning(fallb
     fallbacks()
     without_font = pixels()
     assert with_font.shape != without_font.shape or (with_font != without_font).any()
+
+
+SHALOM, END = "שלום", "\u2069"
+RTL, LTR = "\u2067", "\u2066"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cat", "cat"),
+        (SHALOM, f"{RTL}{SHALOM}{END}"),
+        (f"##{SHALOM} cat", f"{RTL}##{SHALOM} cat{END}"),
+        (f"cat {SHALOM}", f"{LTR}cat {SHALOM}{END}"),
+        ("猫 thé", "猫 thé"),
+    ],
+)
+def test_what_runs_from_right_to_left_is_isolated_from_what_stands_around_it(text, shown):
+    assert isolated(text) == shown
+    assert isolated(shown).strip(RTL + LTR + END) == text
+
+
+def test_a_line_never_begins_from_right_to_left_so_that_png_and_svg_agree(fallbacks):
+    fallbacks()
+    piece = f"{RTL}##{SHALOM}{END}"
+    assert drawable(f"##{SHALOM}") == drawable(drawable(f"##{SHALOM}")) == piece
+    assert drawable(f"cat {SHALOM}") == f"cat {SHALOM}"
+    assert drawable(f"“{RTL}{SHALOM}{END}” (1 token)") == f"“{RTL}{SHALOM}{END}” (1 token)"
+    assert font_families([piece]) == [DEFAULT_FAMILY]
+
+
+def ink(text):
+    figure = matplotlib.figure.Figure((6, 0.5), dpi=100)
+    figure.text(0.02, 0.3, text, size=12)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    columns = np.asarray(canvas.buffer_rgba())[..., 0]
+    (inked,) = (columns < 255).any(axis=0).nonzero()
+    return columns[:, inked[0] : inked[-1] + 1]
+
+
+def test_a_quotation_does_not_tear_the_line_that_it_stands_in():
+    line = ink(drawable(f"“{isolated(f'{SHALOM} cat')}” (9 tokens)"))
+    end = ink("(9 tokens)")
+    torn = ink(f"“{SHALOM} cat” (9 tokens)")
+    assert np.abs(line[:, -end.shape[1] + 4 :].astype(int) - end[:, 4:]).mean() < 4
+    assert np.abs(torn[:, -end.shape[1] + 4 :].astype(int) - end[:, 4:]).mean() > 12
+
+
+def test_isolates_are_closed_where_a_line_ends_and_take_no_room():
+    assert text_width(isolated(SHALOM), 10, 150) == text_width(SHALOM, 10, 150)
+    line = f"“{isolated(' '.join([SHALOM] * 6))}” (6 tokens)"
+    lines = wrapped(line, 10, 150, 200)
+    assert len(lines) > 2
+    cut = fitted(line, 10, 150, 200)
+    for part in (*lines, cut):
+        assert part.count(RTL) == part.count(END)
+    assert all(part.startswith(RTL) for part in lines[1:-1])
+    assert lines[-1].endswith("tokens)")
+
+
+def test_a_cut_quotation_still_ends():
+    whole = "minilm · “The cat that I saw ran away”"
+    assert fitted_quote(whole, 8, 150, 2000) == whole
+    cut = fitted_quote(whole, 8, 150, 300)
+    assert cut.startswith("minilm · “The")
+    assert cut.endswith("…”")
+    assert text_width(cut, 8, 150) <= 300
+    assert fitted_quote("a very long name of a model · “The cat”", 8, 150, 150).count("”") == 0
 
 
 def test_a_broken_or_missing_font_file_is_skipped(installed, tmp_path):

@@ -115,6 +115,24 @@ def test_selection_outside_the_model_is_an_error_with_the_valid_range(selection,
         names(selection)
 
 
+def test_one_selection_may_stand_without_a_list_and_a_head_id_for_its_text():
+    assert select_heads("L1H2", 6, 12) == select_heads(["L1H2"], 6, 12) == [HeadId(1, 2)]
+    assert select_heads("L1H2,L0H3", 6, 12) == [HeadId(0, 3), HeadId(1, 2)]
+    assert select_heads(HeadId(1, 2), 6, 12) == select_heads([HeadId(1, 2)], 6, 12) == [HeadId(1, 2)]
+
+
+@pytest.mark.parametrize("selections", [5, None, 1.5, True])
+def test_what_is_no_list_of_selections_is_an_error(selections):
+    with pytest.raises(UsageError, match=r"expected a list of selections such as \['L2H8', 'L0-3'\], found"):
+        select_heads(selections, 6, 12)
+
+
+@pytest.mark.parametrize("selections", [[5], [None], (1, 8), [(1, 8)], [b"L1H8"], b"L1", ["L1", 2]])
+def test_what_is_no_selection_among_others_is_an_error(selections):
+    with pytest.raises(UsageError, match=r"expected selections such as 'L2H8' or 'L0-3', found .* among them"):
+        select_heads(selections, 6, 12)
+
+
 def test_absurdly_long_numbers_are_a_usage_error():
     with pytest.raises(UsageError, match="head"):
         names("L0H" + "9" * 5000)

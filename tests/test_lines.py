@@ -16,7 +16,10 @@ from matplotlib.legend import Legend
 
 from attnviz.errors import UsageError
 from attnviz.heads import HeadId
-from attnviz.line_drawing import HEAD_COLOURS, draw_lines, lines_figure, lines_figures
+from attnviz.line_drawing import MOST_HEIGHT, draw_lines, lines_figure, lines_figures
+from attnviz.line_layout import LEAST_DISTANCE, SMALLEST_LETTERS, LinesLayout, laid_out
+from attnviz.line_legend import HEAD_COLOURS
+from attnviz.line_rows import spaced_out
 from attnviz.line_views import (
     MOST_PICTURES,
     MOST_ROWS,
@@ -24,7 +27,7 @@ from attnviz.line_views import (
     heads_with_lines,
     lines_plans,
 )
-from attnviz.lines import MOST_HEADS, MOST_LINES, plan_lines
+from attnviz.lines import MOST_HEADS, MOST_LINES, WHOLE_ROWS, plan_lines
 from attnviz.look import THEMES, Look
 from attnviz.rendering import figure_bytes
 from tests.hand_made import LABELS, by_design, hand_made
@@ -68,7 +71,7 @@ def ends(lines):
 
 def columns(ax, plan):
     """The texts of the left and of the right column, and their colours; the column's own name comes last."""
-    n = len(plan.named)
+    n = len(plan.labels)
     parts = ax.texts[:n], ax.texts[n + 1 : 2 * n + 1]
     return [{text.get_text(): to_hex(text.get_color()) for text in part} for part in parts]
 
@@ -224,23 +227,136 @@ def test_arguments_that_do_not_fit_are_refused(changes):
 
 
 @pytest.mark.parametrize(
-    ("n", "pitch", "step"), [(1, 24, 1), (9, 24, 1), (60, 20, 1), (110, 11, 1), (512, 11, 1), (1024, 5.5, 2)]
+    ("n", "pitch"), [(1, 24), (9, 24), (60, 20), (100, 12), (110, 1200 / 110), (512, 1200 / 512), (1024, 1200 / 1024)]
 )
-def test_rows_stand_as_far_apart_as_the_length_of_the_text_allows(n, pitch, step):
-    plan = plan_of(np.eye(n, dtype=np.float32))
-    assert plan.pitch == pitch
-    assert plan.named == tuple(range(0, n, step))
-    assert plan.height == math.ceil(n * pitch) <= 512 * 11
-    assert plan.font_size * 150 / 72 <= step * pitch
+def test_rows_stand_as_far_apart_as_the_length_of_the_text_allows(n, pitch):
+    layout = laid_out(plan_of(np.eye(n, dtype=np.float32)), 1200)
+    assert layout.pitch == pytest.approx(pitch)
+    assert layout.height == pytest.approx(min(1200, n * pitch))
+    for named in layout.named:
+        assert named == (tuple(range(n)) if pitch >= LEAST_DISTANCE else tuple(range(0, n, math.ceil(12 / pitch))))
+        assert min(np.diff(named), default=1) * pitch >= LEAST_DISTANCE
+    assert layout.font_size >= 5.5
+    assert layout.font_size * 150 / 72 <= max(layout.pitch, LEAST_DISTANCE)
+    assert layout.widest * 150 / 72 < max(layout.pitch, 1.3)
 
 
-def test_beyond_512_rows_labels_are_thinned_but_never_the_chosen_one():
-    plan = plan_of(np.eye(1300, dtype=np.float32), from_positions=[100])
-    assert plan.named[:3] == (0, 3, 6)
-    assert {97, 98, 99, 100, 101, 102, 103} & set(plan.named) == {100}
-    assert plan.reading[-1] == "Every 3rd token is named."
-    assert plan_of(np.eye(600, dtype=np.float32), unit="word").reading[-1] == "Every 2nd word is named."
-    assert plan_of(np.eye(1700, dtype=np.float32)).reading[-1] == "Every 4th token is named."
+@pytest.mark.parametrize("width", [None, 3.3, 2.0])
+@pytest.mark.parametrize("n", [60, 150, 512, 1024])
+def test_a_picture_fits_on_a_page_whatever_the_length_of_the_text(n, width):
+    look = Look(width=width)
+    pattern = random_pattern(n)
+    note = "“a rather long text that needs to be broken where a column of a page is narrow, and must be”"
+    figure = lines_figure(plan_of(*[pattern] * 8, look=look, notes=[note]), look)
+    height = figure.get_size_inches()[1] * 150
+    assert height <= MOST_HEIGHT == 9 * 150
+    assert height > MOST_HEIGHT - 150  # and a long text has all of it
+    pixels_of(figure)
+    names = figure.axes[0].texts
+    assert min(text.get_fontsize() for text in names) >= SMALLEST_LETTERS == 5.5
+    boxes = sorted((text.get_window_extent() for text in names), key=lambda box: (box.x0 > 150, -box.y0))
+    middles = [(box.y0 + box.y1) / 2 for box in boxes]
+    apart = -np.diff(middles)
+    assert all(distance > 11.4 or distance < -100 for distance in apart)  # from the bottom left to the top right
+
+
+def test_where_there_is_no_room_for_every_name_those_of_strong_lines_stand_and_the_picture_says_so():
+    pattern = np.eye(300, dtype=np.float32) * 0.1
+    pattern[:, 101] = 0.3
+    pattern[202, 7] = 0.9
+    plan = plan_of(pattern)
+    layout = laid_out(plan, 1200)
+    left, right = layout.named
+    assert {99, 100, 101, 102, 103} & set(right) == {101}
+    assert 202 in left
+    for named in (left, right):
+        assert named == tuple(sorted(set(named)))
+        assert len(named) > 0.6 * 1200 / LEAST_DISTANCE  # as many as there is room for, or nearly
+        assert min(np.diff(named)) * layout.pitch >= LEAST_DISTANCE
+    said = "Not every token is named; those that give (left) or get (right) more attention come first."
+    assert layout.reading == (*plan.reading, said)
+    assert laid_out(plan_of(pattern, unit="word"), 1200).reading[-1].startswith("Not every word is named; those")
+    figure = lines_figure(plan, LIGHT)
+    assert texts(figure.texts)[2] == said
+    assert ends(drawn_in(figure))[-1] == ([0, 202], [1, 7])  # lines are where their tokens are, named or not
+    short = lines_figure(plan_of(np.eye(60, dtype=np.float32)), LIGHT)
+    assert not any("named" in text for text in texts(short.texts))
+
+
+def test_tokens_of_about_the_same_attention_are_named_evenly():
+    pattern = np.diag(np.random.default_rng(0).uniform(0.8, 1, 300)).astype(np.float32)
+    assert laid_out(plan_of(pattern), 1200).named == (tuple(range(0, 300, 3)),) * 2
+
+
+def test_chosen_tokens_are_named_before_all_others():
+    plan = plan_of(random_pattern(400) ** 0.1 / 400, from_positions=[100, 200], threshold=0.0001)
+    assert max(plan.counts) == 1  # every token has a line
+    left, _ = laid_out(plan, 1200).named
+    assert {100, 200} <= set(left)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "least", "chosen"),
+    [
+        ([0, 0, 0, 0, 0], 1, (0, 1, 2, 3, 4)),
+        ([0, 0, 0, 0, 0], 2, (0, 2, 4)),
+        ([0, 1, 0, 0, 0], 2, (1, 3)),
+        ([0, 1, 0, 0, 2], 2, (1, 4)),
+        ([0, 1, 2, 1, 0], 2, (0, 2, 4)),
+        ([5, 1, 2, 1, 0], 10, (0,)),
+    ],
+)
+def test_places_are_chosen_by_rank_and_apart(ranks, least, chosen):
+    assert spaced_out([0.0, 1.0, 2.0, 3.0, 4.0], ranks, least) == chosen
+
+
+def test_in_a_long_text_tokens_without_a_line_from_the_chosen_one_share_rows():
+    pattern = pattern_of((20, 4, 0.5), (20, 21, 0.3), (20, 24, 0.1), (7, 8, 1.0), (20, 30, 0.01), n=50)
+    plan = plan_of(pattern, from_positions=[20])
+    assert plan.labels == (
+        "… 4 tokens", "w4", "… 15 tokens", "w20", "w21", "w22", "w23", "w24", "… 25 tokens",
+    )  # fmt: skip
+    assert plan.counts == (4, 1, 15, 1, 1, 1, 1, 1, 25)
+    assert sum(plan.counts) == 50
+    assert plan.quiet == tuple(count > 1 for count in plan.counts)
+    assert [(plan.labels[query], plan.labels[key]) for _, query, key in lines_of(plan)] == [
+        ("w20", "w24"), ("w20", "w21"), ("w20", "w4"),
+    ]  # fmt: skip
+    assert plan.written == {1: "0.50", 4: "0.30", 7: "0.10"}
+    assert plan.from_positions == (3,)
+    assert plan.hidden == pytest.approx((0.01 / 0.91,))
+    assert plan.reading[-1] == "Runs of tokens without a line share a row."
+    assert plan.described().endswith("are not drawn; runs of tokens without a line share a row")
+    assert plan_of(pattern, from_positions=[20], unit="word").labels[0] == "… 4 words"
+    assert lines_figure(plan, LIGHT).get_size_inches()[1] < 3.5
+
+
+def test_rows_are_shared_neither_in_short_texts_nor_without_a_chosen_token():
+    n = WHOLE_ROWS
+    short = plan_of(pattern_of((0, 1, 1.0), n=n), from_positions=[0])
+    everything = plan_of(pattern_of((0, 1, 1.0), n=n + 1))
+    assert (len(short.labels), len(everything.labels)) == (n, n + 1)
+    assert (short.gathered, everything.gathered) == ("", "")
+    assert not any("share" in line for line in (*short.reading, short.described(), *everything.reading))
+    assert len(plan_of(pattern_of((0, 1, 1.0), n=n + 1), from_positions=[0]).labels) == 3
+
+
+def test_shared_rows_end_where_a_text_ends():
+    segments = [None, *[0] * 19, None, *[1] * 19, None]
+    plan = plan_of(pattern_of((0, 0, 0.5), n=41), from_positions=[0], segments=segments)
+    assert plan.labels == ("w0", "… 20 tokens", "… 20 tokens")
+    assert plan.breaks == (2,)
+    np.testing.assert_allclose(plan.rows, [0, 1, 2.9], rtol=1e-6)
+    assert plan.extent == pytest.approx(3.9)
+
+
+def test_where_a_shared_row_has_little_room_its_number_stays():
+    pattern = pattern_of((50, 50, 1.0), n=400)
+    figure = lines_figure(plan_of(pattern, from_positions=[50], look=Look(width=2.0)), Look(width=2.0))
+    names = texts(figure.axes[0].texts)
+    assert names[0] == "… 50"
+    assert names[2] == "… 349"
+    assert texts(lines_figure(plan_of(pattern, from_positions=[50]), LIGHT).axes[0].texts)[0] == "… 50 tokens"
 
 
 def test_a_new_segment_begins_after_a_gap():
@@ -275,13 +391,15 @@ def test_lines_run_from_the_queries_row_left_to_the_keys_row_right():
 
 def test_colour_tells_the_head_opacity_and_width_the_weight():
     patterns = pattern_of((0, 0, 0.5), (1, 1, 1.0)), pattern_of((0, 0, 0.3))
-    lines = draw_lines(new_axes(), plan_of(*patterns), LIGHT)
+    ax = new_axes()
+    lines = draw_lines(ax, plan_of(*patterns), LIGHT)
     colours = lines.get_edgecolors()
     assert [to_hex(colour[:3]) for colour in colours] == [HEAD_COLOURS["light"][i] for i in (1, 0, 0)]
     assert colours[:, 3].tolist() == [0.37, 0.55, 1.0]
     widths = lines.get_linewidths()
     assert all(thin < thick for thin, thick in pairwise(widths))
-    assert widths[-1] == pytest.approx(plan_of(*patterns).widest, abs=0.026)
+    pitch = ax.get_window_extent().height * 150 / ax.figure.dpi / 4
+    assert widths[-1] == pytest.approx(LinesLayout(plan_of(*patterns), pitch).widest, abs=0.026)
 
 
 def test_the_lines_of_two_heads_between_the_same_tokens_do_not_cover_each_other():
@@ -315,6 +433,14 @@ def test_what_the_chosen_token_does_not_attend_to_stands_back(theme):
         {"w0": quiet, "w1": quiet, "w2": ink, "w3": quiet},
         {"0.50 w0": ink, "0.40 w1": ink, "w2": quiet, "w3": quiet},
     ]
+
+
+def test_a_chosen_token_without_a_line_stands_out_all_the_same():
+    plan = plan_of(pattern_of((2, 0, 0.01)), from_positions=[2])
+    ax = new_axes()
+    draw_lines(ax, plan, LIGHT)
+    ink, quiet = LIGHT.greys.ink, LIGHT.greys.quiet
+    assert columns(ax, plan) == [{"w0": quiet, "w1": quiet, "w2": ink, "w3": quiet}, dict.fromkeys(plan.labels, quiet)]
 
 
 def test_a_rule_stands_between_two_segments():
@@ -389,6 +515,43 @@ def test_nothing_is_cut_off_or_overlaps_at_any_width(width, labels):
     assert not any(one.overlaps(other) for one, other in combinations(clear, 2))
 
 
+@pytest.mark.parametrize("scale", ["shared", "per-head", "log"])
+@pytest.mark.parametrize("width", [None, 3.3, 2.0])
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_the_legend_is_whole_and_in_columns_at_any_width(scale, width, count):
+    look = Look(scale=scale, width=width)
+    heads = [(HeadId(0, head), "heterogeneous" if head % 2 else "sink") for head in range(count)]
+    plan = plan_of(*[random_pattern(9, head) for head in range(count)], look=look, heads=heads, title="t")
+    figure = lines_figure(plan, look)
+    pixels_of(figure)
+    legend = figure.texts[len(plan.reading) + 1 :]
+    words = " ".join(text.get_text() for text in legend)
+    assert "…" not in words
+    for name in (*(plan.legend if count > 1 else ()), *(text for _, text in plan.scale_key)):
+        assert name in words
+    page = figure.bbox.width
+    samples = [line.get_xdata()[0] * page for line in figure.artists]
+    assert len(samples) == (count if count > 1 else 0) + len(plan.scale_key)
+    assert all(text.get_window_extent().x0 > 14 - 0.1 and text.get_window_extent().x1 < page - 13 for text in legend)
+    heads_at = {round(left) for left in samples[: count if count > 1 else 0]}
+    assert len(heads_at) <= math.ceil(page / 200)  # aligned: no more left edges than columns
+
+
+def test_on_callers_narrow_axes_names_are_thinned_texts_broken_and_legends_apart():
+    figure = Figure(figsize=(4, 6), dpi=150)
+    ax = figure.add_axes((0.3, 0.4, 0.4, 0.2))
+    plan = plan_of(*[random_pattern(60, head) for head in range(8)], notes=["“a text that is longer than the axes”"])
+    draw_lines(ax, plan, LIGHT)
+    pixels_of(figure)
+    names = [text.get_window_extent() for text in ax.texts]
+    assert len(names) < 2 * 60 / 3
+    assert not any(one.overlaps(other) for one, other in combinations([box.shrunk(1, 0.6) for box in names], 2))
+    assert "Not every token is named" in ax.get_title(loc="left").replace("\n", " ")
+    assert ax.get_title(loc="left").count("\n") > len(plan.reading) + 1
+    weights, heads = (legend.get_window_extent() for legend in ax.findobj(Legend))
+    assert not weights.overlaps(heads)
+
+
 def test_columns_without_room_for_their_names_have_short_ones():
     look = Look(width=2.0)
     figure = lines_figure(plan_of(np.eye(2, dtype=np.float32), look=look), look)
@@ -441,9 +604,20 @@ def test_the_svg_of_400_tokens_is_small():
     assert len(figure_bytes(lines_figure(plan, LIGHT), "svg")) < 700_000
 
 
+@pytest.mark.parametrize("chosen", [None, [3, 77, 250]])
+def test_the_svg_of_8_heads_and_512_tokens_is_small_and_its_text_is_text(chosen):
+    plan = plan_of(*[random_pattern(512, seed) for seed in range(8)], from_positions=chosen)
+    content = figure_bytes(lines_figure(plan, LIGHT), "svg")
+    assert len(content) < 1_000_000
+    written = [text.text for text in ET.fromstring(content).iter(f"{SVG}text")]
+    left, right = laid_out(plan, 1200).named
+    assert 0.9 * (len(left) + len(right)) < len(written)
+    assert {"attends from", "attended to", "w77" if chosen else "w0"} <= set(written)
+
+
 def test_a_text_of_1024_tokens_can_be_drawn():
     figure = lines_figure(plan_of(np.eye(1024, dtype=np.float32)), LIGHT)
-    assert figure.get_size_inches()[1] * 150 < 6000
+    assert figure.get_size_inches()[1] <= 9
     assert len(drawn_in(figure).get_paths()) == 1024
 
 
@@ -508,6 +682,32 @@ def test_an_unknown_token_is_answered_with_all_there_are(token):
         find_positions(["the", "cat", "the", "dog", "[SEP]"], token)
 
 
+@pytest.mark.parametrize(
+    ("token", "example"),
+    [(2, "write '#2' for the token at position 2"), (-1, "write 'cat' or '#2'"), (True, "write 'cat' or '#2'"),
+     (["cat"], "write 'cat' or '#2'"), (b"cat", "write 'cat' or '#2'")],
+)  # fmt: skip
+def test_a_token_that_is_no_string_is_refused(token, example):
+    analysis = hand_made()
+    with pytest.raises(UsageError) as refused:
+        analysis.lines(["L0H0"], from_token=token)
+    assert str(refused.value) == (
+        "expected the token that lines start from (from_token) as a string, its text or '#' and its position, "
+        f"found {token!r}: {example}."
+    )
+
+
+def test_no_heads_at_all_are_refused():
+    with pytest.raises(UsageError, match=r"expected at least one head to draw lines of, found none: select some, such"):
+        list(lines_figures(hand_made(), [], LIGHT))
+
+
+@pytest.mark.parametrize("threshold", ["0.1", [0.1]])
+def test_a_threshold_that_is_no_number_is_refused(threshold):
+    with pytest.raises(UsageError, match=r"expected a threshold from 0 to 1, an attention weight, found \W"):
+        plan_of(pattern_of(), threshold=threshold)
+
+
 def test_in_a_long_text_the_nearest_tokens_are_named():
     labels = [f"w{'x' * i}" for i in range(30)] + ["president"]
     with pytest.raises(UsageError, match=r"expected a token as figures show it \(near: president\), or a position"):
@@ -566,6 +766,17 @@ def test_special_tokens_are_dropped_rows_renormalised_and_both_said():
     assert plan.labels == LABELS[1:5]
     assert lines_of(plan) == [(0, 1, 0), (0, 1, 1)]  # numbers are those of the whole text, rows those of what is left
     np.testing.assert_allclose(plan.weights, [1 / 3, 2 / 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "counted"), [(6, "(4 tokens)"), (3, "(1 token)")])
+def test_the_tokens_that_are_drawn_are_counted(n, counted):
+    labels = ["[CLS]", *[f"w{i}" for i in range(n - 2)], "[SEP]"]
+    analysis = hand_made(labels=labels, special=(0, n - 1), patterns=by_design(n))
+    ((_, dropped, _),) = lines_plans(analysis, analysis.select(["L0H0"]), LIGHT, drop_special=True)
+    assert dropped.reading[0].endswith(counted)
+    assert len(dropped.labels) == n - 2
+    ((_, kept, _),) = lines_plans(analysis, analysis.select(["L0H0"]), LIGHT)
+    assert kept.reading[0].endswith(f"({n} tokens)")
 
 
 def test_a_row_with_nothing_left_stays_empty():

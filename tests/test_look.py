@@ -29,6 +29,12 @@ def test_a_width_that_no_page_has_is_refused(width):
         Look(width=width)
 
 
+@pytest.mark.parametrize("width", [[3], b"3in", True, (3, 4), {}])
+def test_what_is_no_number_is_no_width(width):
+    with pytest.raises(UsageError, match="expected a width in inches, or a text such as '84mm', found"):
+        Look(width=width)
+
+
 def test_unknown_themes_and_scales_are_refused_with_those_that_exist():
     with pytest.raises(UsageError, match="unknown theme 'sepia': expected one of light, dark"):
         Look(theme="sepia")

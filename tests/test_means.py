@@ -69,7 +69,7 @@ def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis):
     assert plan.title.endswith("2 heads (special tokens dropped, rows renormalised)")
     assert "Rows renormalised to sum to 1 in every head, before the mean." in plan.notes(Look())[1]
     assert "; special tokens dropped, rows renormalised in every head before the mean; " in plan.caption(Look())
-    assert "(6 tokens)" in plan.text
+    assert "(4 tokens)" in plan.text  # as many as are drawn
 
 
 def test_a_row_that_puts_nothing_on_the_text_stays_empty():
@@ -101,7 +101,7 @@ def test_every_picture_says_that_it_is_a_mean(analysis):
         assert "no head need look like it" in written
         assert "a mean: no head need look like it" in caption
         assert stem in ("mean", "mean-all")
-        assert figure.axes[-1].get_xlabel() == "mean attention weight"
+        assert figure.axes[-1].get_xlabel() == "mean attention weight (shared scale)"
 
 
 def test_titles_and_captions(analysis):
@@ -141,7 +141,26 @@ def test_a_shared_scale_that_ends_below_the_largest_weight_says_so():
     assert plan.top == 0.01
     assert plan.notes(Look())[1].endswith("Weights above 0.01 look the same.")
     assert "colours from 0 to 0.01 (larger weights look the same)" in plan.caption(Look())
-    assert cells_of(means_figure(plan, Look()).axes[0]).get_clim() == (0, 0.01)
+    figure = means_figure(plan, Look())
+    assert cells_of(figure.axes[0]).get_clim() == (0, 0.01)
+    ends = [label.get_text() for label in figure.axes[-1].get_xticklabels()]
+    assert (ends[0], ends[-1]) == ("0", "≥ 0.01")
+    assert figure.axes[-1].get_xlim() == (0, 0.01)
+
+
+def test_all_pictures_of_means_share_one_scale():
+    found = long_one(60)
+    assert plan_means(found, Look()).top == plan_means(found, Look(), overall=True).top
+
+
+@pytest.mark.parametrize(("n", "look", "note"), [(9, Look(), ""), (60, Look(), "4th"), (60, Look(width=3.3), "5th")])
+def test_labels_that_are_left_out_are_said(n, look, note):
+    plan = plan_means(long_one(n), look)
+    assert (f"Every {note} token is named." in plan.notes(look)[1]) == bool(note)
+    assert ("is named" in plan.notes(look)[1]) == bool(note)
+    labels = [label.get_text() for label in means_figure(plan, look).axes[0].get_yticklabels()]
+    every = int(note[:1] or 1)
+    assert labels == list(plan.labels[::every])
 
 
 def test_the_scale_covers_nearly_all_cells_and_is_the_same_for_every_tile():
@@ -164,7 +183,7 @@ def test_with_a_scale_of_its_own_each_tile_says_how_far_it_goes(analysis):
     ]
     limits = [cells_of(ax).get_clim()[1] for ax in figure.axes[:3]]
     assert limits == pytest.approx([tile.largest for tile in plan.tiles])
-    assert figure.axes[3].get_xlabel() == "share of each picture’s largest weight"
+    assert figure.axes[3].get_xlabel() == "share of each picture’s largest weight (own scales)"
     assert figure.axes[3].get_xlim() == (0, 1)
     (_, _, _), (_, alone, _) = mean_figures(analysis, look)
     assert alone.axes[1].get_xlabel() == "mean attention weight (scale of this picture)"

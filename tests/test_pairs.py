@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import matplotlib
 import numpy as np
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from attnviz.analysis import analyze
 from attnviz.drawing import figure_style
 from attnviz.errors import UsageError
-from attnviz.look import Look
+from attnviz.look import SCALES, Look
 from attnviz.pair_heatmaps import draw_pair_heatmap, pair_heatmap_figure, pair_segments, percent, plan_pair_heatmap
 from attnviz.pairs import draw_pair, pair_figure, pair_figures, pair_norm, plan_pair
 from attnviz.rendering import figure_bytes
@@ -186,7 +187,7 @@ def test_the_key_holds_uniform_attention_and_names_rows_and_columns(found):
 @pytest.mark.parametrize(
     ("look", "limits", "name"),
     [
-        (Look(), (0, 100), "share (percent)"),
+        (Look(), (0, 100), "share (percent; shared scale)"),
         (Look(scale="per-head"), (0, 80), "share (percent; scale of this picture)"),
         (Look(scale="log"), (1, 100), "share (percent; log scale)"),
     ],
@@ -200,6 +201,24 @@ def test_the_scales(found, look, limits, name):
     bar = pair_figure(plan, look).axes[2]
     assert bar.get_xlim() == pytest.approx(limits)
     assert bar.get_xlabel() == name
+
+
+@pytest.mark.parametrize("width", [2, 3.3])
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_bar_says_its_scale_in_whole_words_and_numbers_both_its_ends(found, width, scale):
+    look = Look(scale=scale, width=width)
+    plan = heatmap_of(found, look=look)
+    for figure in (pair_heatmap_figure(plan, look), pair_figure(plan_pair(found), look)):
+        pixels_of(figure)
+        bar = figure.axes[-1]
+        words = {"shared": "shared scale", "per-head": "scale of this", "log": "log scale"}[scale]
+        assert words in bar.get_xlabel().replace("\n", " ")
+        assert "…" not in bar.get_xlabel()
+        assert bar.get_xticks()[[0, -1]] == pytest.approx(bar.get_xlim())
+        boxes = [text.get_window_extent() for text in (*bar.get_xticklabels(), bar.xaxis.label)]
+        assert min(box.x0 for box in boxes) > 0
+        assert max(box.x1 for box in boxes) < figure.bbox.width
+        assert not any(one.overlaps(other) for one, other in pairwise(boxes))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +268,7 @@ def test_a_heatmap_has_rules_between_the_blocks_and_shares_beside_their_rows(fou
     }
     assert shown["A"] == (pytest.approx(2.5 / 8), 1)
     assert shown["from A\n→ A 67 %\n→ B 0 %\n→ special 33 %"] == (1, pytest.approx(1 - 2.5 / 8))
-    assert figure.axes[1].get_xlabel() == "attention weight"
+    assert figure.axes[1].get_xlabel() == "attention weight (shared scale)"
 
 
 def test_labels_stand_at_rows_and_columns_and_special_tokens_stand_back(found):
@@ -296,6 +315,7 @@ def test_a_long_pair_is_pooled_for_drawing_but_its_shares_are_not():
     assert plan.values[0, 0] == pattern[:2, :2].max()
     np.testing.assert_array_equal(plan.shares, pair_segments(found).shares(pattern))
     assert plan.notes[-1] == "Each cell is the largest of 2 × 2 weights (for drawing only)."
+    assert plan.notes[-2] == "Every 14th token is named."
     assert plan.caption(Look()).endswith("; each cell is the largest of 2 × 2 weights.")
     figure = pair_heatmap_figure(plan, Look())
     edges = sorted(line.get_ydata()[0] for line in figure.axes[0].lines if list(line.get_xdata()) == [0, 1])

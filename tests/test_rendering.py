@@ -36,7 +36,7 @@ TITLES = (
 LOOKS = [Look(), Look("dark"), Look(scale="per-head"), Look(scale="log"), Look("dark", "per-head", 3.3), Look(width=6)]
 
 
-def plans_of(n, titles=TITLES, label="word", look=PLAIN):
+def plans_of(n, titles=TITLES, label="word", look=PLAIN, **more):
     random = np.random.default_rng(n)
     labels = [f"{label}{i}" for i in range(n)]
     quiet = [i in (0, n - 1) for i in range(n)]
@@ -48,6 +48,7 @@ def plans_of(n, titles=TITLES, label="word", look=PLAIN):
             title=title,
             evidence=evidence,
             look=look,
+            **more,
         )
         for title, evidence in titles
     ]
@@ -77,6 +78,24 @@ def test_the_fast_way_gives_the_pixels_of_drawing_each_figure_anew(n, look):
         slow = np.asarray(decoded(figure_bytes(heatmap_figure(plan, pieced=True), "png", look=look)))
         table = palette(look.theme)
         np.testing.assert_array_equal(table[fast], table[slow])
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("look", [Look(), Look("dark", "per-head", 2.0)])
+def test_model_and_text_and_what_was_dropped_are_in_every_file(file_format, look):
+    subject, dropped = "minilm · “שלום 12 cat”", "first token dropped, rows renormalised"
+    plans = plans_of(3, look=look, subject=subject, dropped=dropped)
+    files = list(heatmap_files(plans, file_format))
+    assert files == list(heatmap_files(plans, file_format))
+    if file_format == "png":
+        for plan, fast in zip(plans, heatmap_pixels(plans), strict=True):
+            slow = np.asarray(decoded(figure_bytes(heatmap_figure(plan, pieced=True), "png", look=look)))
+            np.testing.assert_array_equal(palette(look.theme)[fast], palette(look.theme)[slow])
+    elif file_format == "svg":
+        for data in files:
+            written = " ".join("".join(text.itertext()) for text in ElementTree.fromstring(data).iter(SVG + "text"))
+            assert subject in written
+            assert dropped in written
 
 
 @pytest.mark.parametrize("look", LOOKS)

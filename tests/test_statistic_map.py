@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import matplotlib
 import numpy as np
@@ -224,7 +225,7 @@ def bar_of(figure):
 
 def test_the_colour_bar_names_statistic_unit_and_scale_and_marks_uniform_attention(analysis):
     bar = bar_of(statistic_map_figure(plan_statistic_map(analysis, "distance"), Look()))
-    assert bar.get_xlabel() == "distance (tokens)"
+    assert bar.get_xlabel() == "distance (tokens; shared scale)"
     assert bar.get_xlim() == (0, 2.5)
     assert texts(bar.texts) == ["uniform attention 1.94"]
     (mark,) = [line for line in bar.lines if line.get_color() == "#d95f02"]
@@ -248,11 +249,20 @@ def test_no_mark_without_a_baseline(analysis):
 
 @pytest.mark.parametrize(
     ("look", "ending"),
-    [(Look(), ""), (Look(scale="per-head"), "; scale of this map"), (Look(scale="log"), "; log scale")],
+    [(Look(), "; shared scale"), (Look(scale="per-head"), "; scale of this map"), (Look(scale="log"), "; log scale")],
 )
 def test_the_bar_tells_the_scale(analysis, look, ending):
     bar = bar_of(statistic_map_figure(plan_statistic_map(hand_made(special=()), "long_range"), look))
     assert bar.get_xlabel() == f"long-range share (0–1{ending})"
+
+
+def test_numbers_of_heads_do_not_run_into_each_other_in_a_narrow_map():
+    look = Look(width=2)
+    found = hand_made(patterns=by_design(6)[:1, :1].expand(2, 12, 6, 6))
+    ax = statistic_map_figure(plan_statistic_map(found, "sink"), look).axes[0]
+    pixels_of(ax.figure)
+    boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+    assert all(one.x1 + 2 < other.x0 for one, other in pairwise(boxes))
 
 
 def test_numbers_on_a_logarithmic_bar_are_plain(analysis):
