@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from attnviz.outputs_saving import HeadOutputs, head_outputs
     from attnviz.profile import Profile, profile_heads
     from attnviz.profile_saving import save_profile
-    from attnviz.rollout_saving import rollout
+    from attnviz.rollout_saving import Rollout, rollout
 
 __version__ = "0.1.0"
 
@@ -55,6 +55,7 @@ __all__ = [
     "ParserError",
     "ProcessError",
     "Profile",
+    "Rollout",
     "TextError",
     "UsageError",
     "VerificationError",
@@ -78,6 +79,7 @@ _LAZY = {
     "HeadId": "attnviz.heads",
     "HeadOutputs": "attnviz.outputs_saving",
     "Profile": "attnviz.profile",
+    "Rollout": "attnviz.rollout_saving",
     "ablate": "attnviz.ablation_saving",
     "analyze": "attnviz.analysis",
     "compare": "attnviz.comparison_saving",

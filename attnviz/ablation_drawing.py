@@ -19,14 +19,13 @@ from attnviz.drawing import figure_style
 from attnviz.figures import DPI
 from attnviz.fonts import fitted, text_width
 from attnviz.look import Look
+from attnviz.view_bars import BAR_HEIGHT, draw_colour_bar
 from attnviz.view_drawing import (
-    BAR_HEIGHT,
     MARGIN,
     PIXEL,
     Numbers,
     cell_points,
     contrasting_ink,
-    draw_colour_bar,
     dress_grid,
     page_width,
     value_size,
@@ -119,18 +118,19 @@ def draw_heads(ax: Axes, plan: HeadsPlan, panel: int, look: Look, *, named: bool
     for row in rows[::2]:
         ax.axhspan(row - 0.5, row + 0.5, color=ink, alpha=0.05, linewidth=0)
     ax.axvline(plan.middle[panel], color=look.greys.quiet, lw=0.9, ls=":")
-    if min(values.min(), ends.min()) < 0:
+    below = min(values.min(), ends.min()) < 0
+    if below:
         ax.axvline(0, color=look.greys.frame, lw=PIXEL)
     errors = np.abs(ends - values)
     drawn = ax.errorbar(values, rows, xerr=errors, fmt="o", ms=3.5, lw=1.2, color=_BLUE[look.theme])
     ax.set(ylim=(len(estimates) - 0.5, -0.5), facecolor="none")
-    if values.min() >= 0:
+    if not below:
         ax.set_xlim(left=0)
     ax.set_yticks(rows, plan.names if named else [""] * len(rows), fontsize=7, color=ink)
     _dress(ax, look)
     ax.tick_params(axis="y", length=0)
     measure = plan.measures[panel]
-    _name_axis(ax, f"{measure.title} ({measure.unit})", look)
+    _name_axis(ax, f"{measure.title} ({measure.unit})", look, short=measure.title)
     return drawn
 
 
@@ -270,8 +270,11 @@ def _dress(ax: Axes, look: Look, *, logarithmic: bool = False) -> None:
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
 
 
-def _name_axis(ax: Axes, name: str, look: Look) -> None:
+def _name_axis(ax: Axes, name: str, look: Look, *, short: str = "") -> None:
+    """Below the Axes; where the name does not fit, the short one."""
     room = ax.get_window_extent().width * DPI / ax.figure.dpi
+    if short and text_width(name, 7.5, DPI) > room + MARGIN:
+        name = short
     ax.set_xlabel(
         fitted(name, 7.5, DPI, room + MARGIN), fontsize=7.5, color=look.greys.ink, labelpad=2, parse_math=False
     )

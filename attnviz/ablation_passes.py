@@ -19,7 +19,8 @@ from attnviz.gradient_importance import GradientTally
 from attnviz.heads import HeadId
 from attnviz.resumed_forward import KeptPass, resume, run_and_keep, running
 from attnviz.sampling import EVERY, SampledAttention
-from attnviz.verify import TOLERANCES, Verification
+from attnviz.tolerances import TOLERANCES
+from attnviz.verify import Verification
 
 __all__ = ["Checked", "HeadSet", "Passes", "mean_values"]
 

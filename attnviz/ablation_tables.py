@@ -58,9 +58,11 @@ def head_table(found: Ablated, *, top: int, width: int) -> Table:
     table.add_column("Head", no_wrap=True)
     first, second = found.measures
     table.add_column(f"{_heading(first.title)}\n({first.unit})", justify="right", no_wrap=True)
-    table.add_column("95 % interval", no_wrap=True)
+    known = shown[0].damage[first.name].low is not None
+    if known:
+        table.add_column("95 % interval", no_wrap=True)
     table.add_column(f"{_heading(second.title)}\n({second.unit})", justify="right", no_wrap=True)
-    wide = width >= _WIDE
+    wide = known and width >= _WIDE
     if wide:
         table.add_column("95 % interval", no_wrap=True)
     with_gradient = found.options.gradient
@@ -69,8 +71,8 @@ def head_table(found: Ablated, *, top: int, width: int) -> Table:
         table.add_column("in its\nlayer", justify="right", no_wrap=True)
     for head in shown:
         values = head.damage[first.name], head.damage[second.name]
-        cells = [str(head.rank), str(head.id), amount(values[0].value), span(values[0]) or "–", amount(values[1].value)]
-        cells += [span(values[1]) or "–"] if wide else []
+        cells = [str(head.rank), str(head.id), amount(values[0].value), *([span(values[0])] if known else [])]
+        cells += [amount(values[1].value), *([span(values[1])] if wide else [])]
         if with_gradient:
             cells += [amount(head.gradient or 0.0), f"{head.gradient_normalised or 0.0:.2f}"]
         add_row(table, cells)
@@ -87,8 +89,9 @@ def set_table(found: Ablated, sets: list[SetDamage]) -> Table:
     table.add_column("Set", no_wrap=True)
     for name in ("Heads", "Together", "One at\na time", "Ratio", "Difference"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("95 % interval", no_wrap=True)
-    table.add_column("Verdict", no_wrap=True)
+    known = sets[0].excess[measure.name].low is not None
+    for name in ("95 % interval", "Verdict") if known else ():
+        table.add_column(name, no_wrap=True)
     for each in sets:
         excess, ratio = each.excess[measure.name], ratio_of(each, measure)
         cells = [
@@ -98,8 +101,7 @@ def set_table(found: Ablated, sets: list[SetDamage]) -> Table:
             amount(each.singles[measure.name].value),
             "–" if ratio is None else f"{ratio:.2f}",
             amount(excess.value),
-            span(excess) or "–",
-            verdict_of(each, measure) or "–",
+            *([span(excess), verdict_of(each, measure) or "–"] if known else []),
         ]
         add_row(table, cells)
     return table
@@ -112,13 +114,15 @@ def curve_table(found: Ablated) -> Table:
     table = plain_table(f"More and more heads removed ({measure.title}, {measure.unit})")
     table.add_column("Heads", justify="right", no_wrap=True)
     table.add_column("Least\nimportant", justify="right", no_wrap=True)
-    table.add_column("95 % interval", no_wrap=True)
+    known = found.curve.points[0].least.damage[measure.name].low is not None
+    if known:
+        table.add_column("95 % interval", no_wrap=True)
     table.add_column("Sum of\none at a time", justify="right", no_wrap=True)
     table.add_column("Random\norder", justify="right", no_wrap=True)
     for point in found.curve.points:
         damage = point.least.damage[measure.name]
         numbers = [point.least.singles[measure.name].value, point.random.damage[measure.name].value]
-        cells = [str(point.removed), amount(damage.value), span(damage) or "–", *map(amount, numbers)]
+        cells = [str(point.removed), amount(damage.value), *([span(damage)] if known else []), *map(amount, numbers)]
         add_row(table, cells)
     return table
 
@@ -149,7 +153,8 @@ def _notes(found: Ablated) -> Text:
             "The order of the curve was found on the texts that it is measured on, so the sum of the least important "
             "heads is smaller than it would be on others."
         )
-    lines.append("Intervals: bootstrap over texts, 95 % each; texts like these, not of all texts.")
+    if found.heads[0].damage[found.measure.name].low is not None:
+        lines.append("Intervals: bootstrap over texts, 95 % each; they speak of texts like these, not of all.")
     return Text("\n".join(lines), style="dim")
 
 

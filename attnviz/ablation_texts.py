@@ -34,6 +34,12 @@ NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 _TOKENS = 4096
 """Of a batch, with padding, so that long texts do not make large batches."""
 
+_FULL, _SLACK = 0.97, 1
+"""Of the longest row of a batch, what the shortest one has at least, and by how many tokens it may fall short of that.
+
+Padding would cost more than large batches gain: what a small one lacks, copies without other heads make up for.
+"""
+
 _LOGITS = 2**26
 """Predictions times vocabulary of a batch: 256 MiB of probabilities in float32."""
 
@@ -212,7 +218,8 @@ def row_batches(checkpoint: Checkpoint, rows: Sequence[Row], batch_size: int) ->
     for row in sorted(rows, key=lambda row: -len(row.item)):
         logits += len(row.labels) * int(checkpoint.config.vocab_size)
         tokens += room
-        if not groups or len(groups[-1]) == batch_size or tokens > _TOKENS or logits > _LOGITS:
+        short = len(row.item) + _SLACK < _FULL * room
+        if not groups or short or len(groups[-1]) == batch_size or tokens > _TOKENS or logits > _LOGITS:
             groups.append([])
             room = tokens = len(row.item)
             logits = len(row.labels) * int(checkpoint.config.vocab_size)

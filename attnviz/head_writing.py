@@ -159,7 +159,7 @@ def measure_writing(verified: VerifiedAttention, layer: int) -> tuple[OutputShar
 
     Raises:
         VerificationError: the heads and the bias do not sum to the model's own attention output, within the tolerance
-            for outputs of the number format (:data:`attnviz.verify.TOLERANCES`).
+            for outputs of the number format (:data:`attnviz.tolerances.TOLERANCES`).
     """
     writing = layer_writing(verified, layer)
     content = ~torch.tensor(verified.tokens.sink, dtype=torch.bool, device=writing.pattern.device)

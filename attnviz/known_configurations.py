@@ -1,6 +1,7 @@
 """The models of the BERT, GPT-2 and GPT-3 papers, as the papers print them; what they do not print is marked.
 
-Checked against the papers: Devlin et al. 2019, section 3; Radford et al. 2019, Table 2; Brown et al. 2020, Table 2.1.
+Taken from public copies of the papers: Devlin et al. 2019, section 3; Radford et al. 2019, Table 2; Brown et al. 2020,
+Table 2.1. Oddities of the originals are kept, and noted.
 """
 
 from dataclasses import dataclass

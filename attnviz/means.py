@@ -22,12 +22,11 @@ from attnviz.findings import Findings, without_sinks
 from attnviz.fonts import fitted, text_width
 from attnviz.look import FAINTEST, Look
 from attnviz.tokens import visible
+from attnviz.view_bars import bar_place, draw_colour_bar
 from attnviz.view_drawing import (
     MARGIN,
     PIXEL,
-    bar_place,
     draw_cells,
-    draw_colour_bar,
     few_enough,
     label_size,
     name_positions,

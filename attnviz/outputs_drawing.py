@@ -17,15 +17,14 @@ from attnviz.figures import DPI
 from attnviz.fonts import fitted, text_width
 from attnviz.look import Look
 from attnviz.outputs_figures import BETWEEN, WeightedPlan
+from attnviz.view_bars import BAR_HEIGHT, draw_colour_bar
 from attnviz.view_drawing import (
-    BAR_HEIGHT,
     MARGIN,
     PIXEL,
     ViewPage,
     cell_points,
     contrasting_ink,
     draw_cells,
-    draw_colour_bar,
     few_enough,
     name_positions,
     page_width,

@@ -17,14 +17,12 @@ from attnviz.fonts import fitted, text_width
 from attnviz.look import Look
 from attnviz.outputs import Numbers, WrittenOutputs
 from attnviz.promoted_tokens import Attribution
+from attnviz.view_bars import BAR_HEIGHT, Mark, draw_colour_bar
 from attnviz.view_drawing import (
-    BAR_HEIGHT,
     MARGIN,
     PIXEL,
-    Mark,
     cell_points,
     contrasting_ink,
-    draw_colour_bar,
     dress_grid,
     page_width,
     value_size,

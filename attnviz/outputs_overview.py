@@ -19,7 +19,8 @@ from attnviz.heads import HeadId
 from attnviz.look import Look
 from attnviz.outputs import WrittenOutputs
 from attnviz.outputs_figures import check_scale, percent
-from attnviz.view_drawing import BAR_HEIGHT, MARGIN, draw_colour_bar, page_width, view_page
+from attnviz.view_bars import BAR_HEIGHT, draw_colour_bar
+from attnviz.view_drawing import MARGIN, page_width, view_page
 
 __all__ = ["NormGridPlan", "draw_norm_grid", "norm_grid_figure", "plan_norm_grid"]
 

@@ -27,13 +27,12 @@ from attnviz.findings import Findings, HeadFindings
 from attnviz.fonts import fitted, text_width
 from attnviz.look import FAINTEST, Look
 from attnviz.tokens import visible
+from attnviz.view_bars import bar_place, draw_colour_bar
 from attnviz.view_drawing import (
     MARGIN,
     PIXEL,
     Numbers,
-    bar_place,
     draw_cells,
-    draw_colour_bar,
     few_enough,
     label_size,
     name_positions,

@@ -18,14 +18,13 @@ from attnviz.findings import Findings, HeadFindings
 from attnviz.look import Look
 from attnviz.pair_heatmaps import PairSegments, pair_heatmap_figure, pair_segments, percent, plan_pair_heatmap
 from attnviz.tokens import visible
+from attnviz.view_bars import bar_place, draw_colour_bar
 from attnviz.view_drawing import (
     MARGIN,
     PIXEL,
     Numbers,
-    bar_place,
     cell_points,
     contrasting_ink,
-    draw_colour_bar,
     dress_grid,
     page_width,
     text_line,

@@ -37,7 +37,7 @@ from attnviz.layer_reference import LayerNorm, widened
 from attnviz.layer_stages import layer_parameters, reference_norm
 from attnviz.stages import VerifiedStages
 from attnviz.tokens import Tokens
-from attnviz.verify import TOLERANCES
+from attnviz.tolerances import TOLERANCES
 
 __all__ = ["GROUPS", "TERMS", "PositionShares", "ScoreShares", "input_parts", "position_shares"]
 

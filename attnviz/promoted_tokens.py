@@ -133,7 +133,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
 
     Raises:
         VerificationError: the parts do not sum to the model's own logits, within the tolerance for outputs of the
-            number format (:data:`attnviz.verify.TOLERANCES`), or the model was changed since.
+            number format (:data:`attnviz.tolerances.TOLERANCES`), or the model was changed since.
     """
     checkpoint, tokens = verified.checkpoint, verified.tokens
     assert stream.last is not None

@@ -16,12 +16,11 @@ from attnviz.figures import DPI
 from attnviz.fonts import fitted, font_families, text_width
 from attnviz.look import Look
 from attnviz.rollout_figures import TILE_GAP, BarsPlan, Panel, Tile, TilesPlan, label_room
+from attnviz.view_bars import BAR_HEIGHT, draw_colour_bar
 from attnviz.view_drawing import (
-    BAR_HEIGHT,
     MARGIN,
     PIXEL,
     draw_cells,
-    draw_colour_bar,
     few_enough,
     label_size,
     name_positions,

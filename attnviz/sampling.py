@@ -10,7 +10,8 @@ from torch import Tensor
 from attnviz.batches import Batch
 from attnviz.capture import LayerRecord, capture_layers
 from attnviz.checkpoint import Checkpoint
-from attnviz.verify import TOLERANCES, LayerCheck, Verification, verify_record, worse_of
+from attnviz.tolerances import TOLERANCES
+from attnviz.verify import LayerCheck, Verification, verify_record, worse_of
 
 __all__ = ["EVERY", "SampledAttention"]
 

@@ -13,7 +13,7 @@ from attnviz.layer_reference import Activation, widened
 from attnviz.layer_stages import embedded, layer_parameters, recompute_layer
 from attnviz.stage_capture import Activations, capture_stages
 from attnviz.tokens import Tokens
-from attnviz.verify import TOLERANCES
+from attnviz.tolerances import TOLERANCES
 
 __all__ = ["Stage", "StageCheck", "VerifiedStages", "check_layer", "verify_stages"]
 

@@ -19,15 +19,13 @@ from attnviz.look import Look
 from attnviz.masks import distances
 from attnviz.statistics import ON_REPEATS, REPEATS, SCALARS
 from attnviz.tokens import visible
+from attnviz.view_bars import Mark, bar_place, draw_colour_bar
 from attnviz.view_drawing import (
     MARGIN,
     PIXEL,
-    Mark,
     Numbers,
-    bar_place,
     cell_points,
     contrasting_ink,
-    draw_colour_bar,
     dress_grid,
     page_width,
     text_line,

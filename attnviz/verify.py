@@ -11,11 +11,10 @@ from attnviz.capture import LayerRecord, capture_layers
 from attnviz.checkpoint import Checkpoint
 from attnviz.errors import VerificationError
 from attnviz.tokens import Tokens
+from attnviz.tolerances import TOLERANCES, Tolerance
 
 __all__ = [
-    "TOLERANCES",
     "LayerCheck",
-    "Tolerance",
     "Verification",
     "VerifiedAttention",
     "VerifiedLayer",
@@ -23,34 +22,6 @@ __all__ = [
     "verify_record",
     "worse_of",
 ]
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far the reference may be from the model before it counts as wrong.
-
-    Attributes:
-        pattern: largest absolute difference of an attention weight (weights are at most 1).
-        output: largest absolute difference of the output, as a share of the layer's largest output.
-        reason: why a correct reference stays below.
-    """
-
-    pattern: float
-    output: float
-    reason: str
-
-
-TOLERANCES = {
-    torch.float64: Tolerance(1e-12, 1e-12, "float64 rounds at 2e-16; a correct head differs by about 1e-14"),
-    torch.float32: Tolerance(1e-4, 1e-4, "float32 rounds at 1e-7; a correct head differs by about 1e-6"),
-    torch.float16: Tolerance(
-        5e-2, 2e-2, "float16 rounds scores of size 100 by 0.03, which moves a weight by up to 0.015"
-    ),
-    torch.bfloat16: Tolerance(
-        1e-1, 5e-2, "bfloat16 rounds scores of size 100 by 0.25, which moves a weight by up to 0.12"
-    ),
-}
-"""By number format. Wrong variants of attention (no scale, swapped Q and K, …) move weights by 0.2 to 1."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from attnviz.published import PublishedHead
 from attnviz.statistics import Frame, measure
 from attnviz.syntax import Parse, relation_accuracy
 from attnviz.tokens import Tokens, merge_units
-from attnviz.verify import LayerCheck, Tolerance, Verification, VerifiedLayer
+from attnviz.tolerances import Tolerance
+from attnviz.verify import LayerCheck, Verification, VerifiedLayer
 
 LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")
 

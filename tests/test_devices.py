@@ -92,7 +92,7 @@ def test_dtype_by_name(name, expected):
 
 
 def test_every_dtype_has_a_tolerance():
-    from attnviz.verify import TOLERANCES
+    from attnviz.tolerances import TOLERANCES
 
     assert set(DTYPES.values()) == set(TOLERANCES)
 

@@ -17,7 +17,8 @@ from attnviz.head_writing import LayerWriting, measure_writing
 from attnviz.heads import HeadId
 from attnviz.outputs import find_outputs
 from attnviz.outputs_saving import HeadOutputs
-from attnviz.verify import TOLERANCES, verify_attention
+from attnviz.tolerances import TOLERANCES
+from attnviz.verify import verify_attention
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

@@ -16,7 +16,7 @@ from attnviz.outputs_saving import HeadOutputs
 from attnviz.promoted_tokens import MOST_TOKENS
 from attnviz.residual_stream import recording_stream
 from attnviz.tokens import vocabulary_labels
-from attnviz.verify import TOLERANCES
+from attnviz.tolerances import TOLERANCES
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.test_outputs import D_MODEL, N_HEADS, N_LAYERS, loops, own_numbers

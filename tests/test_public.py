@@ -67,13 +67,23 @@ def test_all_holds_every_error_and_what_analyze_gives():
     errors = importlib.import_module("attnviz.errors").__all__
     assert set(attnviz.__all__) == {
         *errors,
+        "Ablation",
         "Analysis",
+        "Configuration",
+        "Explanation",
         "HeadId",
+        "HeadOutputs",
         "Profile",
+        "Rollout",
         "__version__",
+        "ablate",
         "analyze",
         "compare",
+        "explain",
+        "head_outputs",
+        "model_configurations",
         "profile_heads",
+        "rollout",
         "save_profile",
     }
     assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from attnviz.cli import app
 from attnviz.errors import AttnvizError
 from attnviz.patterns import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
-from attnviz.verify import TOLERANCES
+from attnviz.tolerances import TOLERANCES
 from tests.conftest import SHARED, needs_minilm, needs_parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,9 +42,13 @@ def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> 
         command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    kind = next((kind for kind in ("profile", "compare") if f"attnviz {kind}" in command), "heads")
-    model = "tiny-gpt2" if "tiny-gpt2" in command else "compare-minilm" if kind == "compare" else "minilm"
-    assert (tmp_path / "attnviz-out" / model / f"{kind}.json").is_file()
+    kind = re.findall(r"attnviz ([a-z]+)", command)[0]
+    model = "tiny-gpt2" if "tiny-gpt2" in command else "minilm"
+    folder = model if kind in ("heads", "profile") else f"{kind}-{model}"
+    if kind == "models":
+        assert done.stdout.count("minilm")
+    else:
+        assert (tmp_path / "attnviz-out" / folder / f"{kind}.json").is_file()
 
 
 def test_there_are_commands_to_run() -> None:
@@ -73,6 +77,11 @@ def test_ci_runs_the_second_command_exactly_as_written() -> None:
         ("heads", "Options of `attnviz heads`"),
         ("profile", "What a head does in general: `attnviz profile`"),
         ("compare", "What changed: `attnviz compare`"),
+        ("explain", "Inside a layer: `attnviz explain`"),
+        ("outputs", "What a head writes: `attnviz outputs`"),
+        ("ablate", "Without a head: `attnviz ablate`"),
+        ("rollout", "Through all layers: `attnviz rollout`"),
+        ("models", "Which model: `attnviz models`"),
     ],
 )
 def test_the_options_of_the_readme_are_the_options_of_the_program(command: str, title: str) -> None:

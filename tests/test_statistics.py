@@ -12,7 +12,8 @@ from torch import Tensor
 from attnviz import masks
 from attnviz.errors import VerificationError
 from attnviz.statistics import ON_REPEATS, REPEATS, SCALARS, SHARES, Frame, measure
-from attnviz.verify import LayerCheck, Tolerance, VerifiedLayer
+from attnviz.tolerances import Tolerance
+from attnviz.verify import LayerCheck, VerifiedLayer
 from tests.verified import frame_of, random_patterns, verified
 
 SINK, TEXT = True, False

@@ -19,7 +19,8 @@ from attnviz.capture import capture_layers
 from attnviz.checkpoint import Checkpoint, from_loaded
 from attnviz.cli import app
 from attnviz.errors import AttnvizError, VerificationError
-from attnviz.verify import TOLERANCES, LayerCheck, VerifiedAttention, VerifiedLayer, verify_attention
+from attnviz.tolerances import TOLERANCES
+from attnviz.verify import LayerCheck, VerifiedAttention, VerifiedLayer, verify_attention
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from attnviz.masks import positional_masks, repeat_masks
 from attnviz.statistics import Frame
 from attnviz.tokens import Units
-from attnviz.verify import LayerCheck, Tolerance, VerifiedLayer
+from attnviz.tolerances import Tolerance
+from attnviz.verify import LayerCheck, VerifiedLayer
 
 
 def verified(patterns: Any, dtype: torch.dtype = torch.float32) -> VerifiedLayer:
