@@ -62,7 +62,7 @@ def measure_ablation(
         warn(f"{len(rows):,} inputs, each with {len(heads)} heads to remove; a --limit reads fewer sentences")
     tally = GradientTally(checkpoint, kind, passes.counts.tolist(), options.seed) if options.gradient else None
     singles: list[HeadSet] = [frozenset([head]) for head in heads]
-    groups = [frozenset(heads)] if options.together else _layer_sets(heads)
+    groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
     sums = passes.run([*singles, *groups], lambda done, total: progress("removing", done, total), gradients=tally)
     weights = _weights(options.seed, [text.number for text in texts])
     bootstrap = _Bootstrap(weights, passes.counts, [measure.name for measure in measures_of(kind)])

@@ -19,7 +19,7 @@ from attnviz.drawing import figure_style
 from attnviz.figures import DPI
 from attnviz.fonts import fitted, text_width
 from attnviz.look import Look
-from attnviz.view_bars import BAR_HEIGHT, draw_colour_bar
+from attnviz.view_bars import bar_place, draw_colour_bar
 from attnviz.view_drawing import (
     MARGIN,
     PIXEL,
@@ -91,9 +91,10 @@ def importance_figure(plan: ImportancePlan, look: Look) -> Figure:
     row = max(14, min(40, round(0.75 * cell)))
     body, rows = n_heads * cell, n_layers * row
     with figure_style():
-        page = view_page(plan.title, plan.notes, width, rows + _AXIS + BAR_HEIGHT, look)
+        left, length, below = bar_place(plan.bar, width, _LEFT)
+        page = view_page(plan.title, plan.notes, width, rows + _AXIS + below, look)
         draw_importance(page.axes(_LEFT, 0, body, rows), plan, look)
-        bar = page.axes(_LEFT, rows + _AXIS + 24, min(max(body, 320), 560, width - _LEFT - MARGIN), 12)
+        bar = page.axes(left, rows + _AXIS + 24, length, 12)
         draw_colour_bar(bar, importance_norm(plan), plan.bar, look, colours=_colours(plan, look))
         return page.figure
 

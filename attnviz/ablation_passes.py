@@ -24,7 +24,10 @@ from attnviz.verify import Verification
 
 __all__ = ["Checked", "HeadSet", "Passes", "mean_values"]
 
-_AT_ONCE = 1024
+_VERIFIED = 8
+"""Rows that are verified at least, where there are as many; after that one batch in so many."""
+
+_AT_ONCE = 2048
 """Tokens that a resumed pass has at least, with as many copies of a small batch as that takes."""
 
 HeadSet = frozenset[HeadId]
@@ -109,7 +112,8 @@ class Passes:
         with running(self._checkpoint):
             for number, rows in enumerate(row_batches(self._checkpoint, self._rows, self._batch_size)):
                 texts = torch.tensor([row.text for row in rows.rows])
-                kept = self._kept(rows, verify and number % EVERY == 0)  # their order is drawn, so this is a sample
+                few = self._attention.texts_verified < _VERIFIED
+                kept = self._kept(rows, verify and (few or number % EVERY == 0))  # in a drawn order: a sample
                 reading = Reading(self._checkpoint, rows, kept.final)
                 for removed, damage in self._damages(sets, rows, kept, reading):
                     sums[removed] = sums[removed].index_add(1, texts, damage)

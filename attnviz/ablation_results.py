@@ -26,7 +26,7 @@ class Options:
         limit: sentences of each corpus that are read; None for all.
         batch_size: rows that the model reads at once.
         seed: of the bootstrap, the random order and the random projections.
-        curve: also remove more and more heads.
+        curve: also remove heads together: those of each layer, and more and more of them all.
         gradient: also measure the importance by gradients.
     """
 
@@ -142,7 +142,8 @@ class Ablated:
         clean_loss: of the model as it is, in nats a token; None where nothing is predicted.
         checked: what was verified.
         heads: every head that was removed, the one that matters most first.
-        layers: for each layer of which two heads or more were removed, these together.
+        layers: for each layer of which two heads or more were removed, these together; empty where that was not asked
+            for.
         together: the selected heads as one set; None where that was not asked for.
         curve: None where it was not asked for.
         rank_correlations: Spearman's, of the importance by gradients with each measure; None where not measurable.

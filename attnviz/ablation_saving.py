@@ -190,7 +190,7 @@ def ablate(
         limit: sentences of each corpus that are read; default all.
         batch_size: rows that the model reads at once; it changes no result but by rounding.
         seed: of the bootstrap, the random order and the random projections.
-        curve: also remove more and more heads, the least important first.
+        curve: also remove heads together: those of each layer, and more and more of all, the least important first.
         gradient: also measure the importance by gradients (Michel et al. 2019).
         progress: told of each stage, how much of it is done, and of how much.
         warn: told of each sentence that is left out because the model cannot read it.

@@ -48,12 +48,13 @@ def verdict_of(found: SetDamage, measure: Measure) -> str | None:
     ``compensated``: at least :data:`MORE` times the sum, and the interval of the difference is above zero: while one
     head was missing, the others made up for some of it. ``overlapping``: at most :data:`LESS` times, and below zero:
     heads cost the same thing, which can be lost only once. ``additive``: neither, though the difference is clear.
-    ``undecided``: the interval of the difference has zero in it. ``harmless``: removing the set costs nothing.
+    ``undecided``: the interval of the difference has zero in it. ``harmless``: what the set costs is not clearly above
+    zero, so that there is nothing to make up for, whatever single heads do.
     """
     excess, ratio = found.excess[measure.name], ratio_of(found, measure)
     if excess.low is None:
         return None
-    if found.damage[measure.name].value <= 0:
+    if not found.damage[measure.name].above_zero:
         return HARMLESS
     if excess.above_zero:
         return COMPENSATED if ratio is None or ratio >= MORE else ADDITIVE
@@ -191,7 +192,10 @@ def _set_sentence(found: SetDamage, measure: Measure, name: str) -> str:
         f"{amount(found.singles[measure.name].value)} summed over one at a time "
         f"(difference {amount(excess.value)} {span(excess)})"
     )
-    return f"{numbers}: {_MEANING[verdict_of(found, measure) or UNDECIDED]}."
+    verdict = verdict_of(found, measure) or UNDECIDED
+    if verdict == COMPENSATED and found.singles[measure.name].value <= 0:
+        return f"{numbers}: more than the sum; one at a time they cost nothing, so the others stood in for each."
+    return f"{numbers}: {_MEANING[verdict]}."
 
 
 _MEANING = {
@@ -199,7 +203,7 @@ _MEANING = {
     OVERLAPPING: "less than the sum, so what each one takes away is partly the same; no sign of compensation",
     ADDITIVE: "about the sum, so hardly anything was made up for",
     UNDECIDED: "the interval of the difference has zero in it, so compensation is not shown",
-    HARMLESS: "removing them costs nothing here, so there is nothing to make up for",
+    HARMLESS: "removing them costs nothing that can be told from zero, so there is nothing to make up for",
 }
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from attnviz.figures import HeatmapPlan, counted, quoted
 from attnviz.findings import Findings, HeadFindings
 from attnviz.look import FAINTEST, Look
-from attnviz.overviews import OverviewPlan
+from attnviz.overviews import OverviewPlan, labels_from_profile
+from attnviz.patterns import NOT_MEASURABLE
 from attnviz.tokens import visible
 
 __all__ = ["CAPTIONS", "captions_text", "heatmap_caption", "overview_caption", "read_captions"]
@@ -27,9 +28,10 @@ def heatmap_caption(findings: Findings, head: HeadFindings, plan: HeatmapPlan) -
         *([plan.dropped] if plan.dropped else []),
         *plan.notes,
     ]
-    label = visible(head.label)
-    evidence = f" ({plan.evidence})" if plan.evidence else ""
-    return f"Attention of head {head.id}, {label}{evidence}, of {_subject(findings)}: {'; '.join(parts)}."
+    label = f"{visible(head.label)} ({plan.evidence})" if plan.evidence else visible(head.label)
+    if head.label == NOT_MEASURABLE:
+        label = f"{head.label} on this text"
+    return f"Attention of head {head.id}, {label}, of {_subject(findings)}: {'; '.join(parts)}."
 
 
 def overview_caption(findings: Findings, heads: Sequence[HeadFindings], plan: OverviewPlan) -> str:
@@ -37,11 +39,14 @@ def overview_caption(findings: Findings, heads: Sequence[HeadFindings], plan: Ov
     all_of_them = len(heads) == len(findings.heads)
     count = f"all {len(heads)} heads" if all_of_them else f"{len(heads)} of the {len(findings.heads)} heads"
     pooled = f"each pixel is the largest of {plan.pooled} × {plan.pooled} weights (pooled for drawing only)"
+    profile = ", syntactic ones what the model's stored profile shows over a corpus"
+    if not labels_from_profile(heads):
+        profile = ""
     parts = [
         "a row a layer, a column a head; in each square rows attend to columns "
         f"({counted(len(findings.units), findings.units.name)})",
         _scale(plan.look, None),
-        "labels say what this text shows of each head, marks the family of its label",
+        f"labels say what this text shows of each head{profile}, marks the family of its label",
         *([pooled] if plan.pooled > 1 else []),
         *([findings.dropped] if findings.dropped else []),
     ]

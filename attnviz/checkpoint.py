@@ -95,6 +95,7 @@ class Checkpoint:
             segments=self.architecture.segments,
             sink_first=self.architecture.sink_first,
             truncate=truncate,
+            token_types=getattr(self.config, "type_vocab_size", None),
         )
 
 
@@ -139,7 +140,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     dtype = torch.float32 if parameter is None else parameter.dtype
     architecture = architecture_of(getattr(model, "config", None), dtype)
     if tokenizer is None:
-        raise CheckpointError("a loaded model needs its tokenizer: analyze(text, model=model, tokenizer=tokenizer).")
+        raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     return Checkpoint(str(name), None, architecture, base, tokenizer, architecture.language_head(model))

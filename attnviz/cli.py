@@ -251,7 +251,9 @@ def heads(
         if "lines" in wanted_figures and not quiet:
             from attnviz.line_views import heads_with_lines
 
-            if left_out := heads_with_lines(drawing.shown(analysis), analysis.select(select or ()))[1]:
+            if left_out := heads_with_lines(drawing.shown(analysis), analysis.select(select or ()), drawing.from_token)[
+                1
+            ]:
                 typer.echo(f"attnviz: {left_out}", err=True)
         if not quiet:
             removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""

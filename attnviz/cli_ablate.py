@@ -60,7 +60,7 @@ def ablate(
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs that the model reads at once.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap, the random order and projections.")] = 0,
     curve: Annotated[
-        bool, typer.Option("--curve/--no-curve", help="Also remove more and more heads, the least important first.")
+        bool, typer.Option("--curve/--no-curve", help="Also remove heads together: by layer, and more and more of all.")
     ] = True,
     gradient: Annotated[
         bool, typer.Option("--gradient/--no-gradient", help="Also importance by gradients (Michel et al. 2019).")

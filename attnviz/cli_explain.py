@@ -17,6 +17,7 @@ from attnviz.terminal import (
     printing,
     progress,
     read_text,
+    removed_files,
     split_names,
 )
 
@@ -83,7 +84,7 @@ def explain(
         from attnviz.sources import find_checkpoint
 
         look = Look(theme, width=None if width is None else parse_width(width))
-        wanted = (split_names(formats) or ["png"]) if figures else []
+        asked = split_names(formats) or ["png"]
         source = find_checkpoint(model, revision)
         folder = Path(out) if out is not None else Path("attnviz-out") / f"explain-{default_folder(model).name}"
         with OutputFolder(folder, EXPLAIN) as output, progress(quiet) as tell:
@@ -92,7 +93,7 @@ def explain(
             from attnviz.explain_saving import explain as explain_text
             from attnviz.saving import check_formats
 
-            check_formats(wanted)
+            check_formats(asked)
             found = explain_text(
                 sentence,
                 source,
@@ -108,7 +109,7 @@ def explain(
             )
             document = found.write(
                 output,
-                formats=wanted,
+                formats=asked if figures else [],
                 look=look,
                 save_stages=save_stages,
                 tell=lambda done, total: tell("drawing", done, total),
@@ -116,7 +117,7 @@ def explain(
         with printing(folder):
             _print_results(found, document, as_json, quiet)
         if not quiet:
-            removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
+            removed = removed_files(output.removed)
             typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
 
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Polygon, Rectangle
 
-from attnviz.colours import Pixels, magnified, outer_ink
+from attnviz.colours import Pixels, outer_ink
 from attnviz.comparison_figures import (
     DifferenceGridPlan,
     DifferenceMapPlan,
@@ -24,6 +24,8 @@ from attnviz.comparison_figures import (
 )
 from attnviz.comparison_pages import draw_colour_bar, new_sheet
 from attnviz.comparison_sizes import (
+    ABOVE_PATTERN,
+    BELOW_PATTERN,
     BESIDE_CELLS,
     LEFT_OF_GRID,
     MEAN_COLUMN,
@@ -35,9 +37,11 @@ from attnviz.comparison_words import signed
 from attnviz.drawing import figure_style
 from attnviz.figures import DPI
 from attnviz.fonts import DEFAULT_FAMILY, drawable, font_families, text_width
+from attnviz.heads import HeadId
 from attnviz.look import Look
 
 __all__ = [
+    "difference_colours",
     "difference_figure",
     "difference_grid_figure",
     "difference_map_figure",
@@ -49,8 +53,7 @@ __all__ = [
 
 _POINT = 72 / DPI
 _VECTOR_CELLS = 32
-_GAP, _LEAST_OUTLINE = 18, 10
-_GRID_ABOVE = 24
+_GAP, _LEAST_OUTLINE, _AIR = 18, 10, 6
 _QUIETEST = 0.005
 """Smaller differences would be written as zero; nothing is written instead."""
 
@@ -61,6 +64,11 @@ def root_norm(vmax: float) -> FuncNorm:
     A few weights change a lot and most a little; on a linear scale long texts would look blank.
     """
     return FuncNorm((_signed_root, _signed_square), -vmax, vmax, clip=True)
+
+
+def difference_colours(plan: DifferencePlan | DifferenceGridPlan, look: Look) -> ScalarMappable:
+    """Colours and scale of differences, for ``figure.colorbar``."""
+    return ScalarMappable(root_norm(plan.vmax), look.diverging_map())
 
 
 def draw_difference(ax: Axes, plan: DifferencePlan, look: Look, *, vector: bool = False) -> AxesImage | QuadMesh:
@@ -139,7 +147,7 @@ def difference_figure(plan: DifferencePlan, look: Look, *, vector: bool = False)
         # One pixel more on every side, so that the frame never covers a cell.
         ax = sheet.axes(left - 1, -1, plan.size + 2, plan.size + 2)
         draw_difference(ax, plan, look, vector=vector)
-        draw_colour_bar(sheet, ScalarMappable(root_norm(plan.vmax), look.diverging_map()), plan.ends, look)
+        draw_colour_bar(sheet, difference_colours(plan, look), plan.ends, look)
         return sheet.figure
 
 
@@ -147,31 +155,41 @@ def draw_difference_grid(ax: Axes, plan: DifferenceGridPlan, look: Look) -> Axes
     """Draw the differences of many heads on the caller's Axes: patterns, ids, distances, layers.
 
     Returns:
-        the image that carries all patterns, a pixel a pixel.
+        the image that carries all patterns, a pixel a pixel; its colour bar is one of :func:`difference_colours`.
     """
     image = _grid_image(plan, look)
     height, width, _ = image.shape
     drawn = ax.imshow(image, interpolation="none", aspect="auto", extent=(0, width, height, 0))
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.set_axis_off()
-    ink = outer_ink(look)
-    for head, distance, _ in plan.heads:
+    ink, beside = outer_ink(look), _distances_in_words(plan)
+    for head, _, _ in plan.heads:
         left, top = _place(plan, head.layer, head.head)
-        if plan.full:
+        if plan.named:
             ax.text(left, top - 5, str(head), fontsize=7, weight="bold", color=ink, va="bottom")
-            ax.text(left + plan.size, top - 5, f"{distance:.3f}", fontsize=6, color=ink, va="bottom", ha="right")
+        if plan.full:
+            ax.text(left + plan.size, top - 5, beside[head], fontsize=6, color=ink, va="bottom", ha="right")
     names = {column: f"H{column}" if plan.pitch >= 40 else str(column) for column in plan.columns}
     step = every_which(tuple(names.values()), 6, plan.pitch)
-    for column, text in () if plan.full else list(names.items())[::step]:
+    for column, text in () if plan.named else list(names.items())[::step]:
         left, top = _place(plan, plan.layers[0], column)
         ax.text(left + plan.size / 2, top - 4, text, fontsize=6, color=ink, va="bottom", ha="center")
     for layer in plan.layers:
-        middle = _place(plan, layer, plan.columns[0])[1] + plan.size / 2
+        middle = sum(_place(plan, layer, plan.columns[end])[1] for end in (0, -1)) / 2 + plan.size / 2
         if plan.full:
             ax.text(-12, middle, f"layer {layer}", fontsize=8, color=ink, rotation=90, ha="right", va="center")
         else:
             ax.text(-8, middle, f"L{layer}", fontsize=7, color=ink, ha="right", va="center")
     return drawn
+
+
+def _distances_in_words(plan: DifferenceGridPlan) -> dict[HeadId, str]:
+    """By head its distance as it stands beside the id: ``0.039``, or ``.039`` where the two would touch."""
+    full = {head: f"{distance:.3f}" for head, distance, _ in plan.heads}
+    widths = (text_width(str(head), 7, DPI, "bold") + text_width(text, 6, DPI) for head, text in full.items())
+    if max(widths) + _AIR <= plan.size:
+        return full
+    return {head: text.removeprefix("0") for head, text in full.items()}
 
 
 def difference_grid_figure(plan: DifferenceGridPlan, look: Look) -> Figure:
@@ -180,7 +198,7 @@ def difference_grid_figure(plan: DifferenceGridPlan, look: Look) -> Figure:
         width, height = _grid_size(plan)
         sheet = new_sheet(plan, (LEFT_OF_GRID, LEFT_OF_GRID + width + RIGHT_OF_GRID, height + 24), look)
         draw_difference_grid(sheet.axes(LEFT_OF_GRID, 0, width, height), plan, look)
-        draw_colour_bar(sheet, ScalarMappable(root_norm(plan.vmax), look.diverging_map()), plan.ends, look)
+        draw_colour_bar(sheet, difference_colours(plan, look), plan.ends, look)
         return sheet.figure
 
 
@@ -257,7 +275,8 @@ def _grid_image(plan: DifferenceGridPlan, look: Look) -> Pixels:
         left, top = _place(plan, head.layer, head.head)
         image[top - 1 : top + plan.size + 1, left - 1 : left + plan.size + 1] = _rgb(look.greys.frame)
         steps = (np.asarray(norm(values)) * 254).round().astype(np.uint8)
-        image[top : top + plan.size, left : left + plan.size] = table[magnified(steps, plan.magnified)]
+        cells = np.arange(plan.size) * len(steps) // plan.size
+        image[top : top + plan.size, left : left + plan.size] = table[steps[np.ix_(cells, cells)]]
     return image
 
 
@@ -267,18 +286,19 @@ def _rgb(colour: str) -> Sequence[int]:
 
 def _grid_size(plan: DifferenceGridPlan) -> tuple[int, int]:
     """Width and height of the image."""
-    above = 0 if plan.full else _GRID_ABOVE
-    return len(plan.columns) * plan.pitch, len(plan.layers) * _row_height(plan) + above
+    above = 0 if plan.named else ABOVE_PATTERN
+    return plan.beside * plan.pitch, len(plan.layers) * plan.rows * _row_height(plan) + above
 
 
 def _row_height(plan: DifferenceGridPlan) -> int:
-    return plan.size + (_GRID_ABOVE + 10 if plan.full else 4)
+    return plan.size + (ABOVE_PATTERN + BELOW_PATTERN if plan.named else 4)
 
 
 def _place(plan: DifferenceGridPlan, layer: int, head: int) -> tuple[int, int]:
     """Left and top of a head's pattern in the image."""
-    row = plan.layers.index(layer) * _row_height(plan)
-    return plan.columns.index(head) * plan.pitch + 1, row + _GRID_ABOVE
+    row, column = divmod(plan.columns.index(head), plan.beside)
+    row += plan.layers.index(layer) * plan.rows
+    return column * plan.pitch + 1, row * _row_height(plan) + ABOVE_PATTERN
 
 
 def _frame(ax: Axes, look: Look) -> None:

@@ -16,9 +16,9 @@ from attnviz.comparison_sizes import (
     FULL_PITCH,
     MEAN_COLUMN,
     fitting_pitch,
+    grid_layout,
     label_size,
     number_form,
-    pitch_and_size,
     room_for_cells,
 )
 from attnviz.comparison_words import (
@@ -35,6 +35,7 @@ from attnviz.comparison_words import (
     side_lines,
 )
 from attnviz.errors import UsageError
+from attnviz.figures import counted
 from attnviz.heads import HeadId
 from attnviz.look import Look
 
@@ -49,6 +50,9 @@ __all__ = [
     "plan_difference_map",
     "rounded_up",
 ]
+
+
+_SHARE_OF_ROOM = 0.85
 
 
 @dataclass(frozen=True)
@@ -105,29 +109,36 @@ class DifferencePlan(Worded):
 
 @dataclass(frozen=True)
 class DifferenceGridPlan(Worded):
-    """The differences of many heads in one picture, a row a layer and a column a head.
+    """The differences of many heads in one picture, a row a layer (or several) and a column a head.
 
     Attributes:
         heads: id, Jensen-Shannon distance and values [m, m] (B - A, -1 to 1) of each.
         vmax: the difference at either end of the colour scale.
-        magnified: pixels a value.
-        pitch: pixels from one column to the next.
+        size: pixels of one pattern.
+        pitch: pixels from one pattern to the next.
+        beside: patterns side by side; where there are more columns, layers go on in further rows.
     """
 
     heads: tuple[tuple[HeadId, float, Array], ...]
     vmax: float
-    magnified: int
+    size: int
     pitch: int
-
-    @property
-    def size(self) -> int:
-        """Pixels of one pattern."""
-        return self.magnified * len(self.heads[0][2])
+    beside: int
 
     @property
     def full(self) -> bool:
-        """Whether there is room for id and distance above each pattern; else columns are numbered."""
+        """Whether there is room for id and distance above each pattern."""
         return self.pitch >= FULL_PITCH
+
+    @property
+    def named(self) -> bool:
+        """Whether an id stands above each pattern; else columns are numbered."""
+        return self.full or self.rows > 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a layer."""
+        return math.ceil(len(self.columns) / self.beside)
 
     @property
     def layers(self) -> list[int]:
@@ -233,13 +244,13 @@ def plan_difference_grid(found: Differences, heads: Sequence[HeadDifference], lo
     Raises:
         UsageError: the width is too small for so many heads side by side, or the scale is not shared.
     """
-    columns = len({head.id.head for head in heads})
-    pitch, size = pitch_and_size(columns, look)
-    pooled = math.ceil(len(found.labels) / size)
+    layers, columns = ({head.id[axis] for head in heads} for axis in (0, 1))
+    beside, pitch, largest = grid_layout(len(columns), len(layers), look)
+    pooled = math.ceil(len(found.labels) / largest)
     small = tuple((head.id, head.distance, extreme_pool(values, pooled)) for head, values in _values(found, heads))
     notes = [
         *side_lines(found),
-        f"In each square rows attend to columns ({len(found.labels)} {found.unit}s)."
+        f"In each square rows attend to columns ({counted(len(found.labels), found.unit)})."
         f"{' Beside each id: the Jensen-Shannon distance.' if pitch >= FULL_PITCH else ''}",
     ]
     if pooled > 1:
@@ -248,13 +259,18 @@ def plan_difference_grid(found: Differences, heads: Sequence[HeadDifference], lo
     count = f"{model.n_layers} layers × {model.n_heads} heads"
     if len(heads) < len(found.heads):
         count = f"{len(heads)} of {len(found.heads)} heads"
+    m = math.ceil(len(found.labels) / pooled)
+    size = largest // m * m
+    if look.width is not None and size < _SHARE_OF_ROOM * largest:
+        size = largest  # cells differ by one pixel, a quarter of a point at most, rather than waste the room
     vmax = _vmax(found, look, None)
     nothing = "" if found.any_beyond_rounding else "; no weight differs beyond rounding"
     return DifferenceGridPlan(
         heads=small,
         vmax=vmax,
-        magnified=max(1, size // len(small[0][2])),
+        size=size,
         pitch=pitch,
+        beside=beside,
         title=f"What changed: {count}{nothing}",
         notes=tuple(notes),
         caption=grid_caption(found, count, vmax, pooled),

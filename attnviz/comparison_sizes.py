@@ -9,6 +9,8 @@ from attnviz.fonts import fitted, text_width
 from attnviz.look import Look
 
 __all__ = [
+    "ABOVE_PATTERN",
+    "BELOW_PATTERN",
     "BESIDE_CELLS",
     "FULL_PITCH",
     "LEFT_OF_GRID",
@@ -17,9 +19,9 @@ __all__ = [
     "cell_numbers",
     "every_which",
     "fitting_pitch",
+    "grid_layout",
     "label_size",
     "number_form",
-    "pitch_and_size",
     "room_for_cells",
 ]
 
@@ -32,11 +34,17 @@ BESIDE_CELLS = 44 + 24
 FULL_PITCH = 104
 """A column of a grid that has room for id and distance above each pattern."""
 
+ABOVE_PATTERN, BELOW_PATTERN = 24, 10
+"""Pixels of a grid above each row of patterns, for ids or numbers of columns, and below it."""
+
 MEAN_COLUMN = 1.4
 """Width of a map's column of means and the gap before it, in cells."""
 
 _LARGEST, _LARGEST_IN_GRID = 1024, 120
-_LEAST_PITCH = 14
+_LEAST_PITCH, _COMFORTABLE = 14, 60
+_MOST_HEIGHT = 1000
+"""Of a grid whose layers go on in further rows: with what stands around it, no more than a page."""
+
 _FULL_NUMBER, _SHORT_NUMBER, _MOST_NUMBERED = 40, 31, 24
 _AIR = 6
 """Pixels of a cell's width, or between two names, that stay free."""
@@ -57,16 +65,30 @@ def room_for_cells(labels: Sequence[str], look: Look) -> tuple[list[str], int, i
     return shown, room, math.ceil(len(labels) / room)
 
 
-def pitch_and_size(columns: int, look: Look) -> tuple[int, int]:
-    """Pixels from one column of a grid to the next, and of a pattern at most.
+def grid_layout(columns: int, layers: int, look: Look) -> tuple[int, int, int]:
+    """Patterns side by side in a grid, pixels from one to the next, and of a pattern at most.
+
+    Where all heads of a layer side by side would be small, they go on in further rows, if these fit on a page.
 
     Raises:
         UsageError: the width has no room for so many columns.
     """
     if look.width is None:
-        return _LARGEST_IN_GRID + 14, _LARGEST_IN_GRID
+        return columns, _LARGEST_IN_GRID + 14, _LARGEST_IN_GRID
+    room = look.width * DPI - LEFT_OF_GRID - RIGHT_OF_GRID
+    for most in range(max(1, int(room // FULL_PITCH)), columns):
+        beside = math.ceil(columns / math.ceil(columns / most))
+        size = _size_in_grid(int(room / beside))
+        if room / columns >= _COMFORTABLE or room / beside < _COMFORTABLE:
+            break
+        if layers * math.ceil(columns / beside) * (size + ABOVE_PATTERN + BELOW_PATTERN) <= _MOST_HEIGHT:
+            return beside, int(room / beside), size
     pitch = fitting_pitch(columns, look.width, _LEAST_PITCH)
-    return pitch, min(4 * _LARGEST_IN_GRID, pitch - (14 if pitch >= 60 else 4))
+    return columns, pitch, _size_in_grid(pitch)
+
+
+def _size_in_grid(pitch: int) -> int:
+    return min(4 * _LARGEST_IN_GRID, pitch - (14 if pitch >= _COMFORTABLE else 4))
 
 
 def fitting_pitch(columns: float, width: float, least: int) -> int:

@@ -1,5 +1,6 @@
 """A comparison in words, for titles, notes and captions: what A and B are, which weight differs most."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.comparison import Differences, HeadDifference
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 _LONGEST_LABEL, _MOST_TOKENS = 24, 4
+_BEFORE_DIFFERENCE = 30
+"""Characters at most that are quoted of what two texts have in common before their first difference."""
+
 _COLOURS = "orange is more in B, blue more in A"
 
 ENDS = ("more in A", "more in B")
@@ -60,7 +64,7 @@ def signed(value: float) -> str:
 def side_names(found: Differences) -> tuple[str, str]:
     """What tells A and B apart: the names of the models, or the texts in quotation marks."""
     if found.compared == "texts":
-        return _quoted(found.first), _quoted(found.second)
+        return _quoted_texts(found)
     models = found.first.checkpoint, found.second.checkpoint
     for names in (
         [model.short_name for model in models],
@@ -102,8 +106,35 @@ def _sides_in_words(found: Differences) -> str:
     return f"A being {first} and B {second}, on the text {_quoted(found.first)}{by_words}"
 
 
-def _quoted(side: Findings) -> str:
-    return " + ".join(quoted(text) for text in (side.text, side.pair) if text is not None)
+def _quoted(side: Findings, starts: Sequence[int] = (0, 0)) -> str:
+    """The text, and that of a pair, from so many characters on."""
+    texts = [text for text in (side.text, side.pair) if text is not None]
+    return " + ".join(quoted(f"…{text[start:]}" if start else text) for text, start in zip(texts, starts, strict=False))
+
+
+def _quoted_texts(found: Differences) -> tuple[str, str]:
+    """Both texts; where quotations of their beginnings would be the same, from a little before the first difference."""
+    sides = _quoted(found.first), _quoted(found.second)
+    if sides[0] != sides[1]:
+        return sides
+    first, second = found.first, found.second
+    starts = [
+        _near_difference(a, b) for a, b in ((first.text, second.text), (first.pair, second.pair)) if a is not None
+    ]
+    return _quoted(first, starts), _quoted(second, starts)
+
+
+def _near_difference(first: str, second: str | None) -> int:
+    """Where a word or so before the first difference begins; 0 where there is none."""
+    if second is None or first == second:
+        return 0
+    ends = (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    differs = next(ends, min(len(first), len(second)))
+    start = differs
+    while start and len(visible(first[start - 1 : differs])) <= _BEFORE_DIFFERENCE:
+        start -= 1
+    word = first.find(" ", start, differs)
+    return word + 1 if start and word >= 0 else start
 
 
 def pooling_note(pooled: int, what: str) -> str:

@@ -18,7 +18,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from attnviz.bars import bar_labels, colour_bar
+from attnviz.bars import LEAST_BAR, bar_labels, below_bar, colour_bar, image_scale
 from attnviz.colours import colour_map, colour_table, ink_on, outer_ink
 from attnviz.figures import HeatmapPlan, margins, number_size, ordinal
 from attnviz.fonts import (
@@ -124,7 +124,7 @@ class HeatmapFigure:
         """What belongs into each slot for this plan: title and evidence, cut to the room, and its own scale."""
         numbers = bar_labels(plan.look, plan.vmax) if plan.look.scale == "per-head" else ()
         title, evidence = self.slots[:2]
-        lines = _evidence_lines(plan, evidence.size, self.room, len(self.slots) - 1 - len(numbers))
+        lines = plan.evidence_lines(evidence.size, self.room, len(self.slots) - 1 - len(numbers))
         return (fitted(plan.title, title.size, plan.dpi, self.room, "bold"), *lines, *numbers)
 
     def write(self, words: Sequence[str], *, whole: bool) -> None:
@@ -151,6 +151,8 @@ def heatmap_layout(plan: HeatmapPlan) -> HeatmapFigure:
     else:
         width = round(plan.look.width * plan.dpi)
         left = max(left, (width - plan.size - right + left) // 2)
+    bar_height = max(min(plan.size, px(420)), px(LEAST_BAR))
+    below = max(below, bar_height + below_bar(plan.look, bar_height, plan.dpi) - plan.size)
     slots, lines, above = _header(plan, width)
     height = above + plan.size + below
     size = (width / plan.dpi, height / plan.dpi)
@@ -163,7 +165,6 @@ def heatmap_layout(plan: HeatmapPlan) -> HeatmapFigure:
         style: dict[str, Any] = {"size": slot.size, "weight": slot.weight, "family": font_families([words])}
         place = (slot.x / width, 1 - slot.y / height)
         figure.text(*place, words, color=colour, va="baseline", parse_math=False, **style)
-    bar_height = max(min(plan.size, px(420)), 0 if plan.look.scale == "shared" else px(84))
     bar_left = left + plan.size + px(22 if wide else 12)
     bar = figure.add_axes(
         (bar_left / width, (below + plan.size - bar_height) / height, px(14) / width, bar_height / height)
@@ -247,7 +248,8 @@ def _draw_cells(ax: Axes, plan: HeatmapPlan, vector: bool) -> AxesImage | QuadMe
         norm, colours = plan.look.norm(plan.vmax), colour_map(plan.look.theme)
         return ax.pcolormesh(edges, edges, plan.values, cmap=colours, norm=norm, edgecolors="face", linewidth=0.2)
     picture = colour_table(plan.look.theme)[plan.levels]
-    return ax.imshow(picture, interpolation="none" if vector else "nearest", aspect="auto")
+    kind = "none" if vector else "nearest"
+    return ax.imshow(picture, interpolation=kind, aspect="auto", **image_scale(plan.look, plan.vmax))
 
 
 def _write_numbers(ax: Axes, plan: HeatmapPlan, cell: float, dpi: float) -> None:
@@ -323,18 +325,6 @@ def _tick_label(plan: HeatmapPlan, tick: int) -> str:
 @cache
 def _bar_width(slot: Slot, dpi: float) -> float:
     return text_width("|", slot.size, dpi, slot.weight)
-
-
-def _evidence_lines(plan: HeatmapPlan, size: float, room: float, lines: int) -> Sequence[str]:
-    """The evidence in so many lines, broken between its parts; the last is cut to the room."""
-    shown = [""] * lines
-    line = 0
-    for part in plan.evidence.split(" · "):
-        longer = f"{shown[line]} · {part}" if shown[line] else part
-        if shown[line] and line < lines - 1 and text_width(drawable(longer), size, plan.dpi) > room:
-            line, longer = line + 1, part
-        shown[line] = longer
-    return [fitted(words, size, plan.dpi, room) for words in shown]
 
 
 def _slanted(plan: HeatmapPlan) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -14,15 +15,19 @@ from attnviz.errors import UsageError
 from attnviz.explain_document import EXPLAIN, STAGES_FILE, explain_document, stages_bytes
 from attnviz.explain_tables import explain_report
 from attnviz.explanation import Explained, explain_layer
+from attnviz.figures import counted
+from attnviz.heads import HeadId
 from attnviz.look import Look
 from attnviz.opening import Model
-from attnviz.output_folder import OutputFolder
+from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.path_drawing import path_figure
 from attnviz.path_figures import plan_path
 from attnviz.position_drawing import plan_positions, positions_figure
 from attnviz.saving import Picture, check_formats, write_captions, write_pictures
 
 __all__ = ["Explanation", "explain"]
+
+_NARROWEST = 20
 
 
 class Explanation(Explained):
@@ -53,7 +58,16 @@ class Explanation(Explained):
         return explain_document(self, figures, __version__)
 
     def report(self, width: int = 100) -> str:
-        """What ``attnviz explain`` prints, as plain text of a given width."""
+        """What ``attnviz explain`` prints, as plain text.
+
+        Args:
+            width: columns, 20 at least.
+
+        Raises:
+            UsageError: the width is no whole number, or too small.
+        """
+        if isinstance(width, bool) or not isinstance(width, int) or width < _NARROWEST:
+            raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {width!r}.")
         console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
         console.print(explain_report(self, width=width))
         assert isinstance(console.file, io.StringIO)
@@ -82,8 +96,11 @@ class Explanation(Explained):
 
         Raises:
             OutputError: the folder cannot be written to, or holds foreign files of our names.
-            UsageError: an unknown format, or a width without room.
+            UsageError: no folder, an unknown format, or a width without room.
         """
+        check_folder(folder)
+        _check_list(formats)
+        check_formats(formats)
         with OutputFolder(Path(folder), EXPLAIN) as output:
             return self.write(output, formats=formats if figures else (), look=look or Look(), save_stages=save_stages)
 
@@ -105,6 +122,7 @@ class Explanation(Explained):
             save_stages: as for :meth:`save`.
             tell: told how many figures are drawn, of how many.
         """
+        _check_list(formats)
         check_formats(formats)
         pictures = list(self._pictures(look)) if formats else []
         captions = write_pictures(output, pictures, formats, look, lambda done: tell(done, len(pictures)))
@@ -119,7 +137,8 @@ class Explanation(Explained):
         output = self.stages["output"].check
         assert output is not None
         return (
-            f"<Explanation of layer {self.layer} of {self.checkpoint.short_name} on {len(self.tokens)} tokens: "
+            f"<Explanation of layer {self.layer} of {self.checkpoint.short_name} on "
+            f"{counted(len(self.tokens), 'token')}: "
             f"{len(self.stages.stages)} steps, output within {output.error:.1e}>"
         )
 
@@ -131,6 +150,13 @@ class Explanation(Explained):
             yield Picture("positions", positions.caption, lambda _: positions_figure(positions))
 
 
+def _check_list(formats: object) -> None:
+    """Refuse formats that are not in a list, such as a single name, whose letters would be taken for names."""
+    if not isinstance(formats, list | tuple):
+        example = f"; write [{formats!r}]" if isinstance(formats, str) else ""
+        raise UsageError(f"expected a list of formats such as ['png', 'pdf'], found {formats!r}{example}.")
+
+
 def explain(
     text: str,
     model: Model = "minilm",
@@ -138,12 +164,12 @@ def explain(
     tokenizer: Any = None,
     pair: str | None = None,
     layer: int | None = None,
-    head: str | None = None,
+    head: str | int | HeadId | None = None,
     token: str | None = None,
     every_layer: bool = False,
     revision: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
     truncate: bool = False,
     progress: Callable[[str, int, int], None] = lambda _, __, ___: None,
 ) -> Explanation:
@@ -158,7 +184,7 @@ def explain(
         tokenizer: of a model in memory.
         pair: a second segment (BERT).
         layer: counted from 0; default that of ``head``, or the first.
-        head: to follow with numbers, as ``3`` or ``L2H3``; default the layer's first.
+        head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
         token: to follow, as figures show it or ``#3``; default the last of the text.
         every_layer: verify the steps of all layers.
         revision: of a hub model.

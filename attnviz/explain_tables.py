@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.explanation import Explained
-from attnviz.figures import quoted
+from attnviz.figures import counted, quoted
 from attnviz.position_share import GROUPS, ScoreShares
 from attnviz.stage_numbers import shown_numbers
 from attnviz.stage_words import not_compared, numbered_shape, order_of, stage_words
@@ -125,13 +125,17 @@ def _heading(explained: Explained) -> Text:
     where = f"Layer {explained.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {texts}"
     token = visible(tokens.labels[explained.token])
     sizes = (
-        f"{len(tokens)} tokens, d_model {model.d_model}, {model.n_heads} heads of d_head {model.d_head}, "
-        f"d_ff {explained.d_ff}. Followed: token #{explained.token} ‘{token}’, head {explained.head}."
+        f"{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
+        f"{model.d_head}, d_ff {explained.d_ff}. Followed: token #{explained.token} ‘{token}’, head {explained.head}."
     )
     lines = [sizes, order_of(explained)]
     if tokens.truncated:
-        lines.append(f"The text was cut: its last {tokens.truncated} tokens were left out (--truncate).")
+        lines.append(f"The text was cut: its last {_were(tokens.truncated)} left out (--truncate).")
     return Text.assemble((where, "bold"), "\n" + "\n".join(lines))
+
+
+def _were(number: int) -> str:
+    return f"{counted(number, 'token')} {'was' if number == 1 else 'were'}"
 
 
 def _check(stage: Stage) -> tuple[str, str]:

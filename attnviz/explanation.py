@@ -1,9 +1,11 @@
 """One layer of a model on one text, step by step: what was computed, and how it was verified."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from attnviz.checkpoint import Checkpoint
@@ -89,29 +91,32 @@ class Explained:
         Raises:
             UsageError: there is no such step.
         """
-        if name not in self.stages:
-            known = ", ".join(stage.name for stage in self.stages.stages)
-            raise UsageError(f"layer {self.layer} has no step {name!r}: expected one of {known}.")
         return self.stages[name].wide
 
 
-def layer_and_head(layer: int | None, head: str | None, checkpoint: Checkpoint) -> HeadId:
+def layer_and_head(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
     """The layer to explain and the head to follow: by default the first.
 
     Args:
         layer: as asked for; None for that of the head, or the first.
-        head: its number in the layer, or ``L2H8``.
+        head: its number in the layer, ``L2H8``, or a HeadId.
         checkpoint: the model.
 
     Raises:
         UsageError: the model has no such layer or head, or the two contradict each other.
     """
-    named = None if head is None or head.strip().isdecimal() else HeadId.parse(head)
+    if isinstance(head, bool) or not (head is None or isinstance(head, str | int | HeadId)):
+        raise UsageError(f"expected the head to follow as a number, such as 3, or as 'L2H3', found {head!r}.")
+    if layer is not None:
+        check_layer(checkpoint, layer)
+    alone = isinstance(head, int) or (isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head) is not None)
+    named = None if head is None or alone else HeadId.parse(str(head))
     if named is not None and layer is not None and named.layer != layer:
         raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
-    found = named or HeadId(layer or 0, int(head or 0))
+    number = int(head) if isinstance(head, str | int) and named is None else 0
+    found = named or HeadId(layer or 0, number)
     check_layer(checkpoint, found.layer)
-    if found.head >= checkpoint.n_heads:
+    if not 0 <= found.head < checkpoint.n_heads:
         raise UsageError(
             f"layer {found.layer} of {checkpoint.name} has no head {found.head}: "
             f"expected one from 0 to {checkpoint.n_heads - 1}, or an id such as L{found.layer}H0."
@@ -126,12 +131,12 @@ def explain_layer(
     tokenizer: Any = None,
     pair: str | None = None,
     layer: int | None = None,
-    head: str | None = None,
+    head: str | int | HeadId | None = None,
     token: str | None = None,
     every_layer: bool = False,
     revision: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
     truncate: bool = False,
     progress: Callable[[str, int, int], None] = lambda _, __, ___: None,
 ) -> Explained:
@@ -143,7 +148,7 @@ def explain_layer(
         tokenizer: of a model in memory.
         pair: a second segment (BERT).
         layer: counted from 0; default the first.
-        head: to follow, a number or ``L2H8``; default the layer's first.
+        head: to follow, a number, ``L2H8`` or a HeadId; default the layer's first.
         token: to follow, as figures show it or ``#3``; default the last of the text.
         every_layer: verify all layers, not only this one.
         revision: of a hub model.
@@ -159,7 +164,7 @@ def explain_layer(
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
     followed = layer_and_head(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
-    position = _last_of_text(tokens) if token is None else find_positions(tokens.labels, token)[0]
+    position = _followed(tokens, token)
     kept: list[VerifiedStages] = []
     ends: list[LayerEnd] = []
     layers = range(checkpoint.n_layers) if every_layer else [followed.layer]
@@ -177,8 +182,15 @@ def explain_layer(
     return Explained(checkpoint, text, pair, tokens, followed, position, stages, positions, every)
 
 
-def _last_of_text(tokens: Tokens) -> int:
-    """The last token that is not special, or the last one."""
+def _followed(tokens: Tokens, token: object) -> int:
+    """The position of the token to follow; by default the last one that is not special, or the last one."""
+    if isinstance(token, str):
+        return find_positions(tokens.labels, token)[0]
+    if token is not None:
+        raise UsageError(
+            "expected the token to follow (token) as a string, its text or '#' and its position, such as 'cat' or "
+            f"'#3', found {token!r}."
+        )
     of_text = [position for position, special in enumerate(tokens.special) if not special]
     return of_text[-1] if of_text else len(tokens) - 1
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnviz.colours import Array, Pixels, colour_levels
 from attnviz.findings import Findings, HeadFindings
-from attnviz.fonts import drawable, isolated, text_width
+from attnviz.fonts import drawable, fitted, isolated, text_width
 from attnviz.look import PLAIN, Look
 from attnviz.tokens import visible
 
@@ -43,6 +43,14 @@ _LONGEST_QUOTE = 90
 _MOST_CELLS = 1024
 _NUMBERED = 24
 _LEAST_FOR_NUMBERS = 14.0
+_SHORTER = (
+    (" where a token repeats", " on repeats"),
+    ("uniform attention", "uniform"),
+    ("profile's best offset", "profile's offset"),
+    ("no positional pattern", "no pattern"),
+    (" on repeats", ""),
+)
+"""Words of the evidence that may be said shortly where there is no room: first the first, then the others too."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,23 @@ class HeatmapPlan:
     def number_size(self) -> float | None:
         """Of the weights written into the cells, in points; None where they are too many, or the cells too small."""
         return number_size(len(self.values), self.cell * 72 / self.dpi)
+
+    def evidence_lines(self, size: float, room: float, lines: int) -> list[str]:
+        """The evidence in so many lines, broken between its parts, as fully as all of it has room.
+
+        Args:
+            size: of the letters, in points.
+            room: pixels of a line; only what is too long however shortly it is said is cut.
+            lines: how many; those not needed are empty.
+        """
+        words = self.evidence
+        for full, short in (("", ""), *_SHORTER):
+            words = words.replace(full, short)
+            shown = _parted(words, size, self.dpi, room)
+            if len(shown) <= lines and all(text_width(drawable(line), size, self.dpi) <= room for line in shown):
+                break
+        shown = [*shown[: lines - 1], " · ".join(shown[lines - 1 :])]
+        return [fitted(line, size, self.dpi, room) for line in [*shown, *[""] * (lines - len(shown))]]
 
     @property
     def levels(self) -> Pixels:
@@ -274,7 +299,7 @@ def _evidence(head: HeadFindings) -> str:
         arrow = "dep → head" if pattern.direction == "dependent_to_head" else "head → dep"
         offset = "profile's best offset" if pattern.offset is None else f"offset {pattern.offset:+d}"
         baseline = f"{offset}: {pattern.baseline:.2f}"
-        return f"{visible(pattern.name)} ({arrow}) {pattern.score:.2f} · {baseline} · n = {pattern.n}"
+        return f"{_short(visible(pattern.name))} ({arrow}) {pattern.score:.2f} · {baseline} · n = {pattern.n}"
     if pattern.margin <= 0:
         return "no positional pattern above uniform attention"
     name = pattern.name if head.deciding else f"nearest: {pattern.name}"
@@ -282,6 +307,18 @@ def _evidence(head: HeadFindings) -> str:
     shown = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
     repeats = "" if pattern.on_repeats is None else f" ({pattern.on_repeats:.2f} where a token repeats)"
     return f"{name} {pattern.score:.2f}{repeats} · uniform attention {shown} · n = {pattern.n}"
+
+
+def _parted(words: str, size: float, dpi: float, room: float) -> list[str]:
+    """What ``·`` parts, in as many lines of so many pixels as it takes."""
+    lines: list[str] = []
+    for part in words.split(" · "):
+        longer = f"{lines[-1]} · {part}" if lines else part
+        if lines and text_width(drawable(longer), size, dpi) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return lines
 
 
 def _short(label: str) -> str:

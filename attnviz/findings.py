@@ -183,8 +183,9 @@ def without_sinks(findings: Findings) -> FindingsWithoutSinks:
     """
     units = findings.frame.units
     if all(units.sink):
+        all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
         raise UsageError(
-            f"--drop-special (drop_special=True) leaves nothing of this text to draw: its {len(units)} {units.name}s "
-            "are all special or the first; give a longer text, or leave the option out."
+            f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "
+            "first; give a longer text, or leave the option out."
         )
     return FindingsWithoutSinks(**{field.name: getattr(findings, field.name) for field in fields(Findings)})

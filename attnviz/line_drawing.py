@@ -16,7 +16,7 @@ from attnviz.colours import Array, outer_ink
 from attnviz.drawing import figure_style
 from attnviz.figures import DPI
 from attnviz.findings import Findings, HeadFindings
-from attnviz.fonts import drawable, fitted, font_families, text_width, wrapped
+from attnviz.fonts import drawable, fitted, fitted_quote, font_families, text_width, wrapped
 from attnviz.line_layout import LEAST_DISTANCE, LinesLayout, laid_out
 from attnviz.line_legend import HEAD_COLOURS, LETTERS, add_legends, legend_rows, line_widths, opacity, write_legend
 from attnviz.line_views import lines_plans
@@ -36,6 +36,7 @@ _NATURAL_LINES = 420
 _NATURAL_WIDTH = 760
 _LABEL_SHARE = 0.33
 _TITLE_SIZE, _NOTE_SIZE = 10.0, LETTERS
+_OF_BOLD = 0.85  # letters that are not bold take so much of the width of those that are
 _SPREAD = 0.6
 _BEND = 0.5
 _COLUMNS = ("attends from", "attended to")
@@ -55,7 +56,7 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     layout = LinesLayout(plan, ax.get_window_extent().height * DPI / ax.figure.dpi / plan.extent)
     drawn = _draw_body(ax, layout, look, None)
     room = ax.get_window_extent().width * DPI / ax.figure.dpi
-    words = [line for text in (plan.title, *layout.reading) for line in wrapped(text, _NOTE_SIZE, DPI, room)]
+    words = [line for text in (plan.title, *layout.reading) for line in _lines(text, _NOTE_SIZE, room)]
     style: dict[str, Any] = {"family": font_families(words), "parse_math": False, "color": outer_ink(look)}
     ax.set_title("\n".join(words), loc="left", fontsize=_NOTE_SIZE, pad=18, **style)
     add_legends(ax, layout, look)
@@ -197,6 +198,16 @@ def _cut(text: str, count: int, size: float, room: int | None) -> str:
     return fitted(text if count == 1 else f"… {count}", size, DPI, room)
 
 
+def _lines(text: str, size: float, room: float, weight: str = "normal") -> list[str]:
+    """The text in lines that fit; a quoted word that is cut keeps its closing quotation mark."""
+    room_for_word = room if weight == "normal" else _OF_BOLD * room
+    words = [
+        fitted_quote(word, size, DPI, room_for_word) if word.startswith("“") and word.endswith("”") else word
+        for word in text.split(" ")
+    ]
+    return wrapped(" ".join(words), size, DPI, room, weight)
+
+
 def _longest_text(layout: LinesLayout) -> float:
     """Pixels that the widest text of both columns takes, whichever rows are named."""
     whole = LinesLayout(layout.plan, LEAST_DISTANCE)
@@ -217,8 +228,8 @@ class _Header:
 
     def __init__(self, room: int, layout: LinesLayout, look: Look) -> None:
         self.ink = outer_ink(look)
-        self.title = wrapped(layout.plan.title, _TITLE_SIZE, DPI, room, "bold")
-        self.notes = [line for note in layout.reading for line in wrapped(note, _NOTE_SIZE, DPI, room)]
+        self.title = _lines(layout.plan.title, _TITLE_SIZE, room, "bold")
+        self.notes = [line for note in layout.reading for line in _lines(note, _NOTE_SIZE, room)]
         self.legend = legend_rows(layout, look, room)
 
     @property

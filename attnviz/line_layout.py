@@ -83,7 +83,7 @@ class LinesLayout:
     @property
     def thinnest(self) -> float:
         """Width of a line of no strength, in points."""
-        return min(0.3, 0.4 * self.widest)
+        return min(0.5, 0.4 * self.widest)
 
 
 def laid_out(plan: LinesPlan, room: float) -> LinesLayout:

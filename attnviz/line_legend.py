@@ -40,6 +40,7 @@ olive of Tol (2021) in place of their yellow, which would not show, and the them
 LETTERS = 7.0
 """Size of the legend's texts, in points."""
 
+_FAINTEST = 0.25
 _SAMPLE = 34
 _BETWEEN = 16
 _LINE, _ROW = 18, 20
@@ -117,8 +118,8 @@ def add_legends(ax: Axes, layout: LinesLayout, look: Look) -> None:
 
 
 def opacity(strength: float) -> float:
-    """Of a line, in steps of a hundredth for small files."""
-    return round(0.1 + 0.9 * strength, 2)
+    """Of a line, in steps of a hundredth for small files; the faintest still shows on light and on dark paper."""
+    return round(_FAINTEST + (1 - _FAINTEST) * strength, 2)
 
 
 def line_widths(layout: LinesLayout, strengths: Sequence[float]) -> list[float]:

@@ -1,19 +1,21 @@
 """From findings to planned lines: which heads are drawn, from which token, and the captions."""
 
 import difflib
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from attnviz.colours import Array
 from attnviz.errors import UsageError
 from attnviz.figures import quoted
 from attnviz.findings import Findings, HeadFindings, without_sinks
-from attnviz.lines import MOST_HEADS, MOST_LINES, LinesPlan, plan_lines
-from attnviz.look import Look
+from attnviz.heads import HeadId
+from attnviz.lines import MOST_HEADS, MOST_LINES, WHOLE_ROWS, LinesPlan, plan_lines, too_many
+from attnviz.look import PLAIN, Look
 from attnviz.tokens import visible
 from attnviz.view_drawing import text_line
 
-__all__ = ["MOST_PICTURES", "MOST_ROWS", "find_positions", "heads_with_lines", "lines_plans"]
+__all__ = ["MOST_PICTURES", "MOST_ROWS", "find_positions", "heads_with_lines", "lines_plan", "lines_plans"]
 
 MOST_PICTURES, MOST_ROWS = 24, 1600
 """Pictures of one head each, and rows of tokens in all of them together: they take time to draw and room on disk."""
@@ -57,20 +59,35 @@ def find_positions(labels: Sequence[str], token: str) -> tuple[int, ...]:
     )
 
 
-def heads_with_lines(findings: Findings, heads: Sequence[HeadFindings]) -> tuple[list[HeadFindings], str]:
+def heads_with_lines(
+    findings: Findings, heads: Sequence[HeadFindings], from_token: str | None = None, threshold: float | None = None
+) -> tuple[list[HeadFindings], str]:
     """The heads that pictures of lines are drawn of, in the model's order, and what to tell the user.
 
     Up to :data:`attnviz.lines.MOST_HEADS` share one picture. More get a picture each, but no more pictures
     than :data:`MOST_PICTURES` and no more rows than :data:`MOST_ROWS`: those whose pattern is furthest
     above its baseline.
 
+    Args:
+        findings: as they are drawn, of one text.
+        heads: those asked for.
+        from_token: as for :func:`lines_plans`; in long texts such pictures have few rows.
+        threshold: as there.
+
     Returns:
         the heads, and a sentence on those left out; empty where there are none.
+
+    Raises:
+        UsageError: no such token, or a threshold that is none.
     """
-    most = max(1, min(MOST_PICTURES, MOST_ROWS // len(findings.units)))
-    if len(heads) <= max(MOST_HEADS, most):
+    if len(heads) <= MOST_HEADS:
         return list(heads), ""
-    chosen = {head.id for head in sorted(heads, key=_margin, reverse=True)[:most]}
+    ranked = sorted(heads, key=_margin, reverse=True)[:MOST_PICTURES]
+    heights = list(itertools.accumulate(_heights(findings, ranked, from_token, threshold)))
+    most = max(1, sum(height <= MOST_ROWS for height in heights))
+    if len(heads) <= most:
+        return list(heads), ""
+    chosen = {head.id for head in ranked[:most]}
     return [head for head in heads if head.id in chosen], (
         f"lines are drawn of {most} of the {len(heads)} heads, those furthest above their baselines; "
         f"choose others with --select (up to {MOST_HEADS} share one picture)."
@@ -104,26 +121,85 @@ def lines_plans(
             "(select=...)."
         )
     shown = without_sinks(findings) if drop_special else findings
-    numbers = None if from_token is None else _from_numbers(shown, from_token)
-    rows = None if numbers is None else [_numbers(shown).index(number) for number in numbers]
-    drawn, _ = heads_with_lines(shown, heads)
-    together = len(heads) <= MOST_HEADS
-    for group in [drawn] if together else [[head] for head in drawn]:
-        plan = plan_lines(
-            list(_patterns(shown, group)),
-            shown.units.labels,
-            heads=[(head.id, visible(head.label)) for head in group],
-            quiet=shown.units.sink,
-            title=_title(shown, group, numbers),
-            look=look,
-            notes=[text_line(shown)],
-            unit=shown.units.name,
-            from_positions=rows,
-            threshold=threshold,
-            most_lines=MOST_LINES if together else MOST_LINES // 2,
-            segments=[shown.tokens.segments[members[0]] for members in shown.units.members],
-        )
-        yield "lines" if together else f"lines/{group[0].id.file_stem}", plan, _caption(shown, plan, numbers)
+    numbers = _from_numbers(shown, from_token)
+    drawn, _ = heads_with_lines(shown, heads, from_token, threshold)
+    patterns = _patterns(shown, drawn)
+    if len(heads) <= MOST_HEADS:
+        plan = _plan(shown, drawn, list(patterns), look, numbers, threshold)
+        yield "lines", plan, _caption(shown, plan, numbers)
+        return
+    for head, pattern in zip(drawn, patterns, strict=True):
+        plan = _plan(shown, [head], [pattern], look, numbers, threshold, MOST_LINES // 2)
+        yield f"lines/{head.id.file_stem}", plan, _caption(shown, plan, numbers)
+
+
+def lines_plan(
+    findings: Findings,
+    select: Iterable[str | HeadId],
+    look: Look = PLAIN,
+    *,
+    from_token: str | None = None,
+    drop_special: bool = False,
+    threshold: float | None = None,
+) -> LinesPlan:
+    """The plan of one picture of up to eight heads, to draw on Axes with :func:`attnviz.line_drawing.draw_lines`.
+
+    Args:
+        findings: of one text, as :func:`attnviz.analyze` returns them.
+        select: heads, as for ``attnviz heads --select``; all without one.
+        look: scale and theme.
+        from_token: as for :func:`lines_plans`, like the others.
+        drop_special: see there.
+        threshold: see there.
+
+    Raises:
+        UsageError: as there; or more than eight heads.
+    """
+    heads = findings.select(select)
+    if len(heads) > MOST_HEADS:
+        raise UsageError(too_many(len(heads)))
+    return next(lines_plans(findings, heads, look, from_token, drop_special, threshold))[1]
+
+
+def _plan(
+    shown: Findings,
+    heads: Sequence[HeadFindings],
+    patterns: Sequence[Array],
+    look: Look,
+    numbers: Sequence[int] | None,
+    threshold: float | None,
+    most_lines: int = MOST_LINES,
+) -> LinesPlan:
+    rows = _numbers(shown)
+    return plan_lines(
+        patterns,
+        shown.units.labels,
+        heads=[(head.id, visible(head.label)) for head in heads],
+        quiet=shown.units.sink,
+        title=_title(shown, heads, numbers),
+        look=look,
+        notes=[text_line(shown)],
+        unit=shown.units.name,
+        from_positions=None if numbers is None else [rows.index(number) for number in numbers],
+        threshold=threshold,
+        most_lines=most_lines,
+        segments=[shown.tokens.segments[members[0]] for members in shown.units.members],
+    )
+
+
+def _heights(
+    shown: Findings, heads: Sequence[HeadFindings], from_token: str | None, threshold: float | None
+) -> list[int]:
+    """How many rows the picture of each head has, of itself alone."""
+    n = len(shown.units)
+    if from_token is None or n <= WHOLE_ROWS:
+        return [n] * len(heads)
+    numbers, ordered = _from_numbers(shown, from_token), sorted(heads, key=lambda head: head.id)
+    rows = {
+        head.id: len(_plan(shown, [head], [pattern], PLAIN, numbers, threshold, MOST_LINES // 2).labels)
+        for head, pattern in zip(ordered, _patterns(shown, ordered), strict=True)
+    }
+    return [rows[head.id] for head in heads]
 
 
 def _margin(head: HeadFindings) -> float:
@@ -136,7 +212,10 @@ def _numbers(findings: Findings) -> list[int]:
     return [findings.frame.units.members.index(members) for members in findings.units.members]
 
 
-def _from_numbers(findings: Findings, token: str) -> tuple[int, ...]:
+def _from_numbers(findings: Findings, token: str | None) -> tuple[int, ...] | None:
+    """The positions of the token that are not dropped, by their numbers in the whole text."""
+    if token is None:
+        return None
     found = find_positions(findings.frame.units.labels, token)
     kept = _numbers(findings)
     numbers = tuple(number for number in found if number in kept)

@@ -19,7 +19,7 @@ from attnviz.heads import HeadId
 from attnviz.line_rows import Positions, Rows, breaks_between, every_row, gathered_rows
 from attnviz.look import FAINTEST, Look
 
-__all__ = ["FAINTEST_LINE", "MOST_HEADS", "MOST_LINES", "WHOLE_ROWS", "LinesPlan", "plan_lines"]
+__all__ = ["FAINTEST_LINE", "MOST_HEADS", "MOST_LINES", "WHOLE_ROWS", "LinesPlan", "plan_lines", "too_many"]
 
 FAINTEST_LINE = 0.02
 """Weights below are not drawn unless a lower threshold is asked for."""
@@ -110,8 +110,10 @@ class LinesPlan:
         """The threshold, and what share of the attention it hides."""
         if max(self.hidden) == 0:
             return f"all weights are drawn, none is below {self.threshold:.3g}"
-        shares = [_percent(min(self.hidden)), _percent(max(self.hidden))]
-        share = shares[0] if shares[0] == shares[1] else " to ".join(shares)
+        least, most = _percent(min(self.hidden)), _percent(max(self.hidden))
+        share = most if least == most else f"{least} to {most}"
+        if least != most and least.startswith("under") and not most.startswith("over"):
+            share = f"up to {most}"
         each = "" if len(self.heads) == 1 else " of each head"
         chosen = "" if self.from_positions is None else f" from the chosen {self.unit}"
         chosen += "s" if chosen and len(self.from_positions or ()) > 1 else ""
@@ -229,6 +231,14 @@ def plan_lines(
     )
 
 
+def too_many(heads: int) -> str:
+    """What to say where so many heads cannot share a picture."""
+    return (
+        f"expected 1 to {MOST_HEADS} heads in one picture of lines, as many as colours can be told apart, found "
+        f"{heads}; choose some with --select (select=...)."
+    )
+
+
 def _check(
     patterns: Sequence[Array],
     n: int,
@@ -238,10 +248,7 @@ def _check(
     from_positions: Sequence[int] | None,
 ) -> None:
     if not 1 <= len(heads) <= MOST_HEADS:
-        raise UsageError(
-            f"expected 1 to {MOST_HEADS} heads in one picture of lines, as many as colours can be told apart, found "
-            f"{len(heads)}; choose some with --select (select=...)."
-        )
+        raise UsageError(too_many(len(heads)))
     shapes = {pattern.shape for pattern in patterns}
     if shapes != {(n, n)} or len(patterns) != len(heads) or len(quiet) != n or len(segments) not in (0, n):
         raise ValueError(

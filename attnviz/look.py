@@ -39,33 +39,41 @@ _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Look:
     """What the user chose of a figure's looks.
 
     Attributes:
         theme: ``light`` or ``dark``.
         scale: one of :data:`SCALES`.
-        width: of a figure on the page, in inches or as ``3.3in``; None for the size that suits its content.
-
-    Raises:
-        UsageError: none of the known themes or scales, or a width that no page has.
+        width: of a figure on the page, in inches; None for the size that suits its content.
     """
 
     theme: str = "light"
     scale: str = "shared"
     width: float | None = None
 
-    def __post_init__(self) -> None:
-        for kind, given, known in (("theme", self.theme, tuple(THEMES)), ("scale", self.scale, SCALES)):
+    def __init__(self, theme: str = "light", scale: str = "shared", width: float | str | None = None) -> None:
+        """Check what was chosen.
+
+        Args:
+            theme: ``light`` or ``dark``.
+            scale: one of :data:`SCALES`.
+            width: in inches, or as ``3.3in``, ``84mm``.
+
+        Raises:
+            UsageError: none of the known themes or scales, or a width that no page has.
+        """
+        for kind, given, known in (("theme", theme, tuple(THEMES)), ("scale", scale, SCALES)):
             if given not in known:
                 raise UsageError(f"unknown {kind} {given!r}: expected one of {', '.join(known)}.")
-        if isinstance(self.width, str):
-            object.__setattr__(self, "width", parse_width(self.width))
-        if self.width is not None and (isinstance(self.width, bool) or not isinstance(self.width, Real)):
-            raise UsageError(f"expected a width in inches, or a text such as '84mm', found {self.width!r}.")
-        if self.width is not None and not _NARROWEST <= self.width <= _WIDEST:
-            raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {self.width:g}.")
+        inches = parse_width(width) if isinstance(width, str) else width
+        if inches is not None and (isinstance(inches, bool) or not isinstance(inches, Real)):
+            raise UsageError(f"expected a width in inches, or a text such as '84mm', found {inches!r}.")
+        if inches is not None and not _NARROWEST <= inches <= _WIDEST:
+            raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
+        for name, value in (("theme", theme), ("scale", scale), ("width", inches)):
+            object.__setattr__(self, name, value)
 
     @property
     def greys(self) -> Theme:

@@ -50,8 +50,11 @@ Means = list[tuple[str, Array]]
 _GAP, _NAME = 18, 24
 _TILE, _MOST_COLUMNS, _ALONE = 220, 4, 960
 _LONGEST = 110
+_LEAST_TILE = 36
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _COVERED = 0.995
+_HIGHEST, _ABOVE_BELOW = 1350, 330
+"""Pixels: of a figure of a chosen width, nine inches; and of its title, notes, labels and colour bar."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +193,10 @@ def draw_mean(ax: Axes, plan: MeansPlan, tile: MeanTile, look: Look, *, sides: s
     own = f" · 0–{tile.largest:.2f}" if look.scale == "per-head" else ""
     room = ax.get_window_extent().width * DPI / ax.figure.dpi
     full, short = f"{tile.name}: mean of {_heads(tile.n_heads)}{own}", f"{tile.name}{own}"
-    tries = ((full, 7.0), (short, 7.0), (short, 6.0))
-    name, size = next(((text, size) for text, size in tries if text_width(text, size, DPI) <= room), (short, 5.5))
+    least = f"{tile.name.replace('layer ', 'L').removesuffix(' layers')}{own}"
+    tries = ((full, 7.0), (short, 7.0), (short, 6.0), (short, 5.5), (least, 5.5))
+    fits = ((text, size) for text, size in tries if text_width(text, size, DPI) <= room)
+    name, size = next(fits, (least.replace(" · 0", "·0").replace("0.", "."), 5.5))
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=outer_ink(look))
     return cells
 
@@ -262,11 +267,22 @@ def _grid(labels: Sequence[str], n_tiles: int, look: Look) -> tuple[int, int, in
     cell = columns = pooled = 1
     for _ in range(2):  # the cells decide how large the labels are, and these how much room is left
         room = page_width(look, 0) - 2 * MARGIN - 8 - _label_room(labels, cell)
-        columns = max(1, min(n_tiles, math.ceil(room / (target + _GAP))))
-        tile = max(1, (room - _GAP * (columns - 1)) // columns - 2)
+        columns, tile = _tiles(n_tiles, room, target)
         pooled = math.ceil(n / tile)
         cell = max(1, min(44, tile // math.ceil(n / pooled)))
     return columns, cell, pooled
+
+
+def _tiles(n_tiles: int, room: int, target: int) -> tuple[int, int]:
+    """Tiles in a row and pixels of one: about as large as the target, or smaller where a page would not hold them."""
+    columns = max(1, min(n_tiles, math.ceil(room / (target + _GAP))))
+    while True:
+        tile = max(1, (room - _GAP * (columns - 1)) // columns - 2)
+        height = math.ceil(n_tiles / columns) * (tile + 2 + _GAP + _NAME)
+        smaller = (room - _GAP * columns) // (columns + 1) - 2
+        if n_tiles == 1 or height <= _HIGHEST - _ABOVE_BELOW or smaller < _LEAST_TILE:
+            return columns, tile
+        columns += 1
 
 
 def _whole(cell: float) -> int:

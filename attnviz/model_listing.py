@@ -1,11 +1,12 @@
 """The configurations of models: those that are asked for, or all that are known on this machine."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from attnviz.config_files import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.config_reading import built_in_configuration, read_configuration
 from attnviz.configurations import Configuration
-from attnviz.errors import CheckpointError
+from attnviz.errors import CheckpointError, UsageError
 from attnviz.known_configurations import paper_configuration, paper_configurations
 from attnviz.sources import BUILT_IN, as_folder
 
@@ -13,21 +14,21 @@ __all__ = ["model_configurations"]
 
 
 def model_configurations(
-    names: Iterable[str] = (), tell: Callable[[int, int], None] = lambda _, __: None
+    names: str | Path | Iterable[str | Path] | None = (), tell: Callable[[int, int], None] = lambda _, __: None
 ) -> list[Configuration]:
     """Sizes and parameters of models, from their configs and from papers; no weights are loaded.
 
     Args:
         names: built-in names, folders, hub ids, and names of papers' models (``bert-large``, ``gpt2-xl``,
-            ``gpt3-175b``). A name that is both a paper's model and in the hub's cache gives both. None: the built-in
-            models, all in the hub's cache, and the papers'.
+            ``gpt3-175b``); one alone needs no list. A name that is both a paper's model and in the hub's cache gives
+            both. None or an empty list: the built-in models, all in the hub's cache, and the papers'.
         tell: told how many are read, of how many.
 
     Raises:
         CheckpointError: a name leads nowhere, or its config cannot be read.
-        UsageError: a name is empty.
+        UsageError: a name is empty, or no name at all.
     """
-    wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
+    wanted = list(dict.fromkeys(_names(names)))
     if not wanted:
         return _known_here(tell)
     found: list[Configuration] = []
@@ -35,6 +36,18 @@ def model_configurations(
         tell(count, len(wanted))
         found += _named(name)
     return found
+
+
+def _names(names: object) -> list[str]:
+    """Each name as text; what is none is refused before anything is read."""
+    several = [names] if isinstance(names, str | Path) else [] if names is None else names
+    if isinstance(several, bytes) or not isinstance(several, Iterable):
+        raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {names!r}.")
+    found = list(several)
+    for name in found:
+        if not isinstance(name, str | Path):
+            raise UsageError(f"expected names or folders of models, found {name!r} among them.")
+    return [str(name) for name in found]
 
 
 def _named(name: str) -> list[Configuration]:

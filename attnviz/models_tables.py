@@ -93,19 +93,26 @@ def _source(model: Configuration) -> str:
 
 
 def _notes(found: Sequence[Configuration], wide: bool) -> Text:
-    lines = [
-        "Parameters: of the bare model, without a task head; embeddings and BERT's pooler counted, shared ones once."
-    ]
     papers = [model for model in found if model.kind == "paper"]
-    if papers and not wide:
-        counted = [f"{model.name} {_rounded(model.parameters)}" for model in papers if model.parameters is not None]
-        lines[0] = lines[0].replace("Parameters: ", "Parameters: as a paper states them, else counted: ")
-        lines += [f"Counted from the released sizes: {', '.join(counted)}."] if counted else []
+    lines = _on_parameters(found, papers, wide)
     lines += _said_once(found)
     if any("released" in (model.origins.get(name) for _, name in _SIZES) for model in papers):
         lines.append("*: not in the paper, but in the config that its authors released.")
     lines += [f"{paper}: {title}." for paper, title in PAPERS.items() if paper in {model.source for model in papers}]
     return Text("\n".join(printable(line) for line in lines), style="dim")
+
+
+def _on_parameters(found: Sequence[Configuration], papers: Sequence[Configuration], wide: bool) -> list[str]:
+    """What the shown parameters are; nothing where none are shown."""
+    of_what = "of the bare model, without a task head; embeddings and BERT's pooler counted, shared ones once."
+    any_counted = any(model.parameters is not None for model in found)
+    if not papers or wide:
+        return [f"Parameters: {of_what}"] if any_counted else []
+    counted = [f"{model.name} {_rounded(model.parameters)}" for model in papers if model.parameters is not None]
+    if not any_counted:
+        return ["Parameters: as a paper states them."]
+    lines = [f"Parameters: as a paper states them, else counted: {of_what}"]
+    return [*lines, f"Counted from the released sizes: {', '.join(counted)}."] if counted else lines
 
 
 def _said_once(found: Sequence[Configuration]) -> list[str]:
@@ -114,7 +121,7 @@ def _said_once(found: Sequence[Configuration]) -> list[str]:
     for model in found:
         reasons = [] if model.reproduced else [f"not reproduced: {model.reason}"]
         for note in (*reasons, *model.notes):
-            models.setdefault(note, []).append(model)
+            models.setdefault(note.removesuffix("."), []).append(model)
     notes: dict[str, list[str]] = {}
     for note, those in models.items():
         of_paper = [model for model in found if model.kind == "paper" and model.source == those[0].source]

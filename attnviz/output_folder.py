@@ -17,6 +17,13 @@ from attnviz.errors import OutputError, UsageError
 __all__ = ["Layout", "OutputFolder", "check_folder"]
 
 
+_MANIFESTS = tuple(
+    f"{command}.json"
+    for command in ("heads", "profile", "compare", "explain", "outputs", "ablate", "rollout", "models")
+)
+"""What every command calls its document."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """The files of one command.
@@ -158,17 +165,12 @@ class OutputFolder:
         self._remove_created()
 
     def _manifest(self) -> dict[str, Any]:
-        try:
-            content = json.loads((self.path / self.layout.manifest).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) and "attnviz" in content else {}
+        return _document(self.path / self.layout.manifest)
 
     def _earlier(self) -> set[str]:
         """What earlier runs wrote here, by their own document; only names that we give are believed."""
         manifest = self._manifest()
-        files = manifest.get("files", [])
-        ours = {str(name) for name in files if self.layout.owns(str(name))} if isinstance(files, list) else set()
+        ours = {name for name in _listed(manifest) if self.layout.owns(name)}
         return ours | ({self.layout.manifest} if manifest else set())
 
     def _same_analysis(self, content: dict[str, Any]) -> bool:
@@ -182,12 +184,24 @@ class OutputFolder:
             below = self.path / folder
             if below.is_symlink() or (below.exists() and not below.is_dir()):
                 foreign.append(folder)
+        others = self._other_commands(foreign)
+        if others:
+            raise OutputError(
+                f"{self.path} holds results of another attnviz command ({', '.join(others)}), with files of the same "
+                f"names ({', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}); choose another folder with -o."
+            )
         if foreign:
             raise OutputError(
                 f"{self.path} holds {', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}, which attnviz did not "
                 f"write (no {self.layout.manifest} of attnviz lists it) and will not replace; "
                 "choose another folder with -o."
             )
+
+    def _other_commands(self, foreign: list[str]) -> list[str]:
+        """The documents of other commands that list these files; none where they do not list them all."""
+        listing = {name: set(foreign) & _listed(_document(self.path / name)) for name in _MANIFESTS}
+        listed = set().union(*listing.values())
+        return [name for name, files in listing.items() if files] if listed == set(foreign) else []
 
     def _names_below(self) -> list[str]:
         places = (self.path, *(self.path / folder for folder in self.layout.folders))
@@ -210,6 +224,21 @@ class OutputFolder:
                 f"{'nothing was changed' if unchanged else 'its files may be of two runs: run again'}. "
                 "Choose another folder with -o, or make room."
             ) from error
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """A document that attnviz wrote; empty where it is another's, or none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and "attnviz" in content else {}
+
+
+def _listed(document: dict[str, Any]) -> set[str]:
+    """The files that a document lists."""
+    files = document.get("files", [])
+    return {str(name) for name in files} if isinstance(files, list) else set()
 
 
 def check_folder(folder: object) -> None:

@@ -14,14 +14,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from attnviz.colours import Array
 from attnviz.drawing import figure_style
 from attnviz.figures import DPI
-from attnviz.fonts import fitted, text_width
+from attnviz.fonts import fitted, text_width, wrapped
 from attnviz.look import Look
 from attnviz.outputs_figures import BETWEEN, WeightedPlan
 from attnviz.view_bars import BAR_HEIGHT, draw_colour_bar
 from attnviz.view_drawing import (
     MARGIN,
     PIXEL,
-    ViewPage,
     cell_points,
     contrasting_ink,
     draw_cells,
@@ -34,6 +33,9 @@ from attnviz.view_drawing import (
 )
 
 __all__ = ["draw_norms", "draw_value_norms", "weighted_figure"]
+
+_NUMBER = 16
+"""Pixels by which the last number of a colour bar may stand beyond its end."""
 
 _NAME, _STRIP, _GAP = 24, 60, 8
 _MOST_WRITTEN = 24
@@ -91,7 +93,9 @@ def weighted_figure(plan: WeightedPlan, look: Look) -> Figure:
     width = page_width(look, weighted[0] + side + MARGIN)
     body = weighted[1] + side + labels
     with figure_style():
-        page = view_page(plan.title, plan.notes, width, body + BAR_HEIGHT, look)
+        long, places, words = _bars(plan, width, look)
+        more = 17 * (max(len(wrapped(text, 7.5, DPI, long)) for text in words) - 1)
+        page = view_page(plan.title, plan.notes, width, body + BAR_HEIGHT + more, look)
         ax = page.axes(*raw, side, side)
         mesh = few_enough(2 * plan.pattern.size)
         draw_cells(ax, plan.pattern, Normalize(0.0, plan.pattern_top, clip=True), look, mesh=mesh)
@@ -104,27 +108,30 @@ def weighted_figure(plan: WeightedPlan, look: Look) -> Figure:
         right = page.axes(*weighted, side, side)
         draw_norms(right, plan, look, sides="lb" if plan.stacked else "b")
         _name(right, "by norm: ‖A[q, k] f(x)‖", look)
-        _colour_bars(page, plan, body, look)
+        for place, top, text in zip(places, (plan.pattern_top, plan.weighted_top), words, strict=True):
+            draw_colour_bar(page.axes(place, body + 24, long, 12), Normalize(0.0, top), text, look)
         return page.figure
 
 
-def _colour_bars(page: ViewPage, plan: WeightedPlan, body: int, look: Look) -> None:
-    """One a panel, below it; side by side where the panels are stacked."""
+def _bars(plan: WeightedPlan, width: int, look: Look) -> tuple[int, tuple[int, int], list[str]]:
+    """Of the colour bars, one below each panel, or side by side where panels are stacked: length, lefts, names."""
     whose = "scale of this head" if look.scale == "per-head" else "scale of all heads"
     names: tuple[tuple[str, ...], tuple[str, ...]]
     if plan.stacked:
-        long = (page.width - 3 * MARGIN - BETWEEN // 2) // 2
-        places = (MARGIN, 2 * MARGIN + BETWEEN // 2 + long)
+        between = MARGIN + BETWEEN // 2 + _NUMBER
+        long = (width - 2 * MARGIN - between - _NUMBER) // 2
+        places = (MARGIN, MARGIN + between + long)
         names = (("A",), ("‖A f(x)‖",))
     else:
-        long = min(plan.size, 420)
+        long = min(plan.size - _NUMBER, 420)
         places = (MARGIN + plan.room + 8, MARGIN + plan.room + 8 + plan.size + 2 + BETWEEN)
         names = (("attention weight A", "A"), ("norm-weighted ‖A f(x)‖", "‖A f(x)‖"))
-    for left, (name, *shorter), top in zip(places, names, (plan.pattern_top, plan.weighted_top), strict=True):
+    words = []
+    for (name, *shorter), top in zip(names, (plan.pattern_top, plan.weighted_top), strict=True):
         ending = f"({whose})" if top != 1.0 or look.scale == "per-head" else "(0–1)"
-        tries = (f"{name} {ending}", *(f"{short} {ending}" for short in shorter), name)
-        words = next((words for words in tries if text_width(words, 7.5, DPI) <= long), name)
-        draw_colour_bar(page.axes(left, body + 24, long, 12), Normalize(0.0, top), words, look)
+        tries = (f"{name} {ending}", *(f"{short} {ending}" for short in shorter))
+        words.append(next((text for text in tries if text_width(text, 7.5, DPI) <= long), tries[-1]))
+    return long, places, words
 
 
 def _name(ax: Axes, name: str, look: Look) -> None:

@@ -17,7 +17,7 @@ from attnviz.fonts import fitted, text_width
 from attnviz.look import Look
 from attnviz.outputs import Numbers, WrittenOutputs
 from attnviz.promoted_tokens import Attribution
-from attnviz.view_bars import BAR_HEIGHT, Mark, draw_colour_bar
+from attnviz.view_bars import Mark, bar_place, draw_colour_bar
 from attnviz.view_drawing import (
     MARGIN,
     PIXEL,
@@ -209,17 +209,17 @@ def maps_figure(plan: MapsPlan, look: Look) -> Figure:
     width = page_width(look, _LEFT + round(widest * natural) + MARGIN)
     cell = natural if look.width is None else max(1.0, min(90.0, (width - _LEFT - MARGIN) / widest))
     row = max(14, min(40, round(0.75 * cell)))
-    height = _NAME + n_layers * row + _AXIS + BAR_HEIGHT
+    bars = [bar_place(of.bar, width, _LEFT) for of in plan.maps]
+    heights = [_NAME + n_layers * row + _AXIS + height for _, _, height in bars]
     with figure_style():
-        page = view_page(plan.title, plan.notes, width, height * len(plan.maps), look)
-        for number, of in enumerate(plan.maps):
-            top = number * height + _NAME
+        page = view_page(plan.title, plan.notes, width, sum(heights), look)
+        for number, (of, (left, long, _)) in enumerate(zip(plan.maps, bars, strict=True)):
+            top = sum(heights[:number]) + _NAME
             ax = page.axes(_LEFT, top, round(of.columns * cell), n_layers * row)
             draw_head_map(ax, of, look)
             if len(plan.maps) > 1:
                 _name(ax, of.name, width - _LEFT - MARGIN, look)
-            long = min(max(round(of.columns * cell), 320), 560, width - _LEFT - MARGIN)
-            bar = page.axes(_LEFT, top + n_layers * row + _AXIS + 24, long, 12)
+            bar = page.axes(left, top + n_layers * row + _AXIS + 24, long, 12)
             draw_colour_bar(bar, of.norm, of.bar, look, of.mark, colours=of.colours(look))
         return page.figure
 

@@ -190,7 +190,7 @@ def norm_grid_figure(plan: NormGridPlan, look: Look) -> Figure:
             if plan.top is None
             else "norm-weighted ‖A f(x)‖ (scale of all heads)"
         )
-        long = min(420, page.width - _LEFT - MARGIN)
+        long = min(420, page.width - _LEFT - MARGIN - 12)  # half of the last number stands beyond the end
         draw_colour_bar(page.axes(_LEFT, height + 24, long, 12), norm, name, look)
         return page.figure
 

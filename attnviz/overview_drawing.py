@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from attnviz.bars import colour_bar
+from attnviz.bars import LEAST_BAR, below_bar, colour_bar, image_scale
 from attnviz.colours import outer_ink
 from attnviz.drawing import figure_style
 from attnviz.families import NO_ROLE, Family
 from attnviz.fonts import fitted, font_families, text_width
-from attnviz.overviews import OverviewPlan, legend_name
+from attnviz.overviews import OverviewPlan
 
 __all__ = ["draw_overview", "overview_figure"]
 
@@ -32,9 +32,15 @@ _OF_LARGEST = (
 
 
 def draw_overview(ax: Axes, plan: OverviewPlan) -> AxesImage:
-    """Draw a planned overview on the caller's Axes: patterns, ids, labels, marks of families, layers and legend."""
+    """Draw a planned overview on the caller's Axes: patterns, ids, labels, marks of families, layers and legend.
+
+    The image that is returned carries the scale as well, so that a colour bar can be drawn for it. Where each head has
+    its own, that is the share of its largest weight.
+    """
     height, width, _ = plan.image.shape
-    drawn = ax.imshow(plan.image, interpolation="none", aspect="auto", extent=(0, width, height, 0))
+    drawn = ax.imshow(
+        plan.image, interpolation="none", aspect="auto", extent=(0, width, height, 0), **image_scale(plan.look)
+    )
     _name_heads(ax, plan)
     return drawn
 
@@ -46,46 +52,43 @@ def overview_figure(plan: OverviewPlan, *, image: bool = True) -> Figure:
         image_height, image_width, _ = plan.image.shape
         left, above = plan.origin
         sizes = (11, 7.5, 20) if wide else (8.5, 6.5, 17)
-        width, notes = _texts(plan, sizes)
-        height = above + image_height + px(8)
+        width = _width(plan, sizes)
+        first, last = plan.layers[0][1], plan.layers[-1][1] + plan.size
+        scale = _OF_LARGEST if plan.look.scale == "per-head" else ()
+        bar_height = max(min(last - first, px(420)), px(LEAST_BAR))
+        bar_left, bar_end = left + image_width + (16 if wide else px(8)), above + first + bar_height
+        height = max(above + image_height + px(8), bar_end + below_bar(plan.look, bar_height, plan.dpi, words=scale))
         size = (width / plan.dpi, height / plan.dpi)
         figure = Figure(figsize=size, dpi=plan.dpi, facecolor=greys.paper)
-        axes = figure.add_axes((left / width, px(8) / height, image_width / width, image_height / height))
+        bottom = 1 - (above + image_height) / height
+        axes = figure.add_axes((left / width, bottom, image_width / width, image_height / height))
         axes.set_facecolor(greys.paper)
         (draw_overview if image else _name_heads)(axes, plan)
-        families = font_families((plan.title, *notes))
+        families = font_families((plan.title, *plan.notes))
         style: dict[str, Any] = {"family": families, "va": "top", "parse_math": False, "color": greys.ink}
         pitch = 28 if wide else 21
         for line, words in enumerate(plan.heading):
             figure.text(left / width, 1 - px(14 + pitch * line) / height, words, size=sizes[0], weight="bold", **style)
         below = (42 if wide else 34) + pitch * (len(plan.heading) - 1)
-        for line, note in enumerate(notes):
+        for line, note in enumerate(plan.notes):
             y = 1 - px(below + sizes[2] * line) / height
             figure.text(left / width, y, note, size=sizes[1], **style)
-        first, last = plan.layers[0][1], plan.layers[-1][1] + plan.size
-        bar_height = max(min(last - first, px(420)), px(84))
-        bar_left, bar_top = left + image_width + (16 if wide else px(8)), above + first
-        place = (bar_left / width, 1 - (bar_top + bar_height) / height, px(14) / width, bar_height / height)
-        bar = figure.add_axes(place)
-        colour_bar(bar, plan.look, words=_OF_LARGEST if plan.look.scale == "per-head" else ())
+        bar = figure.add_axes((bar_left / width, 1 - bar_end / height, px(14) / width, bar_height / height))
+        colour_bar(bar, plan.look, words=scale)
         return figure
 
 
-def _texts(plan: OverviewPlan, sizes: tuple[float, float, float]) -> tuple[int, list[str]]:
-    """The figure's width and its notes, fitted to each other."""
-    left, _ = plan.origin
+def _width(plan: OverviewPlan, sizes: tuple[float, float, float]) -> int:
+    """The figure's width: what was asked for, or what grid and texts take."""
     if plan.look.width is not None:
-        width = round(plan.look.width * plan.dpi)
-        room = width - left - plan.pixels(8)
-        notes = [fitted(note, sizes[1], plan.dpi, room) for note in plan.notes]
-        return width, notes
-    right = plan.image.shape[1] + left + 116
-    room = max(right, 1020) - left - 16
-    notes = [fitted(note, sizes[1], plan.dpi, room) for note in plan.notes]
+        return round(plan.look.width * plan.dpi)
+    left, _ = plan.origin
     titles = [text_width(line, sizes[0], plan.dpi, "bold") for line in plan.heading]
-    widest = max(*titles, *(text_width(note, sizes[1], plan.dpi) for note in notes))
-    legend = max(entry.left + text_width(legend_name(entry.family), 7, plan.dpi) + 40 for entry in plan.legend)
-    return max(right, left + math.ceil(max(widest, legend)) + 16), notes
+    widest = max(*titles, *(text_width(note, sizes[1], plan.dpi) for note in plan.notes))
+    legend = max(entry.left + text_width(entry.name, 7, plan.dpi) + 40 for entry in plan.legend)
+    beside = 116 if plan.look.scale != "log" else 130
+    width: int = max(plan.image.shape[1] + left + beside, left + math.ceil(max(widest, legend)) + 16)
+    return width
 
 
 def _name_heads(ax: Axes, plan: OverviewPlan) -> None:
@@ -118,7 +121,7 @@ def _name_heads(ax: Axes, plan: OverviewPlan) -> None:
         ax.text(-px(12), middle, name, fontsize=size, color=outer_ink(plan.look), rotation=90, ha="right", va="center")
     for entry in plan.legend:
         size, x = (7, entry.left + px(12)) if wide else (6, entry.left + px(12))
-        ax.text(x, entry.middle, legend_name(entry.family), fontsize=size, color=greys.ink, va="center")
+        ax.text(x, entry.middle, entry.name, fontsize=size, color=greys.ink, va="center")
 
 
 def _label(label: str, size: float, plan: OverviewPlan, room: float) -> str:

@@ -21,7 +21,7 @@ from attnviz.heads import HeadId
 from attnviz.look import PLAIN, Look
 from attnviz.tokens import visible
 
-__all__ = ["LegendEntry", "OverviewPlan", "legend_name", "model_overview_plan", "plan_overview"]
+__all__ = ["LegendEntry", "OverviewPlan", "labels_from_profile", "model_overview_plan", "plan_overview"]
 
 _LARGEST = 120
 _WIDEST_LEGEND = 860
@@ -32,9 +32,10 @@ _BETWEEN, _LEAST_PITCH, _HEADER = 5, 10, 15
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """One family of the legend, and where its mark is centred in the image."""
+    """One family of the legend, what it is called there, and where its mark is centred in the image."""
 
     family: Family
+    name: str
     left: int
     middle: int
 
@@ -91,10 +92,8 @@ class OverviewPlan:
     @cached_property
     def heading(self) -> tuple[str, ...]:
         """The title in lines."""
-        if self.look.width is not None:
-            return tuple(wrapped(self.title, 8.5, self.dpi, _text_room(self.look), "bold"))
-        room = max(self.image.shape[1] + 56 + 116, 1020) - 56 - 16
-        return tuple(wrapped(self.title, 11, self.dpi, room, "bold"))
+        size = 11 if self.look.width is None else 8.5
+        return tuple(wrapped(self.title, size, self.dpi, _text_room(self.look, self.image.shape[1]), "bold"))
 
     @property
     def families(self) -> dict[HeadId, Family]:
@@ -109,6 +108,7 @@ def plan_overview(
     notes: Sequence[str] = (),
     unit: str = "token",
     look: Look = PLAIN,
+    labels_note: str = "",
 ) -> OverviewPlan:
     """Plan one picture of all the given heads.
 
@@ -119,6 +119,7 @@ def plan_overview(
         notes: further lines; how to read the picture is added.
         unit: what a position is, ``token`` or ``word``.
         look: theme, scale and width.
+        labels_note: what labels rest on besides the text.
 
     Raises:
         UsageError: the width is too small for so many columns.
@@ -142,14 +143,15 @@ def plan_overview(
     above = _px(16, look) if header else _head_room(look)
     begin = _px(_HEADER, look) if header else 0
     image, cells = _grid(small, (rows, columns), (size, pitch, above, begin), look)
-    room = max(image.shape[1], _WIDEST_LEGEND) if look.width is None else _text_room(look)
+    text_room = _text_room(look, image.shape[1])
+    room = max(image.shape[1], _WIDEST_LEGEND) if look.width is None else text_room
     legend, below = _legend([label for _, label, _, _ in cells], image.shape[0], room, look)
     paper = np.full((below, image.shape[1], 3), colour_table(look.theme)[0], dtype=np.uint8)
-    lines = [*notes, _reading(n, unit, look)]
+    lines = [*notes, " ".join([_reading(n, unit, look), *([labels_note] if labels_note else [])])]
     if pooled > 1:
         lines.append(f"Each pixel is the largest of {pooled} × {pooled} weights (pooled for drawing only).")
-    if look.width is not None:
-        lines = [line for note in lines for line in wrapped(note, 6.5, _dpi(look), _text_room(look))]
+    note_size = 7.5 if look.width is None else 6.5
+    lines = [line for note in lines for line in wrapped(note, note_size, _dpi(look), text_room)]
     height = size + above + _px(6, look)
     layers = tuple((layer, begin + rows.index(layer) * height + above) for layer in rows)
     image = np.concatenate([image, paper])
@@ -169,12 +171,20 @@ def model_overview_plan(findings: Findings, heads: Sequence[HeadFindings], look:
         notes=[quoted(text) for text in (findings.text, findings.pair) if text is not None],
         unit=findings.units.name,
         look=look,
+        labels_note="Syntactic labels are those of the model’s stored profile." if labels_from_profile(heads) else "",
     )
 
 
-def legend_name(family: Family) -> str:
-    """A family as the legend of an overview names it."""
-    return "heterogeneous" if family is NO_ROLE else family.name
+def labels_from_profile(heads: Iterable[HeadFindings]) -> bool:
+    """Whether any of the heads has its label from a stored profile of the model, and not from the text."""
+    return any(head.deciding is not None and head.deciding.kind == "profile" for head in heads)
+
+
+def _legend_name(family: Family, labels: Iterable[str]) -> str:
+    """A family as the legend of an overview names it; heads without a role by their labels."""
+    if family is not NO_ROLE:
+        return family.name
+    return " or ".join(sorted({label for label in labels if family_of_label(label) is NO_ROLE}))
 
 
 def _pooled(
@@ -256,10 +266,11 @@ def _legend(labels: Sequence[str], top: int, room: int, look: Look) -> tuple[tup
     entries: list[LegendEntry] = []
     left, row = _px(8, look), 0
     for family in (family for family in FAMILIES if family in present):
-        width = math.ceil(text_width(legend_name(family), size, _dpi(look))) + _px(40, look)
+        name = _legend_name(family, labels)
+        width = math.ceil(text_width(name, size, _dpi(look))) + _px(40, look)
         if left > _px(8, look) and left + width > room:
             left, row = _px(8, look), row + 1
-        entries.append(LegendEntry(family, left, top + _px(16 + 20 * row, look)))
+        entries.append(LegendEntry(family, name, left, top + _px(16 + 20 * row, look)))
         left += width
     return tuple(entries), _px(20 * (row + 1) + 8, look)
 
@@ -289,8 +300,10 @@ def _margins(look: Look) -> tuple[int, int]:
     return (56, 116) if look.width is None else (34, 92 if look.scale == "shared" else 106)
 
 
-def _text_room(look: Look) -> int:
-    assert look.width is not None
+def _text_room(look: Look, grid: int) -> int:
+    """Pixels for title and notes beside a grid of so many."""
+    if look.width is None:
+        return max(grid + 56 + 116, 1020) - 56 - 16
     return round(look.width * _dpi(look)) - _px(_margins(look)[0] + 8, look)
 
 

@@ -22,7 +22,7 @@ from matplotlib.image import AxesImage
 from attnviz.colours import Array, outer_ink
 from attnviz.drawing import figure_style
 from attnviz.errors import UsageError
-from attnviz.figures import DPI, max_pool, named_every, names_note
+from attnviz.figures import DPI, counted, max_pool, named_every, names_note, quoted
 from attnviz.findings import Findings, HeadFindings
 from attnviz.fonts import fitted, text_width
 from attnviz.look import FAINTEST, Look
@@ -44,6 +44,7 @@ from attnviz.view_drawing import (
 __all__ = [
     "PairHeatmapPlan",
     "PairSegments",
+    "both_texts",
     "draw_pair_heatmap",
     "pair_heatmap_figure",
     "pair_segments",
@@ -104,6 +105,12 @@ def pair_segments(findings: Findings) -> PairSegments:
     return PairSegments((tuple(groups[0]), tuple(groups[1]), tuple(groups[2])), len(units))
 
 
+def both_texts(findings: Findings) -> str:
+    """Both texts of a pair, quoted and named A and B, with the number of tokens or words, as part of a sentence."""
+    a, b = (quoted(text) for text in (findings.text, findings.pair or ""))
+    return f"text A, {a}, and text B, {b} ({counted(len(findings.units), findings.units.name)} in all)"
+
+
 def percent(share: float) -> str:
     """A share in whole percent."""
     return f"{100 * share:.0f}"
@@ -123,6 +130,7 @@ class PairHeatmapPlan:
         head: id and label.
         model: short name, safe to show.
         text: both texts, quoted, with the number of tokens or words.
+        texts: the same as part of a sentence.
         unit: ``token`` or ``word``.
         largest: weight of the head, 0-1.
         cell: pixels a cell.
@@ -139,6 +147,7 @@ class PairHeatmapPlan:
     head: str
     model: str
     text: str
+    texts: str
     unit: str
     largest: float
     cell: int
@@ -181,7 +190,7 @@ class PairHeatmapPlan:
             "log": f"logarithmic colours from {FAINTEST:g} to 1",
         }[look.scale]
         pooled = f"; each cell is the largest of {self.pooled} × {self.pooled} weights" if self.pooled > 1 else ""
-        return f"{self.model} on A / B {self.text}: {shown}; {shares} ({self._uniform}); {scale}{pooled}."
+        return f"{self.model} on {self.texts}: {shown}; {shares} ({self._uniform}); {scale}{pooled}."
 
     def lines(self, segment: int) -> str:
         """The shares of one segment as they stand beside its rows."""
@@ -224,6 +233,7 @@ def plan_pair_heatmap(
         head=f"{head.id} ({visible(head.label)})",
         model=visible(findings.checkpoint.short_name),
         text=text_line(findings),
+        texts=both_texts(findings),
         unit=units.name,
         largest=float(pattern.max()),
         cell=cell,

@@ -16,7 +16,14 @@ from matplotlib.figure import Figure
 from attnviz.drawing import figure_style
 from attnviz.findings import Findings, HeadFindings
 from attnviz.look import Look
-from attnviz.pair_heatmaps import PairSegments, pair_heatmap_figure, pair_segments, percent, plan_pair_heatmap
+from attnviz.pair_heatmaps import (
+    PairSegments,
+    both_texts,
+    pair_heatmap_figure,
+    pair_segments,
+    percent,
+    plan_pair_heatmap,
+)
 from attnviz.tokens import visible
 from attnviz.view_bars import bar_place, draw_colour_bar
 from attnviz.view_drawing import (
@@ -50,6 +57,7 @@ class PairPlan:
         uniform: [3], the same under uniform attention.
         model: short name, safe to show.
         text: both texts, quoted, with the number of tokens or words.
+        texts: the same as part of a sentence.
         unit: ``token`` or ``word``.
     """
 
@@ -57,6 +65,7 @@ class PairPlan:
     uniform: Numbers
     model: str
     text: str
+    texts: str
     unit: str
 
     @property
@@ -83,7 +92,7 @@ class PairPlan:
             "log": f"logarithmic colours from {percent(_FAINTEST_SHARE)} to 100 %",
         }[look.scale]
         return (
-            f"{self.model} on A / B {self.text}: share of the attention of A (upper row of each tile) and of B (lower "
+            f"{self.model} on {self.texts}: share of the attention of A (upper row of each tile) and of B (lower "
             f"row) that lands on A, on B and on the special tokens, mean over the {self.unit}s of the attending text, "
             f"in percent, for each of the {n_layers} × {n_heads} heads (uniform attention: {a} % on A, {b} % on B, "
             f"{special} % on special tokens); {scale}."
@@ -107,6 +116,7 @@ def plan_pair(findings: Findings, segments: PairSegments | None = None) -> PairP
         uniform=segments.uniform,
         model=visible(findings.checkpoint.short_name),
         text=text_line(findings),
+        texts=both_texts(findings),
         unit=findings.units.name,
     )
 

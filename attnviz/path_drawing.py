@@ -18,13 +18,16 @@ from attnviz.figures import DPI
 from attnviz.fonts import fitted, font_families, text_width
 from attnviz.look import Look
 from attnviz.path_figures import PathPlan
-from attnviz.path_layout import Line, Placed
+from attnviz.path_layout import TURN_OUT, Line, Placed
 from attnviz.path_panels import Panel
 from attnviz.view_drawing import MARGIN, view_page
 
 __all__ = ["draw_path", "path_figure"]
 
 _POINT = 72 / DPI
+_ABOVE_ARROWS = 6
+"""Pixels from a line to the foot of a letter on it: half the head of an arrow, and air."""
+
 _FOOT = 66
 _BAR = 10
 _NORM = "layer norm"
@@ -130,8 +133,8 @@ def _write_words(ax: Axes, placed: Placed, plan: PathPlan) -> None:
     bottom = low + last.height
     if len(panels) > 1:
         for panel, left, above in panels:
-            letter = {**style, "ha": "left", "va": "center"}
-            place = (left + panel.width + 3, above + panel.height / 2 - line * 0.55)
+            letter = {**style, "ha": "left", "va": "baseline"}
+            place = (left + panel.width + 3, above + panel.height / 2 - _ABOVE_ARROWS)
             ax.text(*place, panel.title, size=sizes[0], weight="bold", color=greys.ink, **letter)
         above_words = [(plan.head, sizes[1], "normal", greys.ink)]
     else:
@@ -140,9 +143,23 @@ def _write_words(ax: Axes, placed: Placed, plan: PathPlan) -> None:
     for number, (text, size, weight, colour) in enumerate(reversed(written)):
         shown = fitted(text, size, DPI, room, weight)
         ax.text(centre, top - 4 - number * line, shown, size=size, weight=weight, color=colour, va="bottom", **style)
-    for number, text in enumerate(dict.fromkeys((first.shape, first.scale, last.scale))):
-        shown = text if text_width(text, sizes[1], DPI) <= room else text.replace(", ", ",")
-        ax.text(centre, bottom + 4 + number * line, shown, size=sizes[1], color=greys.quiet, va="top", **style)
+    below = [
+        part for text in dict.fromkeys((first.shape, first.scale, last.scale)) for part in _between(text, placed, plan)
+    ]
+    behind = {"fc": greys.paper, "ec": "none", "pad": 0.3}
+    for number, text in enumerate(below):
+        ax.text(centre, bottom + 4 + number * line, text, size=sizes[1], color=greys.quiet, va="top", bbox=behind,
+                **style)  # fmt: skip
+
+
+def _between(text: str, placed: Placed, plan: PathPlan) -> list[str]:
+    """The words below a panel so narrow that no line beside it strikes them through: if need be in two lines."""
+    beside = plan.sizes.gap * 0.9 if plan.look.width is None else 2 * TURN_OUT - 4  # where rows break, lines turn
+    room = placed.width + beside
+    if text_width(text, plan.fonts[1], DPI) <= room:
+        return [text]
+    limit, bracket, largest = text.partition(" (")
+    return [limit, f"({largest}"] if bracket else [text.replace(", ", ",")]
 
 
 def _draw_operation(ax: Axes, placed: Placed, plan: PathPlan) -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from attnviz.errors import UsageError
 from attnviz.explanation import Explained
-from attnviz.figures import DPI, quoted
+from attnviz.figures import DPI, counted, quoted
 from attnviz.fonts import drawable, text_width
 from attnviz.look import Look
 from attnviz.path_layout import Layout, Node, Sizes, arrange, row_width, rows_of
@@ -27,7 +27,10 @@ _FONTS, _SMALL_FONTS = (7.5, 6.5, 6.0), (6.0, 5.5, 5.5)
 """Of a page as wide as its content asks for, and of one of a chosen width."""
 
 _LONGEST_NAME = 14
-_LINE = 1.05
+_LINE = 0.95
+"""Of names below each other, in sizes of their font: letters without the air above and below."""
+
+_SMALLEST_NAME = 5.5
 _CORE = ("scores", "mask", "pattern", "weighted")
 
 
@@ -100,7 +103,7 @@ def plan_path(explained: Explained, look: Look) -> PathPlan:
         bands = _fitting_bands(explained, room, sizes, look)
     layout = arrange(bands, left, room, sizes)
     panels = [panel for placed in layout.placed for panel in placed.node.panels]
-    names = _token_names(explained, panels[0], fonts[2])
+    names, size = _token_names(explained, panels[0], fonts[2])
     notes = _notes(explained, panels, names)
     return PathPlan(
         title=f"{visible(explained.checkpoint.short_name)}: layer {explained.layer} from input to output",
@@ -112,7 +115,7 @@ def plan_path(explained: Explained, look: Look) -> PathPlan:
         left=left,
         room=room,
         page=page,
-        fonts=fonts,
+        fonts=(*fonts[:2], size),
         head=str(explained.head),
         look=look,
     )
@@ -162,11 +165,14 @@ def _bands(explained: Explained, size: float, cell: float) -> list[Band]:
     ]
 
 
-def _token_names(explained: Explained, panel: Panel, size: float) -> tuple[TokenName, ...]:
-    """As many as fit beside the panel."""
+def _token_names(explained: Explained, panel: Panel, size: float) -> tuple[tuple[TokenName, ...], float]:
+    """As many as fit beside the panel, and their font: a smaller one where all then fit."""
     labels, n = explained.tokens.labels, len(explained.tokens)
-    step = math.ceil(_LINE * size * DPI / 72 / (panel.height / n))
-    return tuple(TokenName(_short(labels[position]), (position + 0.5) / n) for position in range(0, n, step))
+    all_fit = panel.height / n / (_LINE * DPI / 72)
+    size = all_fit if _SMALLEST_NAME <= all_fit < size else size
+    step = math.ceil(size / all_fit)
+    names = (TokenName(_short(labels[position]), (position + 0.5) / n) for position in range(0, n, step))
+    return tuple(names), size
 
 
 def _short(label: str) -> str:
@@ -184,7 +190,7 @@ def _notes(explained: Explained, panels: Sequence[Panel], names: Sequence[TokenN
     assert output is not None
     named = "" if len(names) == len(explained.tokens) else f" ({len(names)} of {len(explained.tokens)} named)"
     return [
-        f"{_texts(explained)} ({len(explained.tokens)} tokens); {order}.",
+        f"{_texts(explained)} ({counted(len(explained.tokens), 'token')}); {order}.",
         f"Rows: tokens{named}; columns: dimensions, in scores, mask and pattern keys. Q to A V: head {explained.head}, "
         "outlined where heads are concatenated. ±: 99% of a panel's numbers are smaller; in brackets the largest."
         + "".join(_left_out(panels)),

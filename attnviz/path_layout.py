@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from attnviz.path_panels import Panel
 
-__all__ = ["Layout", "Line", "Node", "Placed", "Sizes", "arrange", "row_width", "rows_of"]
+__all__ = ["TURN_OUT", "Layout", "Line", "Node", "Placed", "Sizes", "arrange", "row_width", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,9 @@ class Layout:
     height: float = 0.0
     names: list[tuple[str, float, float]] = field(default_factory=list)
 
+
+TURN_OUT = 8.0
+"""Pixels from the end of a row to the line that goes down to the next one."""
 
 _AIR = 9.0
 _DOT = 0.3
@@ -216,7 +219,7 @@ def _from_three(three: Placed, scores: Placed, row: Sequence[Placed], sizes: Siz
 
 def _turn(found: Layout, before: Placed, after: Placed, level: float, left: float) -> None:
     """From the end of a row to the beginning of the next one."""
-    out, back = before.right + 8, left - 14
+    out, back = before.right + TURN_OUT, left - 14
     ends = _heights(after) if after.node.panels else [after.middle]
     path = ((before.right, before.middle), (out, before.middle), (out, level), (back, level), (back, ends[-1]))
     found.lines.append(Line((*path, (after.left, ends[-1]))))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnviz.explanation import Explained
-from attnviz.stage_words import numbered_shape
+from attnviz.stage_words import numbered_shape, score_formula
 
 __all__ = ["Panel", "Values", "fitting", "panel_of", "pooled", "split_panels"]
 
@@ -80,7 +80,8 @@ def panel_of(explained: Explained, name: str, size: float, cell: float, *, small
     column_factor, width = (row_factor, height) if square else fitting(columns, size * factor, cell)
     drawn = pooled(values if square else values[:, ::column_factor], row_factor, column_factor if square else 1)
     largest = float(np.abs(values).max())
-    limit = float(np.quantile(np.abs(drawn), _SATURATED)) if kind == "signed" else largest
+    # of all numbers, drawn or not; where nearly all are 0 the largest
+    limit = (float(np.quantile(np.abs(values), _SATURATED)) if kind == "signed" else 0.0) or largest
     stage = explained.stages["split" if name in _PARTS else name]
     title, formula = _words(explained, name)
     head = explained.head.head
@@ -170,15 +171,13 @@ def _brief(value: float) -> str:
 def _words(explained: Explained, name: str) -> tuple[str, str]:
     """Title and formula, both short."""
     model, pre = explained.checkpoint, explained.pre_norm
-    scale = model.architecture.parameters(model.model, explained.layer).scale
-    usual = abs(scale * model.d_head**0.5 - 1) < 1e-9
     return {
         "input": ("input x", ""),
         "attention_norm": ("norm(x)", "") if pre else ("norm(h)", ""),
         "query": ("Q", ""),
         "key": ("K", ""),
         "value": ("V", ""),
-        "scores": ("scores", f"Q Kᵀ/√{model.d_head}" if usual else f"Q Kᵀ · {scale:.3g}"),
+        "scores": ("scores", score_formula(explained, brief=True)),
         "mask": ("mask", ""),
         "pattern": ("pattern A", "softmax"),
         "weighted": ("A V", ""),

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from attnviz.drawing import figure_style
 from attnviz.errors import UsageError
 from attnviz.explanation import Explained
-from attnviz.figures import quoted
+from attnviz.figures import counted, quoted
 from attnviz.look import Look
 from attnviz.position_share import GROUPS, ScoreShares
 from attnviz.tokens import visible
@@ -90,7 +90,7 @@ def plan_positions(explained: Explained, look: Look) -> PositionsPlan:
     name = visible(explained.checkpoint.short_name)
     return PositionsPlan(
         title=f"{name}: content and position in layer 0",
-        notes=(f"{texts} ({len(explained.tokens)} tokens)", reading),
+        notes=(f"{texts} ({counted(len(explained.tokens), 'token')})", reading),
         caption=f"Where the scores of layer 0 of {name} come from, on {texts}, a row a head: {reading}",
         rows=(*(f"L0H{head}" for head in range(len(found.heads))), "all heads"),
         columns=tuple(_TITLES[group] for group in groups),

@@ -60,7 +60,7 @@ class Analysis(Findings):
         *,
         scale: str = "shared",
         theme: str = "light",
-        width: float | None = None,
+        width: float | str | None = None,
         drop_special: bool = False,
     ) -> Figure:
         """A new figure with the heatmap of one head.
@@ -69,7 +69,7 @@ class Analysis(Findings):
             head: by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
             scale: of the colours: ``shared`` by all heads, ``per-head`` or ``log``.
             theme: ``light`` or ``dark``.
-            width: in inches; default as wide as the text asks for.
+            width: in inches, or as ``3.3in``, ``84mm``, ``240pt``; default as wide as the text asks for.
             drop_special: leave sinks out and renormalise the rows, for drawing only.
 
         Raises:
@@ -85,7 +85,7 @@ class Analysis(Findings):
         *,
         scale: str = "shared",
         theme: str = "light",
-        width: float | None = None,
+        width: float | str | None = None,
         drop_special: bool = False,
     ) -> Figure:
         """A new figure with every selected head, a row a layer (default: all heads).
@@ -110,7 +110,7 @@ class Analysis(Findings):
         from_token: str | None = None,
         scale: str = "shared",
         theme: str = "light",
-        width: float | None = None,
+        width: float | str | None = None,
         drop_special: bool = False,
     ) -> Figure:
         """A new figure with tokens left and right and a line for each weight between; up to eight heads by colour.
@@ -137,7 +137,7 @@ class Analysis(Findings):
         *,
         scale: str = "shared",
         theme: str = "light",
-        width: float | None = None,
+        width: float | str | None = None,
     ) -> Figure:
         """A new figure with one statistic of every head, layers × heads.
 
@@ -159,13 +159,13 @@ class Analysis(Findings):
         *,
         scale: str = "shared",
         theme: str = "light",
-        width: float | None = None,
+        width: float | str | None = None,
         drop_special: bool = False,
     ) -> Figure:
         """A new figure with the mean pattern of every layer's heads and of all; options as for :meth:`heatmap`."""
         return next(mean_figures(self, Look(theme, scale, width), drop_special))[1]
 
-    def pair_figure(self, *, scale: str = "shared", theme: str = "light", width: float | None = None) -> Figure:
+    def pair_figure(self, *, scale: str = "shared", theme: str = "light", width: float | str | None = None) -> Figure:
         """A new figure with how much of each head's attention stays in a text or crosses to the other.
 
         The second text itself is :attr:`pair`.
@@ -188,7 +188,7 @@ class Analysis(Findings):
         formats: Sequence[str] = ("png",),
         scale: str = "shared",
         theme: str = "light",
-        width: float | None = None,
+        width: float | str | None = None,
         drop_special: bool = False,
         from_token: str | None = None,
         maps: Sequence[str] = ("entropy",),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.architectures import LayerModules
 from attnviz.capture import eager_and_eval
 from attnviz.checkpoint import Checkpoint
 
@@ -22,7 +23,8 @@ class KeptPass:
         inputs: what the model's forward took, [rows, n] each.
         calls: for each layer the positional and named arguments of the whole layer; the first one is the residual
             stream [rows, n, d_model].
-        attention_inputs: for each layer, what W_Q, W_K and W_V are applied to, [rows, n, d_model].
+        attention_inputs: for each layer, what W_Q, W_K and W_V are applied to, [rows, n, d_model]; empty where that was
+            not asked for.
         concatenated: for each layer, the heads' weighted values side by side, [rows, n, n_heads * d_head].
         final: the last hidden state, after GPT-2's final norm, [rows, n, d_model].
     """
@@ -57,7 +59,7 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
     Args:
         checkpoint: the model.
         inputs: what its forward takes, on its device.
-        inside: also keep the inputs of attention and of W_O; without it these are empty.
+        inside: also keep the inputs of attention.
     """
     calls: list[Any] = []
     attention_inputs: list[Tensor] = []
@@ -76,9 +78,9 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
     try:
         for modules in checkpoint.architecture.modules(checkpoint.model):
             handles.append(modules.block.register_forward_pre_hook(keep_call, with_kwargs=True))
+            handles.append(modules.concatenated.register_forward_pre_hook(keep_values))
             if inside:
                 handles.append(modules.pattern.register_forward_pre_hook(keep_attention, with_kwargs=True))
-                handles.append(modules.concatenated.register_forward_pre_hook(keep_values))
         final = checkpoint.model(**inputs, use_cache=False).last_hidden_state
     finally:
         for handle in handles:
@@ -87,7 +89,10 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
-    """Run the model from the input of a layer on, on several copies of the batch at once.
+    """Run the model from W_O of a layer on, on several copies of the batch at once.
+
+    All before it is as it was in the kept pass, and so are the layer's residual stream and its mask. What W_O is given
+    can be changed by hooks, and so can all that comes after.
 
     Args:
         checkpoint: the model; hooks on it change what the copies give.
@@ -99,15 +104,36 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
         the last hidden state, [copies * rows, n, d_model].
     """
     repeated: dict[int, Any] = {}
-    blocks = [modules.block for modules in checkpoint.architecture.modules(checkpoint.model)]
-    hidden = kept.calls[layer][0][0]
-    if copies > 1:
-        hidden = hidden.repeat(copies, 1, 1)
-    for number in range(layer, len(blocks)):
-        hidden = run_block(blocks[number], kept, number, hidden, copies, repeated)
+    layers = checkpoint.architecture.modules(checkpoint.model)
+    hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
+    with _attention_known(layers[layer], kept.concatenated[layer].repeat(copies, 1, 1)):
+        hidden = run_block(layers[layer].block, kept, layer, hidden, copies, repeated)
+    for number in range(layer + 1, len(layers)):
+        hidden = run_block(layers[number].block, kept, number, hidden, copies, repeated)
     norm = checkpoint.architecture.final_norm(checkpoint.model)
     final: Tensor = hidden if norm is None else norm(hidden)
     return final
+
+
+@contextmanager
+def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
+    """While the block runs, the attention of a layer goes on from these values, as if it had just computed them.
+
+    Its queries, keys and patterns would come out as they did before, for every copy again.
+    """
+    module: Any = layer.pattern
+    before = vars(module).get("forward")
+
+    def forward(*_: Any, **__: Any) -> tuple[Tensor, None]:
+        return (layer.concatenated(values) if layer.output is module else values), None
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
 
 
 def run_block(

@@ -87,7 +87,7 @@ def tiles_figure(plan: TilesPlan, look: Look, *, vector: bool = True) -> Figure:
                 ax = page.axes(left + column * pitch, top, plan.size + 2, plan.size + 2)
                 draw_tile(ax, plan, tile, look, sides="l" * (not column) + "b" * below, vector=vector)
             down += height + _BETWEEN
-        bar = page.axes(left, down - _BETWEEN + 24, min(420, width - left - MARGIN), 12)
+        bar = page.axes(left, down - _BETWEEN + 24, min(420, width - left - MARGIN - 12), 12)
         draw_colour_bar(bar, Normalize(0, plan.top, clip=True), f"share{plan.cut}", look)
         return page.figure
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attnviz.explanation import Explained
+from attnviz.figures import counted
 from attnviz.stages import Stage
 from attnviz.tokens import visible
 
@@ -69,7 +70,7 @@ def _scores(explained: Explained, _: str) -> str:
 
 def _mask(explained: Explained, _: str) -> str:
     allowed = int(explained.tensor("mask")[explained.token].sum())
-    return f"{_token(explained)} may attend to {allowed} of {len(explained.tokens)} tokens"
+    return f"{_token(explained)} may attend to {allowed} of {counted(len(explained.tokens), 'token')}"
 
 
 def _pattern(explained: Explained, _: str) -> str:

@@ -1,11 +1,12 @@
 """What every step of a layer is called, its formula, and what it does in one plain sentence."""
 
+import math
 from dataclasses import dataclass
 
 from attnviz.explanation import Explained
 from attnviz.layer_reference import activation_named
 
-__all__ = ["StageWords", "not_compared", "numbered_shape", "order_of", "stage_words"]
+__all__ = ["StageWords", "not_compared", "numbered_shape", "order_of", "score_formula", "stage_words"]
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,15 @@ def _attention_words(explained: Explained, name: str) -> StageWords | None:
         ),
         "scores": StageWords(
             "Scores",
-            _score_formula(explained),
-            "How well each query fits each key: their dot product, scaled so that it does not grow with d_head.",
+            score_formula(explained),
+            f"How well each query fits each key: their dot product, {_scaled(explained)}.",
         ),
         "mask": StageWords(
             "Mask",
             "allowed: key ≤ query" if model.architecture.causal else "allowed: every key",
             "A token may attend only to itself and to what precedes it; all other scores become −∞."
             if model.architecture.causal
-            else "Every token may attend to every token: nothing is masked in a single text.",
+            else f"Every token may attend to every token: nothing is masked {_in_what(explained)}.",
         ),
         "pattern": StageWords(
             "Attention pattern",
@@ -171,13 +172,38 @@ def _input_words(explained: Explained) -> StageWords:
     return StageWords("Input", f"x = {tables}" if explained.pre_norm else f"x = norm({tables})", sentence)
 
 
-def _score_formula(explained: Explained) -> str:
-    """With the scale that this layer has: GPT-2's config may leave it out, or divide by the layer's number too."""
+def score_formula(explained: Explained, *, brief: bool = False) -> str:
+    """With the scale that this layer has: GPT-2's config may leave it out, or divide by the layer's number too.
+
+    Args:
+        explained: the layer.
+        brief: as short as a panel needs it.
+    """
+    scale, d_head = _scale(explained), explained.checkpoint.d_head
+    if _usual(explained):
+        return f"Q Kᵀ/√{d_head}" if brief else f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}"
+    if scale == 1:
+        return "Q Kᵀ"
+    return f"Q Kᵀ · {scale:.3g}" if brief else f"Q Kᵀ · {scale:.4g}"
+
+
+def _scale(explained: Explained) -> float:
     model = explained.checkpoint
-    scale = model.architecture.parameters(model.model, explained.layer).scale
-    if abs(scale * model.d_head**0.5 - 1) < 1e-9:
-        return f"Q Kᵀ / √d_head = Q Kᵀ / √{model.d_head}"
-    return "Q Kᵀ" if scale == 1 else f"Q Kᵀ · {scale:.4g}"
+    return float(model.architecture.parameters(model.model, explained.layer).scale)
+
+
+def _usual(explained: Explained) -> bool:
+    return abs(_scale(explained) * math.sqrt(explained.checkpoint.d_head) - 1) < 1e-9
+
+
+def _scaled(explained: Explained) -> str:
+    if _usual(explained):
+        return "scaled so that it does not grow with d_head"
+    return "which this model does not scale" if _scale(explained) == 1 else "scaled as this model's config has it"
+
+
+def _in_what(explained: Explained) -> str:
+    return "in a single text" if explained.pair is None else "in a pair of texts either"
 
 
 def _output_sentence(explained: Explained, what: str) -> str:

@@ -1,7 +1,8 @@
 """The steps of a layer, recomputed end to end, each held against what the running model shows of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from attnviz.stage_capture import Activations, capture_stages
 from attnviz.tokens import Tokens
 from attnviz.tolerances import TOLERANCES
 
-__all__ = ["Stage", "StageCheck", "VerifiedStages", "check_layer", "verify_stages"]
+__all__ = ["Stage", "StageCheck", "UnknownStageError", "VerifiedStages", "check_layer", "verify_stages"]
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Of an activation on the model's own input; where there is none here, that of every output."""
@@ -70,18 +71,41 @@ class Stage:
         return widened(self.tensor).cpu()
 
 
+class UnknownStageError(UsageError, KeyError):
+    """A layer has no step of this name."""
+
+    def __str__(self) -> str:
+        """The message, which a KeyError alone would show in quotes."""
+        return str(self.args[0])
+
+
 @dataclass(frozen=True)
-class VerifiedStages:
-    """The steps of one layer; it exists only where every step that the model shows is reproduced."""
+class VerifiedStages(Mapping[str, Stage]):
+    """The steps of one layer by name; it exists only where every step that the model shows is reproduced."""
 
     layer: int
     stages: tuple[Stage, ...]
 
     def __getitem__(self, name: str) -> Stage:
-        """The step of this name."""
-        return next(stage for stage in self.stages if stage.name == name)
+        """The step of this name.
 
-    def __contains__(self, name: str) -> bool:
+        Raises:
+            UnknownStageError: there is none.
+        """
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise UnknownStageError(f"layer {self.layer} has no step {name!r}: expected one of {', '.join(self)}.")
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the steps, in the order of computing."""
+        return (stage.name for stage in self.stages)
+
+    def __len__(self) -> int:
+        """How many steps there are."""
+        return len(self.stages)
+
+    def __contains__(self, name: object) -> bool:
         """Whether the layer has a step of this name."""
         return any(stage.name == name for stage in self.stages)
 
@@ -98,6 +122,8 @@ class VerifiedStages:
 
 def check_layer(checkpoint: Checkpoint, layer: int) -> None:
     """Raise UsageError where the model has no such layer."""
+    if isinstance(layer, bool) or not isinstance(layer, Integral):
+        raise UsageError(f"expected a layer as a whole number from 0 to {checkpoint.n_layers - 1}, found {layer!r}.")
     if not 0 <= layer < checkpoint.n_layers:
         raise UsageError(
             f"the model {checkpoint.name} has no layer {layer}: expected one from 0 to {checkpoint.n_layers - 1}."

@@ -30,6 +30,7 @@ __all__ = [
     "printing",
     "progress",
     "read_text",
+    "removed_files",
     "split_names",
 ]
 
@@ -169,6 +170,11 @@ def print_tables(tables: "Callable[[int], RenderableType]") -> None:
     console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
     console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
     console.print(tables(console.width))
+
+
+def removed_files(count: int) -> str:
+    """What a command says of files that it removed, after those that it wrote; empty for none."""
+    return f"; removed {count} file{'' if count == 1 else 's'} of an earlier run there" if count else ""
 
 
 def split_names(values: list[str] | None) -> list[str]:

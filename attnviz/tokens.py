@@ -99,6 +99,7 @@ def tokenize(
     segments: bool,
     sink_first: bool,
     truncate: bool = False,
+    token_types: int | None = None,
 ) -> Tokens:
     """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer.
 
@@ -111,9 +112,10 @@ def tokenize(
         segments: whether the model takes token types.
         sink_first: whether position 0 is a sink without being special.
         truncate: cut to ``max_positions`` instead of raising.
+        token_types: rows of the model's table of token types; None where they need no check.
 
     Raises:
-        TextError: blank, not valid Unicode, no tokens left, or longer than the model.
+        TextError: no text, blank, not valid Unicode, no tokens left, or longer than the model.
         CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
     """
     if not getattr(tokenizer, "is_fast", False):
@@ -142,11 +144,7 @@ def tokenize(
             raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
     if all(segment is None for segment in encoding.sequence_ids):
         raise TextError("no tokens are left of the text after tokenization; expected at least one visible character.")
-    if max(encoding.ids) >= vocabulary_size:
-        raise CheckpointError(
-            f"the tokenizer gives token id {max(encoding.ids)}, but the model's vocabulary ends at "
-            f"{vocabulary_size - 1}: this tokenizer does not belong to this model."
-        )
+    _check_ids(encoding, vocabulary_size, token_types if segments else None)
     return _tokens(tokenizer, encoding, segments, sink_first, found - len(encoding.ids))
 
 
@@ -231,7 +229,22 @@ def _visible_character(character: str) -> str:
     return character
 
 
-def _check_text(text: str, name: str) -> None:
+def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> None:
+    """Refuse ids that the model's tables have no rows for."""
+    token, kind = max(encoding.ids), max(encoding.type_ids)
+    if token >= vocabulary_size:
+        ends = f"the model's vocabulary ends at {vocabulary_size - 1}"
+        raise CheckpointError(f"the tokenizer gives token id {token}, but {ends}: it does not belong to this model.")
+    if token_types is not None and kind >= token_types:
+        raise TextError(
+            f"this model has {'one token type' if token_types == 1 else f'{token_types} token types'} only, but the "
+            f"text has tokens of type {kind}; expected one text without a pair, or a BERT with two token types."
+        )
+
+
+def _check_text(text: object, name: str) -> None:
+    if not isinstance(text, str):
+        raise TextError(f"expected the {name} as a string, found {type(text).__name__}.")
     if not text.strip():
         raise TextError(f"the {name} is {'blank' if text else 'empty'}; expected at least one word.")
     try:

@@ -102,9 +102,11 @@ def _numbered(norm: Normalize, room: float, above: str) -> tuple[list[float], li
         between = [float(f"{sub}e{decade}") for decade in decades for sub in subs]
     else:
         between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
-    shown = [(low, f"{low:.3g}"), (high, f"{above}{high:.3g}")]
+    below = "≤ " if isinstance(norm, LogNorm) else ""  # what is smaller looks the same
+    powers = bool(below) and high / low > 100.5
+    shown = [(low, below + _number(low, ".3g", powers)), (high, above + _number(high, ".3g", powers))]
     for value in between:
-        text = f"{value:g}"
+        text = _number(value, "g", powers)
         if low < value < high and all(
             abs(norm(value) - norm(other)) * room > (text_width(text, 7, DPI) + text_width(words, 7, DPI)) / 2 + 8
             for other, words in shown
@@ -112,3 +114,11 @@ def _numbered(norm: Normalize, room: float, above: str) -> tuple[list[float], li
             shown.append((value, text))
     places, numbers = zip(*sorted(shown), strict=True)
     return list(places), list(numbers)
+
+
+def _number(value: float, digits: str, powers: bool) -> str:
+    """A number in so many digits; a power of ten below 1, where asked for, as such: ``10⁻⁴``."""
+    exponent = math.log10(value) if powers and value > 0 else 0.0
+    if exponent < -0.5 and abs(exponent - round(exponent)) < 1e-9:
+        return "10⁻" + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(-round(exponent)))
+    return format(value, digits)

@@ -1,7 +1,7 @@
 """Regenerates examples/gallery: ``python examples/make_gallery.py TREEBANK`` (needs the extra "demo").
 
-TREEBANK is the dev part of UD English EWT (en_ewt-ud-dev.conllu), for the pictures of a profile; without it
-those are left as they are.
+TREEBANK is the dev part of UD English EWT (en_ewt-ud-dev.conllu), for the pictures of a profile and of ablations;
+without it those are left as they are.
 
 The files are byte-identical from run to run with the versions of .ci/constraints.txt.
 """
@@ -101,6 +101,21 @@ def draw_looks() -> None:
     without_numbers(GALLERY / "compare")
 
 
+def draw_inside(treebank: Path | None) -> None:
+    """What lies inside a layer, what heads write, and how much of each token arrives."""
+    for model, text in (("minilm", SENTENCE), ("tiny-gpt2", COUNTING)):
+        attnviz.explain(text, model, device="cpu").save(new_folder(f"explain-{model}"))
+        attnviz.head_outputs(text, model, device="cpu").save(new_folder(f"outputs-{model}"), top=1)
+        attnviz.rollout(text, model, device="cpu").save(new_folder(f"rollout-{model}"))
+        if treebank is not None:
+            found = attnviz.ablate([treebank], model, limit=60, device="cpu")
+            found.save(new_folder(f"ablate-{model}"))
+            (GALLERY / f"ablate-{model}" / "tables.txt").write_text(found.report(width=80), encoding="utf-8")
+        for command in ("explain", "outputs", "rollout", "ablate"):
+            without_numbers(GALLERY / f"{command}-{model}")
+        print(f"inside {model}")
+
+
 def draw_profile(treebank: Path) -> None:
     """The pictures of a profile of minilm."""
     found = attnviz.profile_heads("minilm", [treebank], repeats=True, device="cpu")
@@ -117,6 +132,7 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     GALLERY.mkdir(exist_ok=True)
     draw_views()
     draw_looks()
+    draw_inside(treebank)
     if treebank is not None:
         draw_profile(treebank)
     for name, text, model in (("minilm-9", SENTENCE, "minilm"), ("tiny-gpt2-10", COUNTING, "tiny-gpt2")):

@@ -81,7 +81,7 @@ def test_the_map(signed: Ablation) -> None:
     assert len(texts) == 12
     assert sum(text.startswith("(") for text in texts) == plan.unsure.sum()
     assert "In brackets: the 95 % interval has zero in it." in " ".join(plan.notes)
-    assert "root scale" in figure.axes[1].get_xlabel()
+    assert "root scale" in " ".join(figure.axes[1].get_xlabel().split())
 
 
 def test_the_map_of_a_selection(positive: Ablation) -> None:

@@ -40,10 +40,8 @@ def estimate(value: float, low: float | None = None, high: float | None = None) 
 
 def a_set(together: float, singles: float, low: float | None, high: float | None, layer: int | None = 0) -> SetDamage:
     heads = tuple(HeadId(layer or 0, head) for head in range(4))
-    excess = together - singles
-    return SetDamage(
-        heads, layer, estimate(together, low, high), estimate(singles, low, high), estimate(excess, low, high)
-    )
+    damage = estimate(together) if low is None else estimate(together, together - 0.05, together + 0.05)
+    return SetDamage(heads, layer, damage, estimate(singles, low, high), estimate(together - singles, low, high))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +55,7 @@ def a_set(together: float, singles: float, low: float | None, high: float | None
         (0.81, 1.0, -0.9, -0.1, ADDITIVE),
         (2.0, 1.0, -0.1, 2.1, UNDECIDED),
         (-0.1, -0.3, 0.1, 0.3, HARMLESS),
+        (0.04, -0.3, 0.1, 0.4, HARMLESS),  # its own interval has zero in it
         (0.0, 0.2, -0.3, -0.1, HARMLESS),
         (2.0, 1.0, None, None, None),
     ],
@@ -175,11 +174,13 @@ def test_a_set_with_intervals_gets_its_word(made_up: Ablation) -> None:
     text = compensation_text(made_up)
     assert "The selected heads (4) give 4.000 together, and 2.000 summed over one at a time (difference 2.000" in text
     assert text.endswith("more than the sum, so the others made up for some of what each single removal took away.")
+    made_up.together = a_set(0.5, -0.2, 0.1, 0.9, None)
+    assert compensation_text(made_up).endswith("one at a time they cost nothing, so the others stood in for each.")
 
 
 def test_states_come_with_a_warning() -> None:
     model, tokenizer = states_model()
-    found = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
+    found = ablate(TEXTS, model, tokenizer=tokenizer)
     assert compensation_text(found).endswith("some of an excess may be that.")
     assert removable(found) is None
 
@@ -212,7 +213,7 @@ def test_rows_of_the_tables(made_up: Ablation) -> None:
     lines = [line.split() for line in made_up.report(120, top=3).splitlines()]
     assert ["1", "L0H0", "0.500", "[0.400,", "0.600]", "0.500", "[0.400,", "0.600]", "0.500", "0.25"] in lines
     assert ["L0", "4", "4.000", "2.000", "2.00", "2.000", "[1.500,", "2.500]", "compensated"] in lines
-    assert ["3", "0", "[-0.100,", "0.100]", "-0.300", "0.500"] in lines
+    assert ["3", "0", "[-0.0500,", "0.0500]", "-0.300", "0.500"] in lines
 
 
 def test_tables_of_what_was_verified(measured: Ablation) -> None:

@@ -9,6 +9,7 @@ from attnviz.findings import without_sinks
 from attnviz.look import Look
 from attnviz.overviews import model_overview_plan
 from tests.hand_made import hand_made, uniform_pattern
+from tests.stored import PROFILE
 
 
 def heat(findings, name="L0H0", look=None):
@@ -59,6 +60,20 @@ def test_captions_tell_what_was_dropped_and_pooled():
     plan = model_overview_plan(long, long.heads)
     assert "; each pixel is the largest of 10 × 10 weights" in overview_caption(long, long.heads, plan)
     assert "written into the cells" not in heat(long)
+
+
+def test_the_caption_of_an_overview_says_which_labels_are_those_of_a_profile():
+    said = "of each head, syntactic ones what the model's stored profile shows over a corpus, marks the family"
+    found = hand_made(profile=PROFILE)
+    assert found.head("L0H1").label == "syntactic:nsubj"
+    assert said in overview_caption(found, found.heads, model_overview_plan(found, found.heads))
+    others = found.select(["L0H0"])
+    assert said not in overview_caption(found, others, model_overview_plan(found, others))
+
+
+def test_a_head_that_cannot_be_measured_is_said_so_once():
+    one = hand_made(labels=["a"], special=(), causal=True, patterns=uniform_pattern(1)[None, None])
+    assert heat(one).startswith("Attention of head L0H0, not measurable on this text, of by-hand on")
 
 
 def test_one_token_is_one_token():

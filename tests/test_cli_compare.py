@@ -117,11 +117,11 @@ def test_the_narrowest_width_has_room_for_every_figure(run: Any, models: list[st
 
 
 def test_one_model_is_loaded_once(run: Any, bert_folder: Path, models: list[str], monkeypatch: pytest.MonkeyPatch):
-    from attnviz import analysis
+    from attnviz import opening
 
     loaded = []
-    load = analysis.load_checkpoint
-    monkeypatch.setattr(analysis, "load_checkpoint", lambda source, *rest: loaded.append(source) or load(source, *rest))
+    load = opening.load_checkpoint
+    monkeypatch.setattr(opening, "load_checkpoint", lambda source, *rest: loaded.append(source) or load(source, *rest))
     result = run(TEXT, OTHER, "-m", str(bert_folder), "-o", "out", "--dtype", "float64")
     assert result.exit_code == 0, result.output
     assert len(loaded) == 1

@@ -1,5 +1,6 @@
 """The figures of a comparison: what is planned, what stands on the axes, and that nobody's matplotlib is disturbed."""
 
+import math
 import warnings
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -38,8 +39,8 @@ from attnviz.comparison_sizes import (
     cell_numbers,
     every_which,
     fitting_pitch,
+    grid_layout,
     label_size,
-    pitch_and_size,
     room_for_cells,
 )
 from attnviz.comparison_words import short, side_lines, side_names, signed
@@ -245,9 +246,9 @@ def test_a_heads_picture_is_pooled_in_a_narrow_column(found):
 
 def test_widths_without_room_are_refused_with_the_least():
     with pytest.raises(UsageError, match=r"a width of 2 inches has no room for 16 heads .*; expected at least 2\.1in"):
-        pitch_and_size(16, Look(width=2))
-    assert pitch_and_size(16, Look(width=2.1)) == (14, 10)
-    assert pitch_and_size(12, Look(width=2)) == (18, 14)  # minilm and bert-base in the narrowest column
+        grid_layout(16, 12, Look(width=2))
+    assert grid_layout(16, 12, Look(width=2.1)) == (16, 14, 10)
+    assert grid_layout(12, 12, Look(width=2)) == (12, 18, 14)  # minilm and bert-base in the narrowest column
     with pytest.raises(UsageError, match=r"no room for 17 heads side by side; expected at least 2\.2in"):
         fitting_pitch(16 + MEAN_COLUMN, 2.0, 14)
 
@@ -302,6 +303,40 @@ def test_sides_are_named_by_what_tells_them_apart(found, analysed, model):
     wide = sharp_bert(max_position_embeddings=128).to(torch.float64)
     assert side_names(named(model=wide)) == ("BertModel in float32", "BertModel in float64")
     assert side_names(found) == (f"“{TEXT}”", f"“{OTHER}”")
+
+
+BEGINNING = "the committee of the old city decided on a very long day in the middle of the winter that the "
+
+
+def sides_of(texts, pairs=(None, None)):
+    """What A and B are called where they are these texts."""
+    named = type("Named", (), {"compared": "texts"})()
+    named.first, named.second = (
+        type("Side", (), {"text": text, "pair": pair})() for text, pair in zip(texts, pairs, strict=True)
+    )
+    return side_names(named)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("cat ran", "dog ran", ("…of the winter that the cat ran", "…of the winter that the dog ran")),
+        ("cat", "cat ran", ("…of the winter that the cat", "…of the winter that the cat ran")),
+        ("b" * 99 + "x", "b" * 99 + "y", ("…" + "b" * 30 + "x", "…" + "b" * 30 + "y")),
+        ("\u200b" * 9 + "x", "\u200b" * 9 + "y", ("…" + r"\u200b" * 5 + "x", "…" + r"\u200b" * 5 + "y")),
+    ],
+)
+def test_texts_that_begin_alike_are_quoted_where_they_differ(first, second, expected):
+    assert sides_of([BEGINNING + first, BEGINNING + second]) == tuple(f"“{text}”" for text in expected)
+    pairs = sides_of(["the cat"] * 2, [BEGINNING + first, BEGINNING + second])
+    assert pairs == tuple(f"“the cat” + “{text}”" for text in expected)
+
+
+def test_texts_that_differ_within_their_quotations_are_quoted_from_the_beginning():
+    first, second = sides_of(["the cat " + BEGINNING, "the dog " + BEGINNING])
+    assert first.startswith("“the cat the committee")
+    assert second.startswith("“the dog the committee")
+    assert sides_of(["the cat", "the cat"], ["a", "b"]) == ("“the cat” + “a”", "“the cat” + “b”")
 
 
 def test_a_pair_stands_beside_its_text(analysed):
@@ -432,7 +467,9 @@ def test_every_pixel_of_every_pattern_of_the_overview_is_drawn(found):
     head, _, values = plan.heads[5]
     top = top_of + head.layer * (side + 34)
     left = left_of + head.head * plan.pitch
-    cells = grid[top : top + side : plan.magnified, left : left + side : plan.magnified].astype(int)
+    step = side // len(values)
+    assert side == step * len(values)
+    cells = grid[top : top + side : step, left : left + side : step].astype(int)
     expected = (LIGHT.diverging_map()(root_norm(plan.vmax)(values))[..., :3] * 255).round()
     np.testing.assert_allclose(cells, expected, atol=3)
     figure = difference_grid_figure(plan, LIGHT)
@@ -451,17 +488,83 @@ def test_the_overview_names_heads_distances_and_layers(found):
         assert str(head.id) in written
         assert f"{head.distance:.3f}" in written
     assert written[-3:] == ["layer 0", "layer 1", "layer 2"]
-    narrow = plan_difference_grid(found, found.heads, Look(width=2))
+    narrow = plan_difference_grid(found, found.heads, Look(width=2.5))
     ax = new_axes()
     draw_difference_grid(ax, narrow, LIGHT)
     assert texts(ax.texts) == ["H0", "H1", "H2", "H3", "L0", "L1", "L2"]
     ax = new_axes()
-    draw_difference_grid(ax, replace(narrow, magnified=1, pitch=20), LIGHT)
+    draw_difference_grid(ax, replace(narrow, size=9, pitch=20), LIGHT)
     assert texts(ax.texts) == ["0", "1", "2", "3", "L0", "L1", "L2"]
     middle = plan_difference_grid(found, found.select(["L0", "L2"]), Look(width=3))
     ax = new_axes()
     draw_difference_grid(ax, middle, LIGHT)
     assert texts(ax.texts) == ["H0", "H1", "H2", "H3", "L0", "L2"]
+
+
+@pytest.mark.parametrize("width", [2, 2.5, 3.3, 5, 8.4])
+@pytest.mark.parametrize("columns", [1, 4, 12, 16, 25])
+def test_the_heads_of_one_layer_are_large_at_every_width(columns, width):
+    beside, pitch, size = grid_layout(columns, 1, Look(width=width))
+    assert pitch * beside <= width * DPI - 84
+    assert size >= 46  # 8 mm
+    rows = math.ceil(columns / beside)
+    assert rows == 1 or rows * (size + 34) <= 1000  # on a page
+
+
+def test_layers_go_on_in_further_rows_where_heads_side_by_side_would_be_small(found):
+    plan = plan_difference_grid(found, found.heads, Look(width=2))
+    assert (plan.beside, plan.rows, plan.pitch, plan.size) == (2, 2, 108, 90)
+    ax = new_axes()
+    image = draw_difference_grid(ax, plan, LIGHT).get_array()
+    assert image.shape[:2] == (6 * 124, 216)
+    by_text = {text.get_text(): text.get_position() for text in ax.texts}
+    assert [by_text[f"L{layer}H{head}"] for layer, head in ((0, 0), (0, 1), (0, 3), (1, 0))] == [
+        (1, 19), (109, 19), (109, 143), (1, 267),
+    ]  # fmt: skip
+    assert by_text["layer 1"][1] == (272 + 396 + 90) / 2
+    for head, _, values in plan.heads:
+        row, column = divmod(head.head, 2)
+        top, left = 24 + 124 * (2 * head.layer + row), 1 + 108 * column
+        drawn = image[top : top + 90 : 10, left : left + 90 : 10].astype(int)
+        expected = (LIGHT.diverging_map()(root_norm(plan.vmax)(values))[..., :3] * 255).round()
+        np.testing.assert_allclose(drawn, expected, atol=3)
+    pixels_of(difference_grid_figure(plan, LIGHT))
+
+
+def test_small_squares_use_the_room_that_there_is(found):
+    plan = replace(plan_difference_grid(found, found.heads, Look(width=2.5)), size=14, pitch=18)
+    image = draw_difference_grid(new_axes(), plan, LIGHT).get_array()
+    _, _, values = plan.heads[0]
+    expected = (LIGHT.diverging_map()(root_norm(plan.vmax)(values))[..., :3] * 255).round()
+    np.testing.assert_allclose(image[24 + 13, 1 + 13].astype(int), expected[8, 8], atol=3)
+    np.testing.assert_allclose(image[24, 1].astype(int), expected[0, 0], atol=3)
+
+
+def test_ids_and_distances_of_the_overview_do_not_touch(found):
+    plan = plan_difference_grid(found, found.heads, LIGHT)
+    tight = replace(
+        plan, size=94, beside=12, heads=tuple((HeadId(10, i), *rest) for i, (_, *rest) in enumerate(plan.heads))
+    )
+    ax = Figure(figsize=(12 * plan.pitch / 150, 1), dpi=150).add_axes((0, 0, 1, 1))
+    draw_difference_grid(ax, tight, LIGHT)
+    FigureCanvasAgg(ax.figure).draw()
+    renderer = FigureCanvasAgg(ax.figure).get_renderer()
+    boxes = sorted(
+        (text.get_window_extent(renderer) for text in ax.texts if text.get_rotation() == 0), key=lambda b: b.x0
+    )
+    assert len(boxes) == 24
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert all(text.get_text().startswith((".", "L10", "layer")) for text in ax.texts)
+
+
+def test_one_token_is_one_token(found):
+    one = type("One", (), {})()
+    for name in ("compared", "unit", "first", "second", "heads", "floor", "largest", "any_beyond_rounding"):
+        setattr(one, name, getattr(found, name))
+    one.labels, one.differing, one.quiet = ("a",), (True,), (False,)
+    one.layer_differences = lambda layer: found.layer_differences(layer)[:, :1, :1]
+    notes = plan_difference_grid(one, found.heads, LIGHT).notes
+    assert any("(1 token)" in note for note in notes)
 
 
 def test_the_map_writes_values_means_and_marks(found):

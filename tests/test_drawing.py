@@ -27,7 +27,7 @@ from attnviz.figures import plan_heatmap, quoted
 from attnviz.heads import HeadId
 from attnviz.look import Look
 from attnviz.overview_drawing import draw_overview, overview_figure
-from attnviz.overviews import legend_name, model_overview_plan, plan_overview
+from attnviz.overviews import model_overview_plan, plan_overview
 
 ODD_SETTINGS = {
     "text.usetex": True,
@@ -354,7 +354,7 @@ def test_every_head_of_an_overview_bears_the_mark_of_its_family_and_the_legend_n
         "o": "#77aadd", "s": "#bbcc33", ".": "#ffffff"
     }  # fmt: skip
     assert len(marks["s"][1]) == 3  # two heads, and the legend
-    entries = {legend_name(entry.family): (entry.left, entry.middle) for entry in plan.legend}
+    entries = {entry.name: (entry.left, entry.middle) for entry in plan.legend}
     assert list(entries) == ["positional", "syntactic", "heterogeneous"]
     assert list(entries["syntactic"]) in marks["s"][1]
     for (head, _), (_, _, left, top) in zip(heads, plan.cells, strict=True):
@@ -382,6 +382,79 @@ def test_a_figure_is_exactly_as_wide_as_was_asked_and_nothing_runs_over_its_edge
         paper = [round(255 * channel) for channel in to_rgb(look.greys.paper)]
         for edge in (pixels[:, 0], pixels[:, -1], pixels[0], pixels[-1]):
             assert (edge == paper).all()
+
+
+def assert_all_inside(figure):
+    pixels_of(figure)
+    for text in figure.findobj(Text):
+        if text.get_text() and text.get_visible():
+            box = text.get_window_extent()
+            assert box.x0 >= 0, text
+            assert box.y0 >= 0, text
+            assert box.x1 <= figure.bbox.width, text
+            assert box.y1 <= figure.bbox.height, text
+
+
+@pytest.mark.parametrize("scale", ["shared", "per-head", "log"])
+@pytest.mark.parametrize("width", [None, 2.0, 2.5, 3.3, 4.0])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_colour_bar_of_an_overview_fits_the_page(scale, width, rows):
+    heads = [HeadId(layer, head) for layer in range(rows) for head in range(12)]
+    look = Look(scale=scale, width=width)
+    figure = overview_figure(plan_overview(((head, "sink", random_pattern(9)) for head in heads), title="t", look=look))
+    assert_all_inside(figure)
+    ax, bar = figure.axes
+    assert len([text for text in bar.get_yticklabels() if text.get_text()]) == 5
+    assert len(bar.get_ylabel()) > 5
+    left, top, right, bottom = np.ravel(bar.bbox.get_points() / figure.bbox.get_points()[1])
+    assert 0 < left < right < 1
+    assert 0 < top < bottom < 1
+    assert bar.bbox.y1 <= ax.bbox.y1
+
+
+@pytest.mark.parametrize("scale", ["shared", "per-head", "log"])
+@pytest.mark.parametrize("width", [None, 2.0, 3.3])
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_colour_bar_of_a_text_of_one_token_can_be_read(scale, width, n):
+    dropped = "special tokens dropped, rows renormalised"
+    plan = plan_of(random_pattern(n), look=Look(scale=scale, width=width), evidence="x", dropped=dropped)
+    figure = heatmap_figure(plan)
+    assert_all_inside(figure)
+    boxes = [text.get_window_extent() for text in figure.axes[1].get_yticklabels() if text.get_text()]
+    assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_the_sentence_about_the_scale_is_never_cut(theme, heads):
+    look = Look(theme, "log")
+    cells = ((HeadId(0, head), "local", random_pattern(9)) for head in range(heads))
+    plan = plan_overview(cells, title="t", look=look)
+    figure = overview_figure(plan)
+    assert_all_inside(figure)
+    said = " ".join(texts(figure.texts))
+    assert "…" not in said
+    assert said.endswith("log scale, the same for every head.")
+
+
+@pytest.mark.parametrize("scale", ["shared", "per-head", "log"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_colour_bar_that_the_caller_draws_shows_the_scale_of_the_cells(scale, theme):
+    look = Look(theme, scale)
+    plan = plan_of(random_pattern(5) / 2, look=look)
+    overview = plan_overview([(HeadId(0, 0), "local", plan.values)], title="t", look=look)
+    for draw, of, largest in ((draw_heatmap, plan, plan.vmax), (draw_overview, overview, 1.0)):
+        ax = new_axes()
+        image = draw(ax, of)
+        assert image.get_array().ndim == 3  # colours already, which neither map nor norm change
+        bar = ax.figure.colorbar(image)
+        pixels_of(ax.figure)
+        assert (bar.vmin, bar.vmax) == pytest.approx((1e-4 if scale == "log" else 0.0, largest))
+        assert bar.norm(bar.vmax) == pytest.approx(1)
+        strongest = np.round(255 * np.array(bar.cmap(1.0)[:3])).astype(int)
+        assert strongest.tolist() == colour_table(theme)[-1].tolist()
+    barred = 255 * bar.cmap(look.norm(plan.vmax)(plan.values))[:, :, :3]
+    assert np.abs(barred - colour_table(theme)[plan.levels]).max() <= 9  # a step of the scale
 
 
 def test_no_letter_is_smaller_than_five_points_however_narrow_the_figure():

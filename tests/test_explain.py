@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from transformers import BertModel
 
 import attnviz
-from attnviz.errors import OutputError, UsageError, VerificationError
+from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.explain_document import EXPLAIN, explain_csv
 from attnviz.explain_saving import Explanation, explain
 from attnviz.heads import HeadId
+from attnviz.look import Look
+from attnviz.position_drawing import plan_positions
 from attnviz.stage_numbers import shown_numbers, summary
 from attnviz.stage_words import stage_words
 from tests.conftest import SENTENCE, needs_minilm
@@ -333,3 +335,116 @@ def test_a_head_of_minilm_that_looks_at_positions() -> None:
     assert found is not None
     assert found.heads[2].groups["position"] == pytest.approx(1.0, abs=0.05)
     assert (found.heads[1].groups["content"] or 0) > 0.8
+
+
+# --- what Python may hand over -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", [HeadId(1, 2), "L1H2", " 1.2 "])
+def test_a_head_may_be_an_id(head: Any) -> None:
+    assert of_bert(head=head).head == HeadId(1, 2)
+
+
+def test_a_head_may_be_a_number() -> None:
+    assert of_bert(head=2, layer=1).head == HeadId(1, 2)
+    assert of_bert(head=0).head == HeadId(0, 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"head": head} for head in (True, 1.5, (1, 2), b"2", -1, 4, "9" * 5000, HeadId(-1, 0), [], object())),
+        *({"layer": layer} for layer in ("0", 1.5, True, torch.tensor(1), [0])),
+        *({"token": token} for token in (3, True, b"cat", ["cat"])),
+    ],
+)
+def test_what_is_no_head_layer_or_token_is_one_message(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))) as caught:
+        of_bert(**options)
+    assert "from_token" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, 3, b"the cat", ["the cat"]])
+def test_what_is_no_text_is_one_message(text: Any) -> None:
+    with pytest.raises(TextError, match=f"expected the text as a string, found {type(text).__name__}"):
+        of_bert(text)
+    if text is not None:
+        with pytest.raises(TextError, match="expected the pair as a string"):
+            of_bert(pair=text)
+
+
+@pytest.mark.parametrize("width", [1, 0, -5, "x", True, 1.5, None])
+def test_what_is_no_width_is_one_message(width: Any) -> None:
+    with pytest.raises(UsageError, match="expected a width of 20 columns or more"):
+        of_bert().report(width)
+
+
+def test_the_smallest_width_is_printed() -> None:
+    assert "Verified" in of_bert().report(20)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"folder": None}, "expected a folder"),
+        ({"formats": "png"}, r"write \['png'\]"),
+        ({"formats": 3}, "expected a list of formats"),
+        ({"formats": ["jpg"], "figures": False}, "unknown format 'jpg'"),
+    ],
+)
+def test_what_cannot_be_saved_is_one_message(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        of_bert().save(**{"folder": tmp_path / "out", **options})
+    assert not (tmp_path / "out").exists()
+
+
+def test_steps_are_a_mapping() -> None:
+    stages = of_bert().stages
+    names = [stage.name for stage in stages.stages]
+    assert list(stages) == names
+    assert len(stages) == len(names) == 18
+    assert dict(stages.items())["pattern"] is stages["pattern"]
+    assert stages.get("nothing") is None
+    for wrong in ("nothing", 0):
+        with pytest.raises(UsageError, match=r"has no step .*: expected one of input, query") as caught:
+            stages[wrong]  # type: ignore[index]
+        assert isinstance(caught.value, KeyError)
+        assert str(caught.value).startswith("layer 0 has no step")
+
+
+def test_a_pair_for_a_model_of_one_token_type_is_refused() -> None:
+    model = sharp_bert(type_vocab_size=1)
+    for run in (explain, attnviz.analyze):
+        with pytest.raises(TextError, match="one token type only"):
+            run(SENTENCE, model=model, tokenizer=bert_tokenizer(), pair="the dog")
+        run(SENTENCE, model=model, tokenizer=bert_tokenizer())
+
+
+# --- wording -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "their dot product, scaled so that it does not grow with d_head."),
+        ({"scale_attn_weights": False}, "their dot product, which this model does not scale."),
+        ({"scale_attn_by_inverse_layer_idx": True}, "their dot product, scaled as this model's config has it."),
+    ],
+)
+def test_the_sentence_of_the_scores_is_true(changes: dict[str, Any], said: str) -> None:
+    found = explain(SENTENCE, sharp_gpt2(**changes), tokenizer=gpt2_tokenizer(), layer=1)
+    assert stage_words(found, "scores").sentence.endswith(said)
+
+
+def test_the_mask_of_a_pair_is_not_that_of_a_single_text() -> None:
+    assert "in a single text" in stage_words(of_bert(), "mask").sentence
+    assert stage_words(of_bert(pair="the dog"), "mask").sentence.endswith("masked in a pair of texts either.")
+
+
+def test_one_token_is_not_tokens() -> None:
+    found = of_gpt2("a")
+    assert len(found.tokens) == 1
+    assert "1 tokens" not in found.report(100) + repr(found)
+    assert "1 token" in found.report(100)
+    assert "1 token:" in repr(found)
+    assert "1 token)" in plan_positions(found, Look()).notes[0]

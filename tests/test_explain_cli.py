@@ -156,3 +156,37 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_format_is_checked_without_figures_too(bert_folder: Path) -> None:
+    done = run(SENTENCE, "-m", bert_folder, "--no-figures", "--format", "jpg", "-o", "out")
+    assert done.exit_code == 2
+    assert "unknown format 'jpg'" in done.stderr
+    assert not Path("out").exists()
+
+
+def test_one_removed_file_is_one(bert_folder: Path) -> None:
+    run(SENTENCE, "-m", bert_folder, "--format", "png", "-o", "out")
+    done = run(SENTENCE, "-m", bert_folder, "--layer", "1", "-o", "out")  # no figure of positions
+    assert "removed 1 file of an earlier run" in done.stderr
+
+
+def test_a_folder_of_another_command_is_called_so(bert_folder: Path) -> None:
+    run(SENTENCE, "-m", bert_folder, "-o", "out")
+    before = sorted(path.name for path in Path("out").iterdir())
+    done = runner.invoke(app, ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out"])
+    assert done.exit_code == 1
+    assert "out holds results of another attnviz command (explain.json)" in done.stderr
+    assert "choose another folder with -o" in done.stderr
+    assert "did not write" not in done.stderr
+    assert sorted(path.name for path in Path("out").iterdir()) == before
+
+
+def test_a_file_that_no_command_wrote_is_still_called_foreign(bert_folder: Path) -> None:
+    run(SENTENCE, "-m", bert_folder, "-o", "out")
+    Path("out/overview.png").write_bytes(b"mine")
+    done = runner.invoke(app, ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out"])
+    assert "overview.png, which attnviz did not write" in done.stderr
+    Path("out/explain.json").write_text('{"attnviz": 1, "files": [["x"], {}]}', encoding="utf-8")
+    done = runner.invoke(app, ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out"])
+    assert "which attnviz did not write" in done.stderr

@@ -1,25 +1,28 @@
 """The figure of a whole layer: what is drawn, where it stands, at every length, width and theme."""
 
 import io
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from PIL import Image
 
 from attnviz.errors import UsageError
 from attnviz.explain_saving import Explanation, explain
+from attnviz.figures import DPI
 from attnviz.look import Look
 from attnviz.path_drawing import draw_path, path_figure
 from attnviz.path_figures import PathPlan, plan_path
 from attnviz.path_layout import Node, Sizes, arrange, row_width, rows_of
 from attnviz.path_panels import Panel, fitting, panel_of, pooled
 from attnviz.rendering import figure_bytes
-from tests.conftest import SENTENCE
+from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 POST = [
@@ -251,4 +254,80 @@ def test_names_that_are_long_are_cut() -> None:
 
 def test_another_scale_is_written_as_it_is() -> None:
     found = explain(SENTENCE, sharp_gpt2(scale_attn_weights=False), tokenizer=gpt2_tokenizer())
-    assert plan_path(found, Look()).panels["scores"].formula == "Q Kᵀ · 1"
+    assert plan_path(found, Look()).panels["scores"].formula == "Q Kᵀ"
+
+
+@needs_minilm
+@pytest.mark.parametrize("width", [None, 3.3, 6.7])
+def test_the_limit_is_of_all_numbers_whatever_is_drawn(width: float | None) -> None:
+    found = explain(SENTENCE, "minilm")
+    for name in ("input", "expanded", "attention_output", "weighted"):
+        tensor = found.tensor(name)
+        numbers = (tensor[found.head.head] if tensor.ndim == 3 else tensor).abs().numpy()
+        limit = plan_path(found, Look(width=width)).panels[name].limit
+        assert limit == pytest.approx(np.quantile(numbers, 0.99)), name
+        assert 0.985 <= (numbers <= limit).mean() <= 0.995, name
+
+
+def test_where_nearly_all_numbers_are_zero_the_limit_is_the_largest() -> None:
+    found = of_bert()
+    found.stages["input"].tensor.data.zero_()
+    with torch.inference_mode():
+        found.stages["input"].tensor[0, 0] = 3.0
+    panel = panel_of(found, "input", 100, 1.0)
+    assert panel.limit == 3.0
+    assert panel.scale == "±3 (3)"
+
+
+def boxes(plan: PathPlan) -> dict[str, Any]:
+    """Where every text of the drawn figure stands, in pixels of the plan."""
+    figure = path_figure(plan)
+    ax = figure.axes[0] if len(figure.axes[0].images) > 0 else next(one for one in figure.axes if one.images)
+    figure.canvas.draw()
+    turned = ax.transData.inverted()
+    found = {}
+    for text in ax.texts:
+        if text.get_text() and text.get_rotation() == 0:
+            (left, low), (right, high) = turned.transform(text.get_window_extent().get_points())
+            found[f"{text.get_text()}@{left:.0f},{low:.0f}"] = (left, right, min(low, high), max(low, high))
+    return found
+
+
+@needs_minilm
+@pytest.mark.parametrize("width", [3.3, 84 / 25.4, 3.5])
+def test_no_line_strikes_words_through(width: float) -> None:
+    plan = plan_path(explain(SENTENCE, "minilm"), Look(width=width))
+    words = {name: box for name, box in boxes(plan).items() if not name.startswith("residual")}
+    for line in plan.layout.lines:
+        for (x, y), (to_x, to_y) in pairwise(line.points):
+            for name, (left, right, top, bottom) in words.items():
+                across = min(x, to_x) < right - 1 and max(x, to_x) > left + 1
+                down = min(y, to_y) < bottom - 1 and max(y, to_y) > top + 1
+                assert not (across and down), (name, line)
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_letters_stand_above_the_heads_of_arrows(width: float | None) -> None:
+    plan = plan_path(of_bert(), Look(width=width))
+    figure = path_figure(plan)
+    (three,) = (placed for placed in plan.layout.placed if len(placed.node.panels) == 3)
+    feet = {panel.title: top + panel.height / 2 for panel, _, top in three.panels()}
+    letters = {text.get_text(): text for one in figure.axes for text in one.texts if text.get_text() in feet}
+    head = 2 * DPI / 72
+    assert set(letters) == {"Q", "K", "V"}
+    for name, text in letters.items():
+        assert text.get_va() == "baseline"
+        assert text.get_position()[1] <= feet[name] - head
+
+
+def test_ten_tokens_are_all_named() -> None:
+    plan = plan_path(of_bert("The cat that I saw ran away dog"), Look())
+    assert len(plan.names) == 10
+    assert "named" not in plan.notes[1]
+    many = plan_path(of_bert("the cat " * 12), Look())
+    assert 1 < len(many.names) < 26
+    assert many.fonts[2] >= 5.5
+
+
+def test_one_token_is_one() -> None:
+    assert "(1 token)" in plan_path(of_gpt2("a"), Look()).notes[0]

@@ -1,5 +1,6 @@
 """Plans of figures: what will be drawn, before anything is drawn."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +24,7 @@ from attnviz.findings import without_sinks
 from attnviz.fonts import text_width
 from attnviz.heads import HeadId
 from attnviz.look import Look
-from attnviz.overviews import legend_name, model_overview_plan, plan_overview
+from attnviz.overviews import model_overview_plan, plan_overview
 from attnviz.syntax import Arc, Parse, Word
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE
@@ -179,7 +180,7 @@ def test_a_legend_too_wide_for_one_row_goes_on_in_the_next():
     pattern = np.eye(4, dtype=np.float32)
     heads = [(HeadId(0, place), label, pattern) for place, label in enumerate(labels)]
     narrow, wide = (plan_overview(heads, title="t", look=Look(width=width)) for width in (2.5, None))
-    assert [legend_name(entry.family) for entry in narrow.legend] == [
+    assert [entry.name for entry in narrow.legend] == [
         "positional", "local", "long-range", "syntactic", "repeats", "sink", "broad", "heterogeneous"
     ]  # fmt: skip
     assert len({entry.middle for entry in narrow.legend}) > 1
@@ -249,7 +250,7 @@ def test_a_heatmap_knows_its_model_and_text():
 )
 def test_an_overview_says_which_scale_it_shows(look, words):
     plan = plan_overview([(HeadId(0, 0), "x", np.eye(3, dtype=np.float32) / 2)], title="t", look=look)
-    assert plan.notes[0].endswith(words)
+    assert " ".join(plan.notes).endswith(words)
     _, _, left, top = plan.cells[0]
     strongest = {"shared": 88, "per-head": 175, "log": round(175 * (1 - np.log10(2) / 4))}[look.scale]
     assert plan.image[top, left].tolist() == colour_table(look.theme)[strongest].tolist()
@@ -389,6 +390,49 @@ def test_the_overview_of_a_model_names_model_text_and_pair():
     assert model_overview_plan(analysis, analysis.heads).title == "by-hand: 2 layers × 2 heads"
     assert plan.notes[:2] == ("“the cat ran away”", r"“and\nthen”")
     assert [(str(head), label) for head, label, _, _ in plan.cells] == [("L1H0", "sink"), ("L1H1", "current-token")]
+
+
+def test_an_overview_says_which_labels_are_those_of_a_profile():
+    said = "Syntactic labels are those of the model’s stored profile."
+    found = hand_made(profile=PROFILE)
+    assert said in " ".join(model_overview_plan(found, found.heads).notes)
+    assert said not in " ".join(model_overview_plan(found, found.select(["L0H0"])).notes)
+    plain = hand_made()
+    assert said not in " ".join(model_overview_plan(plain, plain.heads).notes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        (["heterogeneous"], "heterogeneous"),
+        (["not measurable"] * 2, "not measurable"),
+        (["not measurable", "heterogeneous"], "heterogeneous or not measurable"),
+    ],
+)
+def test_the_legend_calls_heads_without_a_role_by_their_labels(labels, name):
+    heads = [(HeadId(0, head), label, np.eye(3, dtype=np.float32)) for head, label in enumerate(labels)]
+    assert [entry.name for entry in plan_overview(heads, title="t").legend] == [name]
+
+
+LONG_EVIDENCE = [
+    "induction 0.53 (0.60 where a token repeats) · uniform attention 0.06 · n = 4",
+    "duplicate-token 0.53 (0.60 where a token repeats) · uniform attention 0.06 · n = 123",
+    "nearest: previous-token 0.33 · uniform attention 0.19 · n = 123",
+    "acl:relcl (dep → head) 0.70 · profile's best offset: 0.40 · n = 1200",
+    "no positional pattern above uniform attention",
+]
+
+
+@pytest.mark.parametrize("evidence", LONG_EVIDENCE)
+@pytest.mark.parametrize(("width", "lines"), [(None, 1), (2.0, 2), (3.3, 2), (4.0, 1)])
+def test_score_baseline_and_n_are_never_cut(evidence, width, lines):
+    size, room = (7.5, 576) if width is None else (6.5, width * 300 - 48)
+    shown = plan_of(9, evidence=evidence, look=Look(width=width)).evidence_lines(size, room, lines)
+    assert len(shown) == lines
+    together = " ".join(shown)
+    assert "…" not in together
+    assert re.findall(r"[\d.]+", together) == re.findall(r"[\d.]+", evidence)
+    assert plan_of(9, evidence=evidence).evidence_lines(size, 5000, 1) == [evidence]
 
 
 def test_the_title_names_only_the_last_part_of_a_folder(bert_folder):

@@ -13,8 +13,10 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 
 from attnviz.errors import UsageError
+from attnviz.findings import without_sinks
 from attnviz.heads import HeadId
 from attnviz.line_drawing import MOST_HEIGHT, draw_lines, lines_figure, lines_figures
 from attnviz.line_layout import LEAST_DISTANCE, SMALLEST_LETTERS, LinesLayout, laid_out
@@ -25,6 +27,7 @@ from attnviz.line_views import (
     MOST_ROWS,
     find_positions,
     heads_with_lines,
+    lines_plan,
     lines_plans,
 )
 from attnviz.lines import MOST_HEADS, MOST_LINES, WHOLE_ROWS, plan_lines
@@ -33,7 +36,7 @@ from attnviz.rendering import figure_bytes
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.test_drawing import HOSTILE, ODD_SETTINGS, new_axes, pixels_of, random_pattern, texts
 
-LIGHT = Look()
+LIGHT, DARK = Look(), Look(theme="dark")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -148,7 +151,10 @@ def test_where_nothing_is_dropped_the_picture_says_so():
     [
         (0.3, 0.3, "30% of the attention of each head"),
         (0.1, 0.4, "10% to 40% of the attention of each head"),
-        (0.002, 0.4, "under 1% to 40% of the attention of each head"),
+        (0.002, 0.4, "up to 40% of the attention of each head"),
+        (0.002, 0.0101, "up to 1% of the attention of each head"),
+        (0.002, 0.003, "under 1% of the attention of each head"),
+        (0.002, 0.998, "under 1% to over 99% of the attention of each head"),
         (0.0, 0.998, "0% to over 99% of the attention of each head"),
         (0.5, 1.0, "50% to 100% of the attention of each head"),
     ],
@@ -395,7 +401,7 @@ def test_colour_tells_the_head_opacity_and_width_the_weight():
     lines = draw_lines(ax, plan_of(*patterns), LIGHT)
     colours = lines.get_edgecolors()
     assert [to_hex(colour[:3]) for colour in colours] == [HEAD_COLOURS["light"][i] for i in (1, 0, 0)]
-    assert colours[:, 3].tolist() == [0.37, 0.55, 1.0]
+    assert colours[:, 3].tolist() == [0.48, 0.62, 1.0]
     widths = lines.get_linewidths()
     assert all(thin < thick for thin, thick in pairwise(widths))
     pitch = ax.get_window_extent().height * 150 / ax.figure.dpi / 4
@@ -830,6 +836,70 @@ def test_of_very_many_heads_those_furthest_above_their_baselines_are_drawn(n, mo
     assert chosen == [head for head in analysis.heads if head in chosen]  # the model's order
     margins = [head.strongest.margin for head in analysis.heads if head not in chosen]
     assert max(margins) <= min(head.strongest.margin for head in chosen)
+
+
+@pytest.mark.parametrize("drop_special", [False, True])
+def test_only_rows_that_are_drawn_count_where_tokens_share_them(drop_special):
+    analysis = many_heads(398, layers=20)
+    assert len(heads_with_lines(analysis, analysis.heads)[0]) == MOST_ROWS // 398
+    made = list(lines_plans(analysis, analysis.heads, LIGHT, "#9", drop_special))
+    assert len(made) == MOST_PICTURES
+    assert sum(len(plan.labels) for _, plan, _ in made) < MOST_ROWS / 5
+    chosen, message = heads_with_lines(without_sinks(analysis) if drop_special else analysis, analysis.heads, "#9")
+    assert [plan.heads[0][0] for _, plan, _ in made] == [head.id for head in chosen]
+    assert message.startswith(f"lines are drawn of {MOST_PICTURES} of the 40 heads")
+
+
+def test_rows_that_are_drawn_are_no_more_than_the_limit(monkeypatch):
+    analysis = many_heads(60, layers=20)
+    rows = [len(plan.labels) for _, plan, _ in lines_plans(analysis, analysis.heads, LIGHT, "#9")]
+    monkeypatch.setattr("attnviz.line_views.MOST_ROWS", sum(sorted(rows)[:10]))
+    made = list(lines_plans(analysis, analysis.heads, LIGHT, "#9"))
+    assert 5 <= len(made) <= 10
+    assert sum(len(plan.labels) for _, plan, _ in made) <= sum(sorted(rows)[:10])
+
+
+def test_one_plan_of_lines_is_had_from_an_analysis():
+    analysis = many_heads()
+    ((_, expected, _),) = lines_plans(analysis, analysis.select(["L0", "L1H1"]), DARK, "w2", True, 0.1)
+    found = lines_plan(analysis, ["L0", "L1H1"], DARK, from_token="w2", drop_special=True, threshold=0.1)
+    assert (found.title, found.heads, found.threshold) == (expected.title, expected.heads, 0.1)
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    assert lines_plan(analysis, "L0H1").heads == ((HeadId(0, 1), analysis.head("L0H1").label),)
+    with pytest.raises(UsageError, match=r"expected 1 to 8 heads in one picture of lines, .* found 16; choose some"):
+        lines_plan(analysis, [])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("n", [9, 40])
+def test_every_sample_of_the_legend_can_be_seen(n, theme):
+    look = Look(theme=theme)
+    figure = lines_figure(plan_of(random_pattern(n), look=look), look)
+    pixels = pixels_of(figure).astype(int)
+    samples = [line for line in figure.artists if isinstance(line, Line2D)]
+    assert len(samples) == 4
+    paper = np.array([round(255 * part) for part in to_rgb(look.greys.paper)])
+    for line in samples:
+        (left, right), (y, _) = line.get_data()
+        row = round((1 - y) * len(pixels))
+        around = pixels[row - 3 : row + 4, round((left + right) / 2 * pixels.shape[1])]
+        assert np.abs(around - paper).sum(1).max() > 60
+
+
+@pytest.mark.parametrize("width", [None, 3.3, 2.0])
+def test_a_word_too_long_for_its_line_keeps_its_closing_quotation_mark(width):
+    word = "Pneumonoultramicroscopicsilicovolcanoconiosisand…"
+    look = Look(width=width)
+    plan = plan_of(random_pattern(4), title=f"a: L0H0, from “{word}” (#1)", notes=[f"“{word}” (4 tokens)"], look=look)
+    for written in (texts(lines_figure(plan, look).texts), [drawn_title(plan, look, width or 4)]):
+        said = " ".join(written)
+        assert said.count("“") == said.count("”") == 2
+
+
+def drawn_title(plan, look, width):
+    ax = Figure(figsize=(width, 3)).add_axes((0.2, 0.2, 0.6, 0.5))
+    draw_lines(ax, plan, look)
+    return ax.get_title(loc="left")
 
 
 def test_heads_that_cannot_be_measured_come_last():

@@ -1,5 +1,8 @@
 """Looks: what can be chosen, and what the choice does to colours."""
 
+import inspect
+from dataclasses import FrozenInstanceError, replace
+
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
@@ -7,6 +10,9 @@ from matplotlib.colors import to_hex, to_rgb
 from attnviz.colours import LEVELS, colour_levels, colour_table, ink_on
 from attnviz.errors import UsageError
 from attnviz.look import PLAIN, SCALES, THEMES, Look, parse_width
+from attnviz.results import Analysis
+
+VIEWS = ("heatmap", "overview", "lines", "map", "mean", "pair_figure", "save")
 
 
 @pytest.mark.parametrize(
@@ -114,6 +120,22 @@ def test_scales_are_described_in_words():
 
 
 def test_a_width_may_be_given_as_on_the_command_line():
-    assert Look(width="84mm").width == pytest.approx(84 / 25.4)  # type: ignore[arg-type]
+    assert Look(width="84mm").width == pytest.approx(84 / 25.4)
     with pytest.raises(UsageError, match=r"expected a width such as 3\.3in"):
-        Look(width="wide")  # type: ignore[arg-type]
+        Look(width="wide")
+
+
+def test_a_look_is_made_anew_copied_and_not_changed():
+    look = replace(Look(width="84mm"), theme="dark")
+    assert (look.theme, look.width) == ("dark", pytest.approx(84 / 25.4))
+    assert look == Look("dark", "shared", look.width)
+    assert hash(look) == hash(Look("dark", "shared", look.width))
+    with pytest.raises(FrozenInstanceError):
+        look.theme = "light"
+
+
+def test_widths_may_be_texts_wherever_they_are_given():
+    functions = [Look.__init__, *(getattr(Analysis, name) for name in VIEWS)]
+    assert {inspect.signature(function).parameters["width"].annotation for function in functions} == {
+        float | str | None
+    }

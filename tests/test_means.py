@@ -1,5 +1,7 @@
 """Mean patterns: what is averaged, how it is drawn, and that every picture says that it is a mean."""
 
+from itertools import pairwise
+
 import matplotlib
 import numpy as np
 import pytest
@@ -92,6 +94,9 @@ def test_dropping_everything_is_refused():
         next(mean_figures(hand_made(special=range(6)), Look(), drop_special=True))
     with pytest.raises(UsageError, match="leaves nothing of this text to draw"):
         plan_means(hand_made(special=range(6)), Look(), drop_special=True)
+    one = hand_made(labels=["[CLS]"], special=[0], patterns=torch.ones(1, 1, 1, 1))
+    with pytest.raises(UsageError, match="to draw: its only token is special or the first; give a longer text"):
+        plan_means(one, Look(), drop_special=True)
 
 
 def test_every_picture_says_that_it_is_a_mean(analysis):
@@ -193,6 +198,26 @@ def test_a_logarithmic_scale_is_one():
     figure = means_figure(plan_means(long_one(9), Look(scale="log")), Look(scale="log"))
     assert isinstance(cells_of(figure.axes[0]).norm, LogNorm)
     assert figure.axes[-1].get_xlabel() == "mean attention weight (log scale)"
+    pixels_of(figure)
+    named = [text.get_text() for text in figure.axes[-1].get_xticklabels()]
+    assert named == ["≤ 10⁻⁴", "10⁻³", "10⁻²", "10⁻¹", "1"]  # what is smaller looks the same
+
+
+@pytest.mark.parametrize("width", [2.0, 3.3])
+@pytest.mark.parametrize(("n", "n_layers"), [(9, 6), (9, 24), (60, 12)])
+@pytest.mark.parametrize("scale", ["shared", "per-head", "log"])
+def test_a_figure_of_a_chosen_width_is_no_higher_than_a_page(width, n, n_layers, scale):
+    look = Look(scale=scale, width=width)
+    figure = means_figure(plan_means(long_one(n, n_layers), look), look)
+    assert figure.get_size_inches()[1] <= 9
+    pixels = pixels_of(figure)
+    assert all((edge == 255).all() for edge in (pixels[:, 0], pixels[:, -1], pixels[0], pixels[-1]))
+    tiles = figure.axes[: n_layers + 1]
+    for ax in tiles:
+        (name,) = [text for text in ax.get_children() if getattr(text, "get_text", str)() == ax.get_title(loc="left")]
+        assert name.get_window_extent().width <= ax.get_window_extent().width + 18
+    every = [text.get_window_extent() for text in tiles[0].get_yticklabels() if text.get_text()]
+    assert not any(one.overlaps(other) for one, other in pairwise(every))
 
 
 def test_rows_are_queries_from_the_top_and_special_tokens_stand_back(analysis):

@@ -17,7 +17,9 @@ from typer.testing import CliRunner, Result
 import attnviz
 from attnviz.cli import app
 from attnviz.configurations import Configuration
+from attnviz.errors import UsageError
 from attnviz.known_configurations import paper_configuration, paper_configurations
+from attnviz.model_listing import model_configurations
 from attnviz.models_document import models_document
 from attnviz.models_tables import models_report
 from tests.conftest import needs_minilm
@@ -278,3 +280,31 @@ def test_help_names_the_options_and_loads_nothing_heavy():
     text = CliRunner().invoke(app, ["models", "--help"], terminal_width=200).stdout
     assert set(re.findall(r"--[a-z-]+", text)) == {"--out", "--json", "--help"}
     assert "models [OPTIONS] [NAME]..." in text
+
+
+def test_from_python_folders_may_be_paths(bert_folder):
+    named = model_configurations([str(bert_folder)])
+    assert model_configurations(bert_folder) == model_configurations([bert_folder]) == named
+    assert model_configurations(None) == model_configurations()
+
+
+@pytest.mark.parametrize("names", [3, b"minilm", [None], [3], object()])
+def test_from_python_what_is_no_name_is_one_message(names):
+    with pytest.raises(UsageError, match=r"expected (a list of models|names or folders)"):
+        model_configurations(names)
+
+
+def test_a_reason_that_is_a_sentence_ends_once():
+    broken = Configuration("x", "hub", reason="cannot read it; save it again.", notes=("a note.",))
+    text = printed([broken], 100)
+    assert "save it again; a note." in text
+    assert ".." not in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_what_was_not_counted_has_no_footnote(width):
+    nothing = Configuration("x", "folder", reason="architecture 'y'")
+    assert "Parameters:" not in printed([nothing], width)
+    stated = printed(model_configurations(["gpt3-175b"]), width)
+    assert "ounted" not in stated
+    assert ("Parameters: as a paper states them." in stated) == (width == 80)

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from attnviz.checkpoint import from_loaded
-from attnviz.errors import CheckpointError
+from attnviz.errors import CheckpointError, UsageError
 from attnviz.opening import open_checkpoint
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
@@ -86,3 +86,31 @@ def test_a_model_in_memory_brings_its_head(make: Any, model_class: Any) -> None:
     checkpoint = from_loaded(make(model_class=model_class), TOKENIZERS[make.__name__[6:]]())
     assert checkpoint.language_head is not None
     assert from_loaded(make(), TOKENIZERS[make.__name__[6:]]()).language_head is None
+
+
+def test_devices_and_formats_may_be_those_of_torch(bert_folder: Path) -> None:
+    checkpoint, _ = open_checkpoint(bert_folder, device=torch.device("cpu"), dtype=torch.float64)
+    assert (checkpoint.device, checkpoint.dtype) == (torch.device("cpu"), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": 0}, "expected the device as a string such as 'auto', found 0"),
+        ({"device": ["cpu"]}, "expected the device"),
+        ({"dtype": 32}, "expected the dtype as a string such as 'float32', found 32"),
+        ({"dtype": torch.int8}, "unknown dtype 'int8'"),
+        ({"model": None}, "expected a model .* found NoneType"),
+        ({"model": 3}, "found int"),
+        ({"revision": 3}, "expected the revision as a string, found 3"),
+    ],
+)
+def test_what_names_nothing_is_one_message(options: dict[str, Any], message: str, bert_folder: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        open_checkpoint(**{"model": bert_folder, **options})
+
+
+def test_a_model_without_tokenizer_is_advised_whatever_was_called() -> None:
+    with pytest.raises(CheckpointError, match="needs its tokenizer") as caught:
+        open_checkpoint(sharp_bert())
+    assert "analyze" not in str(caught.value)

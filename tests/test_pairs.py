@@ -231,10 +231,10 @@ def test_a_bar_says_its_scale_in_whole_words_and_numbers_both_its_ends(found, wi
 )
 def test_the_caption_of_all_heads(found, look, scale):
     assert plan_pair(found).caption(look) == (
-        "by-hand on A / B “the cat ran” / “it was” (8 tokens): share of the attention of A (upper row of each tile) "
-        "and of B (lower row) that lands on A, on B and on the special tokens, mean over the tokens of the attending "
-        "text, in percent, for each of the 2 × 2 heads (uniform attention: 38 % on A, 25 % on B, 38 % on special "
-        f"tokens); {scale}."
+        "by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): share of the attention of A (upper "
+        "row of each tile) and of B (lower row) that lands on A, on B and on the special tokens, mean over the tokens "
+        "of the attending text, in percent, for each of the 2 × 2 heads (uniform attention: 38 % on A, 25 % on B, "
+        f"38 % on special tokens); {scale}."
     )
 
 
@@ -333,9 +333,9 @@ def test_a_long_pair_is_pooled_for_drawing_but_its_shares_are_not():
 def test_the_caption_of_one_head(found, look, scale):
     plan = heatmap_of(found, look=look)
     assert plan.caption(look) == (
-        "by-hand on A / B “the cat ran” / “it was” (8 tokens): attention weights of L0H0 (previous-token); from A 67 % "
-        "to A, 0 % to B, 33 % to special tokens; from B 0 % to A, 50 % to B, 50 % to special tokens (uniform "
-        f"attention: 38 % on A, 25 % on B, 38 % on special tokens); {scale}."
+        "by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): attention weights of L0H0 "
+        "(previous-token); from A 67 % to A, 0 % to B, 33 % to special tokens; from B 0 % to A, 50 % to B, 50 % to "
+        f"special tokens (uniform attention: 38 % on A, 25 % on B, 38 % on special tokens); {scale}."
     )
     assert plan.title == "by-hand L0H0 (previous-token)"
 

@@ -8,13 +8,22 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import pytest
 import torch
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from typer.testing import CliRunner
 
 from attnviz.cli import app
 from attnviz.errors import AttnvizError
+from attnviz.figure_sets import FIGURES
+from attnviz.look import Look
 from attnviz.patterns import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.tolerances import TOLERANCES
 from tests.conftest import SHARED, needs_minilm, needs_parser
@@ -227,3 +236,60 @@ def test_the_python_of_views_and_comparisons_runs(words: str, tmp_path: Path, mo
     else:
         assert names["found"].heads[0].distance > 0.1  # type: ignore[attr-defined]
         assert Path("what-changed/compare.pdf").is_file()
+
+
+def rows_of_views() -> list[list[str]]:
+    """Of each view its name, and the calls for plan, drawing and colour bar."""
+    table = section("Pictures for a paper").split("| view | plan |")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
+    return [[cell.strip("`") if "," not in row[0] or at else cell for at, cell in enumerate(row)] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def names_of_views() -> dict[str, Any]:
+    """What the calls of the README are made with."""
+    import attnviz
+
+    analysis = attnviz.analyze("The cat that I saw ran away", syntax=False, profile=False, device="cpu")
+    other, paired = (
+        attnviz.analyze(text, analysis.checkpoint, pair=pair, syntax=False)
+        for text, pair in (("The dog that I saw ran away", None), ("Where is the cat?", "It ran away."))
+    )
+    code = " ".join(" ".join(row[1:]) for row in rows_of_views())
+    modules = set(re.findall(r"\b([a-z_]+)\.(?:plan|draw|heatmap|model_overview|lines_plan|difference|pair_seg)", code))
+    names = {name: importlib.import_module(f"attnviz.{name}") for name in modules}
+    return {**names, "analysis": analysis, "paired": paired, "found": attnviz.compare(analysis, other)}
+
+
+def test_every_view_has_its_calls_in_the_readme() -> None:
+    listed = {row[0].partition(",")[0].strip("`") for row in rows_of_views()}
+    assert listed == {*FIGURES, "compare", "compare-map", "differences"}
+
+
+@needs_minilm
+@pytest.mark.parametrize("look", [Look(), Look("dark", "per-head", "6in")], ids=["plain", "dark"])
+@pytest.mark.parametrize("row", rows_of_views(), ids=lambda row: row[0])
+def test_every_view_is_drawn_on_the_callers_axes_as_the_readme_says(
+    row: list[str], look: Look, names_of_views: dict[str, Any]
+) -> None:
+    _, plan_call, draw_call, *bar_call = row
+    page = Figure(figsize=(9, 6))
+    ax, other = page.subplots(1, 2)
+    before = dict(matplotlib.rcParams), pyplot.get_fignums(), matplotlib.get_backend(), place_and_artists(other)
+    names = {**names_of_views, "ax": ax, "look": look, "ScalarMappable": ScalarMappable}
+    names["plan"] = eval(plan_call, names)
+    names["drawn"] = eval(draw_call, names)
+    assert names["drawn"].axes is ax
+    assert page.axes == [ax, other]
+    if bar_call and bar_call[0]:
+        page.colorbar(eval(bar_call[0], names), ax=ax)
+        assert len(page.axes) == 3
+    else:
+        assert ax.findobj(Legend)
+    page.savefig(io.BytesIO(), format="svg")
+    after = dict(matplotlib.rcParams), pyplot.get_fignums(), matplotlib.get_backend(), place_and_artists(other)
+    assert after == before
+
+
+def place_and_artists(ax: Axes) -> tuple[Any, int]:
+    return ax.get_position().bounds, len(ax.get_children())
