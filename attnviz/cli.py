@@ -30,6 +30,7 @@ from attnviz.terminal import (
     printing,
     progress,
     read_text,
+    removed_files,
     split_names,
 )
 
@@ -256,7 +257,7 @@ def heads(
             ]:
                 typer.echo(f"attnviz: {left_out}", err=True)
         if not quiet:
-            removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
+            removed = removed_files(output.removed)
             typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
 
 

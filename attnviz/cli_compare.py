@@ -16,6 +16,7 @@ from attnviz.terminal import (
     printing,
     progress,
     read_text,
+    removed_files,
     split_names,
 )
 
@@ -192,7 +193,7 @@ def compare(
             rows = (0 if select else TOP) if top is None else top
             _print_results(found, document, select or [], rows, as_json, quiet)
         if not quiet:
-            removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
+            removed = removed_files(output.removed)
             typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
 
 

@@ -16,6 +16,7 @@ from attnviz.terminal import (
     printable,
     printing,
     progress,
+    removed_files,
     split_names,
 )
 
@@ -145,7 +146,7 @@ def profile(
         for message in _afterwards(document, source, store, figures):
             _say(message, quiet)
         if not quiet:
-            removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
+            removed = removed_files(output.removed)
             typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
 
 

@@ -17,6 +17,7 @@ from attnviz.terminal import (
     printing,
     progress,
     read_text,
+    removed_files,
     split_names,
 )
 
@@ -123,7 +124,7 @@ def rollout(
         with printing(folder):
             _print_results(found, document, top, as_json, quiet)
         if not quiet:
-            removed = f"; removed {output.removed} files of an earlier run there" if output.removed else ""
+            removed = removed_files(output.removed)
             typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
 
 

@@ -99,7 +99,6 @@ class Explanation(Explained):
             UsageError: no folder, an unknown format, or a width without room.
         """
         check_folder(folder)
-        _check_list(formats)
         check_formats(formats)
         with OutputFolder(Path(folder), EXPLAIN) as output:
             return self.write(output, formats=formats if figures else (), look=look or Look(), save_stages=save_stages)
@@ -122,7 +121,6 @@ class Explanation(Explained):
             save_stages: as for :meth:`save`.
             tell: told how many figures are drawn, of how many.
         """
-        _check_list(formats)
         check_formats(formats)
         pictures = list(self._pictures(look)) if formats else []
         captions = write_pictures(output, pictures, formats, look, lambda done: tell(done, len(pictures)))
@@ -148,13 +146,6 @@ class Explanation(Explained):
         if self.positions is not None:
             positions = plan_positions(self, look)
             yield Picture("positions", positions.caption, lambda _: positions_figure(positions))
-
-
-def _check_list(formats: object) -> None:
-    """Refuse formats that are not in a list, such as a single name, whose letters would be taken for names."""
-    if not isinstance(formats, list | tuple):
-        example = f"; write [{formats!r}]" if isinstance(formats, str) else ""
-        raise UsageError(f"expected a list of formats such as ['png', 'pdf'], found {formats!r}{example}.")
 
 
 def explain(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -224,14 +225,19 @@ def _position(tokens: Tokens, at: str | int | None) -> int:
     """The one position that was meant.
 
     Raises:
-        UsageError: there is none, or several.
+        UsageError: there is none, or several, or it is neither token nor position.
     """
     if at is None:
         return len(tokens) - 1
-    if isinstance(at, int):
+    if isinstance(at, bool) or not isinstance(at, str | Integral):
+        raise UsageError(
+            "expected a position (at) as a token of the text, '#' and its position such as '#3', or a whole number, "
+            f"found {at!r}."
+        )
+    if not isinstance(at, str):
         if not 0 <= at < len(tokens):
             raise UsageError(f"the text has positions 0 to {len(tokens) - 1}, found {at}.")
-        return at
+        return int(at)
     places = find_positions(tokens.labels, at)
     if len(places) > 1:
         shown = ", ".join(f"#{place}" for place in places[:6]) + (", …" if len(places) > 6 else "")

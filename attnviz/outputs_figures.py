@@ -18,7 +18,16 @@ from attnviz.look import Look
 from attnviz.outputs import WrittenOutputs
 from attnviz.view_drawing import MARGIN, PIXEL, label_size
 
-__all__ = ["BETWEEN", "WeightedPlan", "check_scale", "percent", "plan_weighted", "weighted_arrays", "weighted_plans"]
+__all__ = [
+    "BETWEEN",
+    "WeightedPlan",
+    "check_scale",
+    "percent",
+    "plan_weighted",
+    "signed",
+    "weighted_arrays",
+    "weighted_plans",
+]
 
 BETWEEN = 64
 """Pixels between two panels side by side: the numbers of the strip stand there."""
@@ -79,6 +88,12 @@ def check_scale(look: Look) -> None:
 def percent(share: float | None) -> str:
     """A share in whole percent, with a proper minus; a dash for what cannot be measured."""
     return "–" if share is None else f"{100 * share:.0f} %".replace("-0 %", "0 %").replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """Logits with their sign, a proper minus; 0.00 without one."""
+    text = f"{value:+.2f}"
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def weighted_arrays(writing: LayerWriting, head: int) -> tuple[Array, Array, Array]:

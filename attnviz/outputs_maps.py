@@ -16,6 +16,7 @@ from attnviz.figures import DPI
 from attnviz.fonts import fitted, text_width
 from attnviz.look import Look
 from attnviz.outputs import Numbers, WrittenOutputs
+from attnviz.outputs_figures import signed
 from attnviz.promoted_tokens import Attribution
 from attnviz.view_bars import Mark, bar_place, draw_colour_bar
 from attnviz.view_drawing import (
@@ -116,7 +117,7 @@ def plan_shares(found: WrittenOutputs) -> MapsPlan:
     return MapsPlan(
         maps=(along, norms),
         title=f"{found.title}: what each head makes up of its layer’s attention output",
-        notes=(found.text_line, f"{over}. Every row sums to 100 % in either map."),
+        notes=(found.text_line, f"{over}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
         caption=f"{found.title} on {found.text_line}: shares of every head of its layer’s attention output, a row a "
         "layer, a column a head, in percent. Above, the length of the head’s output along the sum o of all heads and "
         "b_O, over ‖o‖ (negative where it works against the others); below, ‖o_h‖ over the sum of these of the layer’s "
@@ -133,9 +134,7 @@ def plan_effects(found: WrittenOutputs, attribution: Attribution) -> MapsPlan:
         for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"))
     )
     target = f"“{attribution.predicted.text}”"
-    rest = ", ".join(
-        f"{part.name} {part.predicted:+.2f}".replace("-", "−") for part in attribution.parts if part.layer is None
-    )
+    rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
     at = f"position #{attribution.position} (“{found.tokens.labels[attribution.position]}”)"
     reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
     return MapsPlan(

@@ -12,11 +12,12 @@ from rich.console import Console
 from attnviz import __version__
 from attnviz.errors import UsageError
 from attnviz.figures import quoted
+from attnviz.format_lists import check_format_list
 from attnviz.head_writing import HeadWriting
 from attnviz.heads import HeadId
 from attnviz.look import Look
 from attnviz.opening import Model
-from attnviz.output_folder import OutputFolder
+from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.outputs import WrittenOutputs, find_outputs
 from attnviz.outputs_document import OUTPUTS, check_size, outputs_bytes, outputs_document
 from attnviz.outputs_drawing import weighted_figure
@@ -25,7 +26,7 @@ from attnviz.outputs_maps import maps_figure, plan_effects, plan_shares
 from attnviz.outputs_overview import norm_grid_figure, plan_norm_grid
 from attnviz.outputs_tables import outputs_report
 from attnviz.promoted_tokens import HeadPromotion
-from attnviz.results import Progress, tell
+from attnviz.results import Progress, check_counts, tell
 from attnviz.saving import Picture, check_formats, write_captions, write_pictures
 
 __all__ = ["EACH_OWN", "TOP", "HeadOutputs", "head_outputs"]
@@ -87,7 +88,12 @@ class HeadOutputs(WrittenOutputs):
         return outputs_document(self, self.select(select), figures, __version__)
 
     def report(self, width: int = 100, *, select: Sequence[str] = (), top: int = TOP) -> str:
-        """The tables that ``attnviz outputs`` prints, as plain text of a given width."""
+        """The tables that ``attnviz outputs`` prints, as plain text of a given width.
+
+        Raises:
+            UsageError: an unknown head, or no number of heads.
+        """
+        check_counts(top=top)
         console = Console(file=io.StringIO(), width=width, color_system=None)
         console.print(outputs_report(self, self.select(select), top=top, width=width))
         assert isinstance(console.file, io.StringIO)
@@ -123,8 +129,13 @@ class HeadOutputs(WrittenOutputs):
 
         Raises:
             OutputError: the folder cannot be written to, or holds foreign files of our names.
-            UsageError: an unknown format or head, a width without room, or more outputs than can be saved.
+            UsageError: no folder, number or list of formats, an unknown format or head, a width without room, or more
+                outputs than can be saved.
         """
+        check_folder(folder)
+        check_format_list(formats)
+        if top is not None:
+            check_counts(top=top)
         with OutputFolder(Path(folder), OUTPUTS) as output:
             return self.write(
                 output,

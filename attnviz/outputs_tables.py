@@ -8,7 +8,7 @@ from rich.text import Text
 
 from attnviz.head_writing import HeadWriting
 from attnviz.outputs import WrittenOutputs
-from attnviz.outputs_figures import percent
+from attnviz.outputs_figures import percent, signed
 from attnviz.plain_tables import add_row, plain_table
 from attnviz.promoted_tokens import Attribution, HeadPromotion, PartEffect, TokenLogit
 from attnviz.tables import error, number
@@ -77,7 +77,7 @@ def promotion_table(found: Attribution, heads: Sequence[HeadPromotion], *, top: 
     table.add_column("Promotes (logits)", no_wrap=True, overflow="ellipsis", max_width=promoted)
     table.add_column("Suppresses", no_wrap=True, overflow="ellipsis", max_width=room - promoted)
     for head in shown:
-        effects = [_signed(head.predicted), *([_signed(head.actual or 0.0)] if found.actual is not None else [])]
+        effects = [signed(head.predicted), *([signed(head.actual or 0.0)] if found.actual is not None else [])]
         tokens = [_tokens(head.promoted, promoted), _tokens(head.suppressed, room - promoted)]
         add_row(table, [str(head.id), *effects, *tokens])
     table.caption = _left_out(len(heads) - len(shown))
@@ -107,11 +107,12 @@ def _verified(found: WrittenOutputs) -> Text:
 def _rest(found: WrittenOutputs, of: Attribution) -> Text:
     """The predicted and the next token, and what makes their logits besides heads, so that the reader can add up."""
     heads = sum(head.predicted for head in of.heads)
-    actual = "" if of.actual is None else f"; next in the text: ‘{of.actual.text}’ {_signed(of.actual.logit)}"
-    sums = ", ".join(f"{name} {_signed(value)}" for name, value in _by_kind(of.parts).items())
+    actual = "" if of.actual is None else f"; next in the text: ‘{of.actual.text}’ {signed(of.actual.logit)}"
+    which = "this" if of.actual is None else "the former"
+    sums = ", ".join(f"{name} {signed(value)}" for name, value in _by_kind(of.parts).items())
     return Text(
         f"At #{of.position} (‘{found.tokens.labels[of.position]}’) the model predicts ‘{of.predicted.text}’ "
-        f"{_signed(of.predicted.logit)}{actual}. Of the former, heads add {_signed(heads)}, {sums}."
+        f"{signed(of.predicted.logit)}{actual}. Of {which}, heads add {signed(heads)}, {sums}."
     )
 
 
@@ -146,18 +147,14 @@ def _notes(found: WrittenOutputs) -> Text:
 
 
 def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
-    """As many tokens with their logits as there is room for, at least one."""
-    texts = [f"{_short(token.text)} {_signed(token.logit)}" for token in tokens[:_PROMOTED]]
+    """As many tokens with their logits as there is room for, at least one; a dash for none."""
+    texts = [f"{_short(token.text)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
     lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
-    return next((line for line in lines if len(line) <= room), lines[-1])
+    return next((line for line in lines if len(line) <= room), lines[-1] if lines else "–")
 
 
 def _short(label: str) -> str:
     return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
 
 
 def _count(shown: int, of: int) -> str:

@@ -61,8 +61,8 @@ class HeadPromotion:
 
     Attributes:
         id: layer and head.
-        promoted: the tokens whose logit it raises most, the most first.
-        suppressed: those whose logit it lowers most, the most first.
+        promoted: the tokens whose logit it raises most, the most first; none where it raises none.
+        suppressed: those whose logit it lowers most, the most first; none likewise.
         predicted: what it adds to the logit of the token that the model predicts.
         actual: what it adds to that of the token that follows in the text; None at the end of the text.
     """
@@ -223,7 +223,8 @@ class _Names:
 
     def promotion(self, head: _Promotion) -> HeadPromotion:
         promoted, suppressed = (
-            tuple(self.token(*entry) for entry in entries) for entries in (head.promoted, head.suppressed)
+            tuple(self.token(token, logit) for token, logit in entries if sign * logit > 0)
+            for entries, sign in ((head.promoted, 1), (head.suppressed, -1))
         )
         return HeadPromotion(head.id, promoted, suppressed, *head.effects)
 

@@ -17,6 +17,7 @@ from attnviz.syntax import DIRECTIONS
 from attnviz.tallies import NameTally, RelationCount, StatisticsTally
 
 __all__ = [
+    "ENOUGH_TEXTS",
     "ERROR_RATE",
     "Role",
     "coreference_roles",

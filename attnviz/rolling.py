@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import repeat
+from numbers import Integral, Real
 
 import numpy as np
 import torch
@@ -30,11 +31,16 @@ def check_options(options: RolloutOptions) -> None:
     """Refuse what can be told without a model.
 
     Raises:
-        UsageError: a share of the identity outside 0-1.
+        UsageError: a layer that is no whole number, or a share of the identity that is no number from 0 to 1.
         AttnvizError: the flow was asked for, but SciPy is not installed.
     """
-    if not 0 <= options.residual <= 1:
-        raise UsageError(f"expected a share of the identity (--residual) from 0 to 1, found {options.residual:g}.")
+    layer, residual = options.layer, options.residual
+    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, Integral)):
+        raise UsageError(f"expected a layer (layer) as a whole number from 0 on, found {layer!r}.")
+    if isinstance(residual, bool) or not isinstance(residual, Real):
+        raise UsageError(f"expected a share of the identity (residual) as a number from 0 to 1, found {residual!r}.")
+    if not 0 <= residual <= 1:
+        raise UsageError(f"expected a share of the identity (--residual) from 0 to 1, found {residual:g}.")
     if options.flow or options.all_flows:
         check_flow_library()
 

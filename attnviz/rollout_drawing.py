@@ -1,6 +1,5 @@
 """Planned figures of an attention rollout drawn on matplotlib Axes, the caller's own or new ones. No pyplot."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from attnviz.drawing import figure_style
 from attnviz.figures import DPI
 from attnviz.fonts import fitted, font_families, text_width
 from attnviz.look import Look
-from attnviz.rollout_figures import TILE_GAP, BarsPlan, Panel, Tile, TilesPlan, label_room
+from attnviz.rollout_figures import BarsPlan, Panel, Tile, TilesPlan
+from attnviz.rollout_sizes import GROUP_GAP, HEADING, NAME, TILE_GAP, body_height, label_room
 from attnviz.view_bars import BAR_HEIGHT, draw_colour_bar
 from attnviz.view_drawing import (
     MARGIN,
@@ -30,7 +30,7 @@ from attnviz.view_drawing import (
 
 __all__ = ["bars_figure", "draw_bars", "draw_tile", "tiles_figure"]
 
-_NAME, _HEADING, _BETWEEN = 24, 28, 18
+_SECOND_LINE = 14
 _ROW, _PANEL, _PANEL_GAP, _HEAD = 19, 190, 14, 26
 _LABELS, _NUMBERS, _LEAST_PANEL = 7.0, 6.5, 40
 _BAR = {"light": "#4292c6", "dark": "#4f9bd1"}
@@ -57,7 +57,7 @@ def draw_tile(
     cells = draw_cells(ax, tile.values, Normalize(0, plan.top, clip=True), look, mesh=mesh)
     name_positions(ax, plan.labels, plan.quiet, look, pooled=plan.pooled, sides=sides)
     room = ax.get_window_extent().width * DPI / ax.figure.dpi
-    name, size = _title(tile.name, 7.0, room)
+    name, size = _tile_name(tile, room)
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=look.greys.ink)
     return cells
 
@@ -67,10 +67,11 @@ def tiles_figure(plan: TilesPlan, look: Look, *, vector: bool = True) -> Figure:
     room = label_room(plan.labels, label_size(plan.cell * PIXEL))
     pitch, left = plan.size + 2 + TILE_GAP, MARGIN + room + 8
     width = page_width(look, left + plan.columns * pitch - TILE_GAP + MARGIN)
-    heading = _HEADING if plan.groups[0].heading else 0
-    rows = [math.ceil(len(group.tiles) / plan.columns) for group in plan.groups]
-    heights = [heading + of_group * (pitch + _NAME) - TILE_GAP + room + 8 for of_group in rows]
-    between = _BETWEEN * (len(heights) - 1)
+    heading = HEADING if plan.groups[0].heading else 0
+    names = [_tile_name(tile, plan.size + 2)[0] for group in plan.groups for tile in group.tiles]
+    above = NAME + _SECOND_LINE * any("\n" in name for name in names)
+    heights = body_height([len(group.tiles) for group in plan.groups], plan.columns, plan.size, room, above)
+    between = GROUP_GAP * (len(heights) - 1)
     with figure_style():
         page = view_page(plan.title, plan.notes, width, sum(heights) + between + BAR_HEIGHT, look)
         down = 0
@@ -83,11 +84,11 @@ def tiles_figure(plan: TilesPlan, look: Look, *, vector: bool = True) -> Figure:
             for number, tile in enumerate(group.tiles):
                 row, column = divmod(number, plan.columns)
                 below = number + plan.columns >= len(group.tiles)
-                top = down + heading + row * (pitch + _NAME) + _NAME
+                top = down + heading + row * (pitch + above) + above
                 ax = page.axes(left + column * pitch, top, plan.size + 2, plan.size + 2)
                 draw_tile(ax, plan, tile, look, sides="l" * (not column) + "b" * below, vector=vector)
-            down += height + _BETWEEN
-        bar = page.axes(left, down - _BETWEEN + 24, min(420, width - left - MARGIN - 12), 12)
+            down += height + GROUP_GAP
+        bar = page.axes(left, down - GROUP_GAP + 24, min(420, width - left - MARGIN - 12), 12)
         draw_colour_bar(bar, Normalize(0, plan.top, clip=True), f"share{plan.cut}", look)
         return page.figure
 
@@ -142,6 +143,17 @@ def bars_figure(plan: BarsPlan, look: Look) -> Figure:
             ax = page.axes(left + number * (panel + _PANEL_GAP), _HEAD, panel, height)
             draw_bars(ax, plan, of_method, look, labelled=number == 0)
         return page.figure
+
+
+def _tile_name(tile: Tile, room: float) -> tuple[str, float]:
+    """The longest of the tile's names that fits above it in full, and its letters; two lines may stand over a gap."""
+    tries = [(name, size) for name in (tile.name, *tile.shorter) for size in (7.0, 6.5, 6.0, 5.5)]
+    over = TILE_GAP - 6
+    for name, size in tries:
+        longest = max(text_width(line, size, DPI) for line in name.split("\n"))
+        if longest <= room + over * ("\n" in name):
+            return name, size
+    return fitted(tries[-1][0].replace("\n", " "), 5.5, DPI, room), 5.5
 
 
 def _title(name: str, largest: float, room: float) -> tuple[str, float]:

@@ -3,22 +3,23 @@
 :mod:`attnviz.rollout_drawing` draws the plans. Sizes are in pixels at :data:`attnviz.figures.DPI`.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from attnviz.colours import Array
-from attnviz.figures import DPI, max_pool
-from attnviz.fonts import fitted, text_width
+from attnviz.figures import DPI, max_pool, named_every, names_note
+from attnviz.fonts import fitted
 from attnviz.look import Look
+from attnviz.rollout_sizes import tile_grid
 from attnviz.rollout_words import (
     METHOD_NAMES,
     chosen,
     counted,
     flow_sentence,
+    flows_sentence,
     layer_named,
     layers_in_words,
     model_name,
@@ -28,24 +29,20 @@ from attnviz.rollout_words import (
     text_in_words,
 )
 from attnviz.rollouts import METHODS, RolledOut
-from attnviz.view_drawing import MARGIN, PIXEL, label_size, page_width
+from attnviz.view_bars import BAR_HEIGHT
+from attnviz.view_drawing import PIXEL, label_size, page_width, view_page
 
 __all__ = [
     "MOST_BARS",
-    "TILE_GAP",
     "BarsPlan",
     "Panel",
     "Tile",
     "TileGroup",
     "TilesPlan",
-    "label_room",
     "plan_bars",
     "plan_layers",
     "plan_rollout",
 ]
-
-TILE_GAP = 18
-"""Pixels between two tiles."""
 
 MOST_BARS = 40
 """Input tokens that a picture of bars shows at most."""
@@ -54,15 +51,21 @@ _LONGEST_LABEL = 110
 _LARGE, _MEDIUM, _SMALL, _PAGE = 420, 260, 150, 960
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _COVERED = 0.98
-_FILLED, _MORE_POOLED = 0.75, 4
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One matrix: its name, and values [m, m], row = output position, column = input token; pooled where too large."""
+    """One matrix.
+
+    Attributes:
+        name: what it is.
+        values: [m, m], row = output position, column = input token; pooled where too large.
+        shorter: the name where there is less room, the longest first; the last may have two lines.
+    """
 
     name: str
     values: Array
+    shorter: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,9 +150,9 @@ class BarsPlan:
 
 def plan_rollout(found: RolledOut, look: Look) -> TilesPlan:
     """Plan the mean attention of the layer shown beside the rollouts up to it, and the flows where there are all."""
-    n_heads = found.checkpoint.n_heads
+    n_heads, attention = found.checkpoint.n_heads, f"attention of layer {found.layer}"
     matrices = [
-        (f"attention of layer {found.layer} (mean of {n_heads} head{'s' * (n_heads > 1)})", found.means[-1]),
+        (f"{attention} (mean of {n_heads} head{'s' * (n_heads > 1)})", found.means[-1]),
         ("rollout", found.weights[-1]),
         ("norm rollout", found.norms[-1]),
         *([] if found.flows is None else [("flow", found.flows)]),
@@ -161,9 +164,10 @@ def plan_rollout(found: RolledOut, look: Look) -> TilesPlan:
         [("", matrices)],
         look,
         target=_LARGE,
-        most_columns=len(matrices),
+        columns=len(matrices),
+        shorter={0: (attention, f"attention\nlayer {found.layer}"), 2: ("norm\nrollout",)},
         title=f"{model_name(found)}: attention rollout to {layer_named(found)}",
-        notes=(_how(found), flow_sentence(found) if found.flows is not None else "", spread_sentence(found)),
+        notes=(_how(found), flows_sentence(found), spread_sentence(found)),
         subject=f"What comes to each position at the output of {layer_named(found)}: {shown}{flow}",
     )
 
@@ -181,7 +185,8 @@ def plan_layers(found: RolledOut, look: Look) -> TilesPlan:
         groups,
         look,
         target=_SMALL if look.width is not None else max(_SMALL, min(_MEDIUM, _PAGE // columns)),
-        most_columns=columns,
+        columns=columns,
+        shorter={layer: (f"L{layer}",) for layer in range(n_layers)},
         title=f"{model_name(found)}: attention rollout, layer by layer",
         notes=(_how(found), sink_sentence(found), spread_sentence(found)),
         subject="Attention rollout up to each layer, from mean attention weights and from norms",
@@ -205,7 +210,9 @@ def plan_bars(found: RolledOut, look: Look) -> BarsPlan:  # noqa: ARG001 - as th
             f"{len(rows)} of {counted(found, len(units))} are shown: those ranked highest by attention, rollout and "
             "norm rollout, in the order of the text."
         )
-    reading = "Shares of the input tokens, a scale a column. Orange marks: what uniform attention would give."
+    orange = "what uniform attention would give"
+    without = " (not known for the flow)" if inputs.flow is not None else ""
+    reading = f"Shares of the input tokens, a scale a column. Orange marks: {orange}{without}."
     return BarsPlan(
         title=f"{model_name(found)}: what comes to {chosen(found)} up to {layer_named(found)}",
         notes=_without_empty(text_in_words(found), reading, flow_sentence(found), left_out, spread_sentence(found)),
@@ -214,7 +221,7 @@ def plan_bars(found: RolledOut, look: Look) -> BarsPlan:  # noqa: ARG001 - as th
             f"{model_name(found)} on {text_in_words(found)}, by {_methods(panels)}",
             f"attention is the mean pattern of that layer's heads alone, rollout goes through {layers_in_words(found)} "
             f"with {residual_in_words(found)}",
-            "orange marks are what uniform attention would give; each column has a scale of its own",
+            f"orange marks are {orange}{without}; each column has a scale of its own",
             left_out.rstrip("."),
         ),
         labels=tuple(f"{_label(units.labels[row])}  #{row}" for row in rows),
@@ -223,35 +230,41 @@ def plan_bars(found: RolledOut, look: Look) -> BarsPlan:  # noqa: ARG001 - as th
     )
 
 
-def label_room(labels: Sequence[str], size: float) -> int:
-    """Pixels that the longest label takes in letters of so many points."""
-    return math.ceil(max(text_width(label, size, DPI) for label in labels))
-
-
 def _tiles(
     found: RolledOut,
     groups: Sequence[tuple[str, Sequence[tuple[str, Tensor]]]],
     look: Look,
     *,
     target: int,
-    most_columns: int,
+    columns: int,
+    shorter: Mapping[int, tuple[str, ...]],
     title: str,
     notes: Sequence[str],
     subject: str,
 ) -> TilesPlan:
     labels = tuple(_label(label) for label in found.units.labels)
-    columns, cell, pooled = _grid(labels, most_columns, target, look)
+    notes = (text_in_words(found), *notes)
+    above = view_page(title, notes, page_width(look, 0), BAR_HEIGHT, look).height if look.width is not None else 0
+    columns, cell, pooled = tile_grid(labels, [len(of) for _, of in groups], columns, target, look, above)
     drawn = tuple(
-        TileGroup(heading, tuple(Tile(name, max_pool(matrix.float().numpy(), pooled)) for name, matrix in matrices))
+        TileGroup(
+            heading,
+            tuple(
+                Tile(name, max_pool(matrix.float().numpy(), pooled), shorter.get(number, ()))
+                for number, (name, matrix) in enumerate(matrices)
+            ),
+        )
         for heading, matrices in groups
     )
     every = np.concatenate([tile.values.ravel() for group in drawn for tile in group.tiles])
     top = next((top for top in _TOPS if top >= np.quantile(every, _COVERED)), 1.0)
     largest = float(every.max())
     pooling = f"each cell is the largest of {pooled} × {pooled} shares (pooled for drawing only)" if pooled > 1 else ""
+    side = cell * len(drawn[0].tiles[0].values) + 2
+    every_nth = named_every(side * PIXEL / len(drawn[0].tiles[0].values), pooled)
     plan = TilesPlan(
         title=title,
-        notes=_without_empty(text_in_words(found), *notes, f"E{pooling[1:]}." if pooling else ""),
+        notes=_without_empty(*notes, f"E{pooling[1:]}." if pooling else "", names_note(every_nth, found.units.name)),
         caption="",
         groups=drawn,
         labels=labels,
@@ -270,35 +283,6 @@ def _tiles(
         pooling,
     )
     return replace(plan, caption=caption)
-
-
-def _grid(labels: Sequence[str], most_columns: int, target: int, look: Look) -> tuple[int, float, int]:
-    """Tiles in a row, pixels a cell, and positions pooled into one cell."""
-    n = len(labels)
-    if look.width is None:
-        pooled = math.ceil(n / (1.4 * target))
-        return most_columns, max(1, min(44, round(target / math.ceil(n / pooled)))), pooled
-    columns, cell, pooled = 1, 1.0, 1
-    for _ in range(2):  # the cells decide how large the labels are, and these how much room is left
-        beside = label_room(labels, label_size(cell * PIXEL))
-        room = page_width(look, 0) - 2 * MARGIN - 8 - beside
-        columns = max(1, min(most_columns, round(room / (target + TILE_GAP))))
-        tile = max(1, (room - TILE_GAP * (columns - 1)) // columns - 2)
-        cell, pooled = _filling(n, tile)
-    return columns, cell, pooled
-
-
-def _filling(n: int, room: int) -> tuple[float, int]:
-    """Half pixels a cell, and positions pooled, so that whole cells fill most of a tile's room."""
-    found = []
-    for pooled in range(1, math.ceil(n / room) + _MORE_POOLED):
-        m = math.ceil(n / pooled)
-        cell = min(44.0, 2 * room // m / 2)
-        found.append((cell * m / room, -pooled, cell))
-        if cell * m >= _FILLED * room or cell == 44:
-            break
-    _, pooled, cell = max(found)
-    return max(0.5, cell), -pooled
 
 
 def _most_telling(rows: Sequence[Tensor], most: int) -> list[int]:

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from attnviz import __version__
 from attnviz.errors import TextError, UsageError
+from attnviz.format_lists import check_format_list
 from attnviz.look import Look
 from attnviz.opening import Model, open_checkpoint
-from attnviz.output_folder import OutputFolder
-from attnviz.results import Progress, tell
+from attnviz.output_folder import OutputFolder, check_folder
+from attnviz.results import Progress, check_counts, tell
 from attnviz.rolling import check_options, roll
 from attnviz.rollout_document import ROLLOUT, rollout_bytes, rollout_document
 from attnviz.rollout_drawing import bars_figure, tiles_figure
@@ -61,7 +62,12 @@ class Rollout(RolledOut):
         return rollout_document(self, figures, __version__)
 
     def report(self, width: int = 100, *, top: int = TOP) -> str:
-        """The tables that ``attnviz rollout`` prints, as plain text of a given width."""
+        """The tables that ``attnviz rollout`` prints, as plain text of a given width.
+
+        Raises:
+            UsageError: no number of tokens.
+        """
+        check_counts(top=top)
         console = Console(file=io.StringIO(), width=width, color_system=None)
         console.print(rollout_report(self, top=top, width=width))
         assert isinstance(console.file, io.StringIO)
@@ -90,8 +96,10 @@ class Rollout(RolledOut):
 
         Raises:
             OutputError: the folder cannot be written to, or holds foreign files of our names.
-            UsageError: an unknown format.
+            UsageError: no folder or list of formats, or an unknown format.
         """
+        check_folder(folder)
+        check_format_list(formats)
         with OutputFolder(Path(folder), ROLLOUT) as output:
             return self.write(
                 output, formats=formats if figures else (), look=look or Look(), save_rollout=save_rollout

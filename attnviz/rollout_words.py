@@ -1,5 +1,7 @@
 """An attention rollout in words: which token is looked from, what the numbers mean, how far the rows still differ."""
 
+from torch import Tensor
+
 from attnviz.figures import quoted
 from attnviz.rollouts import RolledOut
 from attnviz.tokens import visible
@@ -9,6 +11,7 @@ __all__ = [
     "chosen",
     "counted",
     "flow_sentence",
+    "flows_sentence",
     "layer_named",
     "layers_in_words",
     "model_name",
@@ -28,6 +31,7 @@ METHOD_NAMES = {
 
 _ALIKE, _APART = 0.1, 0.5
 _MOST_NUMBERS = 4
+_FLOW = "Flow: the largest that could pass to each input were weights capacities, divided by the sum over the inputs"
 
 
 def model_name(found: RolledOut) -> str:
@@ -110,8 +114,16 @@ def flow_sentence(found: RolledOut) -> str:
     """What the flow is, and how much it tells inputs apart, from its numbers; empty where there is none."""
     if found.flow is None:
         return ""
-    seen = found.flow[found.flow > 0]
-    return (
-        "Flow: the largest that could pass to each input were weights capacities, divided by the sum over the inputs; "
-        f"here from {float(seen.min()):.3f} to {float(seen.max()):.3f}, as even as ways down are many."
-    )
+    return f"{_FLOW}; here from {_range(found.flow)}, as even as ways down are many."
+
+
+def flows_sentence(found: RolledOut) -> str:
+    """The same of the flows from every token, which are shown as a matrix; empty where there are none."""
+    if found.flows is None:
+        return ""
+    return f"{_FLOW}; over all rows from {_range(found.flows)}, as even as ways down are many."
+
+
+def _range(flows: Tensor) -> str:
+    seen = flows[flows > 0]
+    return f"{float(seen.min()):.3f} to {float(seen.max()):.3f}"

@@ -31,7 +31,14 @@ class Picture:
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Raise UsageError for a format that no figure can be written in."""
+    """Refuse what is no list of formats, and formats that no figure can be written in.
+
+    Raises:
+        UsageError: a single name, whose letters would be taken for names, or an unknown one.
+    """
+    if not isinstance(formats, list | tuple):
+        example = f"; write [{formats!r}]" if isinstance(formats, str) else ""
+        raise UsageError(f"expected a list of formats such as ['png', 'pdf'], found {formats!r}{example}.")
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise UsageError(f"unknown format {unknown[0]!r}: expected any of {', '.join(FORMATS)}.")

@@ -233,8 +233,8 @@ def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> 
     """Refuse ids that the model's tables have no rows for."""
     token, kind = max(encoding.ids), max(encoding.type_ids)
     if token >= vocabulary_size:
-        ends = f"the model's vocabulary ends at {vocabulary_size - 1}"
-        raise CheckpointError(f"the tokenizer gives token id {token}, but {ends}: it does not belong to this model.")
+        ends = f"the model's vocabulary ends at {vocabulary_size - 1}: this tokenizer does not belong to this model"
+        raise CheckpointError(f"the tokenizer gives token id {token}, but {ends}.")
     if token_types is not None and kind >= token_types:
         raise TextError(
             f"this model has {'one token type' if token_types == 1 else f'{token_types} token types'} only, but the "

@@ -316,7 +316,7 @@ def test_letters_stand_above_the_heads_of_arrows(width: float | None) -> None:
     head = 2 * DPI / 72
     assert set(letters) == {"Q", "K", "V"}
     for name, text in letters.items():
-        assert text.get_va() == "baseline"
+        assert text.get_verticalalignment() == "baseline"
         assert text.get_position()[1] <= feet[name] - head
 
 

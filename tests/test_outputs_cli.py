@@ -323,6 +323,16 @@ def test_python_saves_the_same_files(folders: dict[str, Path], tmp_path: Path, r
     assert found.save(tmp_path / "bare", figures=False)["figures"] == []
     with pytest.raises(UsageError, match="unknown format"):
         found.save(tmp_path / "bare", formats=["gif"])
+    with pytest.raises(UsageError, match=r"expected a list of formats .* found 'png'; write \['png'\]"):
+        found.save(tmp_path / "bare", formats="png")
+    for nowhere in (None, 3):
+        with pytest.raises(UsageError, match=f"expected a folder as a text or a Path .* found {nowhere}"):
+            found.save(nowhere)  # type: ignore[arg-type]
+    for top in ("3", -1, True):
+        with pytest.raises(UsageError, match=f"expected top as a whole number from 0 on, found {top!r}"):
+            found.save(tmp_path / "bare", top=top)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="expected top as a whole number from 0 on"):
+            found.report(top=top)  # type: ignore[arg-type]
 
 
 def test_help_imports_nothing_heavy_and_states_the_norm():

@@ -16,7 +16,7 @@ from attnviz.errors import UsageError
 from attnviz.heads import HeadId
 from attnviz.look import Look
 from attnviz.outputs_drawing import draw_norms, draw_value_norms, weighted_figure
-from attnviz.outputs_figures import WeightedPlan, percent, weighted_plans
+from attnviz.outputs_figures import WeightedPlan, percent, signed, weighted_plans
 from attnviz.outputs_maps import draw_head_map, maps_figure, plan_effects, plan_shares
 from attnviz.outputs_overview import draw_norm_grid, norm_grid_figure, plan_norm_grid
 from attnviz.outputs_saving import EACH_OWN, HeadOutputs
@@ -348,6 +348,17 @@ def test_numbers_in_maps_have_no_negative_zero(gpt2):
     along = plan_shares(gpt2).maps[0]
     assert [effects.written(value) for value in (-0.001, -1.5, 2.0, np.nan)] == ["0.00", "−1.50", "2.00", "–"]
     assert [along.written(value) for value in (-0.001, -0.5, 0.126)] == ["0", "−50", "13"]
+    assert [signed(value) for value in (-0.001, 0.001, -1.5, 2.0)] == ["0.00", "0.00", "−1.50", "+2.00"]
+    parts = [replace(part, predicted=-0.001) for part in gpt2.attribution.parts]
+    plan = plan_effects(gpt2, replace(gpt2.attribution, parts=tuple(parts)))
+    assert "word embedding 0.00" in plan.notes[1]
+    assert "−0.00" not in f"{plan.notes}{plan.caption}"
+
+
+@pytest.mark.parametrize("width", [2.4, 2.8, 3.3, 4.0])
+def test_a_number_stays_with_its_percent_sign(bert, width):
+    lines = texts(maps_figure(plan_shares(bert), Look(width=width, scale="per-head")))
+    assert any("100\N{NO-BREAK SPACE}%" in line for line in lines)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

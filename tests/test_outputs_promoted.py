@@ -147,6 +147,8 @@ def test_other_positions_are_asked_for_by_token_or_number():
         ("#99", "a position from #0 to #"),
         (99, "the text has positions 0 to 4, found 99"),
         (-1, "the text has positions 0 to 4, found -1"),
+        (True, r"expected a position \(at\) as a token of the text, .* found True\."),
+        (3.5, r"expected a position \(at\) as a token of the text, .* found 3\.5\."),
         ("cat", "“cat” stands in the text 2 times, at #1, #3; name one of these"),
     ],
 )
@@ -207,6 +209,26 @@ def test_a_head_that_writes_a_tokens_unembedding_promotes_that_token(word, layer
     assert found.heads[0].id == HeadId(layer, 1)
     assert found.heads[0].norm_share == pytest.approx(1)
     assert f"L{layer}H1" in found.report().split("Tokens promoted")[1].splitlines()[3]
+
+
+def test_a_head_that_writes_nothing_promotes_nothing():
+    (target,) = TOKENIZER(" cat")["input_ids"]
+    found = found_of(hand_built(target))
+    nothing = found.promoted("L1H2")
+    assert (nothing.promoted, nothing.suppressed) == ((), ())
+    entry = next(head for head in found.document()["heads"] if head["id"] == "L1H2")
+    assert (entry["promotion"]["promoted"], entry["promotion"]["suppressed"]) == ([], [])
+    (row,) = [line for line in found.report().split("Tokens promoted")[1].splitlines() if line.startswith("L1H2")]
+    assert row.split() == ["L1H2", "0.00", "–", "–"]
+    some = found.promoted("L0H1")
+    assert all(token.logit > 0 for token in some.promoted)
+    assert all(token.logit < 0 for token in some.suppressed)
+
+
+def test_at_the_end_of_the_text_there_is_one_logit_to_take_apart():
+    found = found_of(sharper_gpt2())
+    assert ". Of this, heads add" in " ".join(found.report().split())
+    assert ". Of the former, heads add" in " ".join(found_of(sharper_gpt2(), at=2).report().split())
 
 
 def test_a_head_that_writes_the_opposite_suppresses_the_token():

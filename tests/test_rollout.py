@@ -433,6 +433,11 @@ def test_progress_is_told():
     [
         ({"layer": 3}, r"the model has no layer 3: expected 0 to 2\."),
         ({"layer": -1}, r"the model has no layer -1"),
+        ({"layer": "2"}, r"a layer \(layer\) as a whole number from 0 on, found '2'\."),
+        ({"layer": 2.0}, r"a layer \(layer\) as a whole number from 0 on, found 2\.0\."),
+        ({"layer": True}, r"a layer \(layer\) as a whole number from 0 on, found True\."),
+        ({"residual": "x"}, r"identity \(residual\) as a number from 0 to 1, found 'x'\."),
+        ({"residual": True}, r"identity \(residual\) as a number from 0 to 1, found True\."),
         ({"residual": 1.01}, r"share of the identity \(--residual\) from 0 to 1, found 1\.01"),
         ({"residual": float("nan")}, r"from 0 to 1, found nan"),
         ({"from_token": "dog"}, r"no token “dog” in the text: expected one of \[CLS\], the, .* #0 to #8"),

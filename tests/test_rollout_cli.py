@@ -251,6 +251,13 @@ def test_from_python_it_is_the_same(tmp_path: Path):
     assert found.save(tmp_path / "bare", figures=False)["figures"] == []
     with pytest.raises(UsageError, match="unknown format 'gif'"):
         found.save(tmp_path / "other", formats=["gif"])
+    with pytest.raises(UsageError, match=r"expected a list of formats .* found 'png'; write \['png'\]"):
+        found.save(tmp_path / "other", formats="png")
+    for nowhere in (None, 3):
+        with pytest.raises(UsageError, match=f"expected a folder as a text or a Path .* found {nowhere}"):
+            found.save(nowhere)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="expected top as a whole number from 0 on, found '3'"):
+        found.report(top="3")  # type: ignore[arg-type]
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="it is a file"):
         found.save(tmp_path / "file")

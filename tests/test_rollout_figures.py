@@ -1,6 +1,7 @@
 """The figures of an attention rollout: what is planned, what stands on the axes, and what the words say."""
 
 import io
+import itertools
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -328,3 +329,57 @@ def test_a_model_of_many_layers_has_rows_of_eight_tiles():
         warnings.simplefilter("error")
         figure = found.figure("layers")
     assert len(figure.axes) == 27
+
+
+@pytest.mark.parametrize("width", [2.4, 84 / 25.4, 3.3, 5.0, 6.7])
+@pytest.mark.parametrize(("text", "n_layers"), [(TEXT, 6), (" ".join(WORDS * 4), 3), ("the cat ran away", 13)])
+def test_a_chosen_width_is_no_higher_than_a_page(text: str, n_layers: int, width: float):
+    model = sharp_bert(num_hidden_layers=n_layers, max_position_embeddings=128)
+    found = attnviz.rollout(text, model, tokenizer=bert_tokenizer(), all_flows=n_layers == 6)
+    for figure in figures_of(found, Look(width=width)):
+        assert figure.get_size_inches()[1] <= 9.5
+        cut = [ax.get_title("left") for ax in figure.axes if ax.get_title("left").endswith("…")]
+        assert not cut
+
+
+def test_left_out_names_are_told():
+    found = attnviz.rollout(" ".join(WORDS * 4), sharp_bert(max_position_embeddings=128), tokenizer=bert_tokenizer())
+    plan = plan_layers(found, Look(width=3.3))
+    figure = tiles_figure(plan, Look(width=3.3))
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    every = -(-len(plan.labels) // len(shown))
+    assert every > 1
+    assert any(note.startswith(f"Every {every}") and note.endswith(" token is named.") for note in plan.notes)
+
+
+@pytest.mark.parametrize("text", ["cat", "the cat", TEXT])
+def test_names_of_small_tiles_are_never_cut(text: str):
+    found = attnviz.rollout(text, sharp_gpt2(), tokenizer=gpt2_tokenizer(), all_flows=True)
+    figure = found.figure("rollout")
+    names = [ax.get_title("left") for ax in figure.axes[:-1]]
+    assert names[0].replace("\n", " of ").startswith("attention of layer 2")
+    assert [name.replace("\n", " ") for name in names[1:]] == ["rollout", "norm rollout", "flow"]
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [ax._left_title.get_window_extent(canvas.get_renderer()) for ax in figure.axes[:-1]]
+    for box, other in itertools.pairwise(boxes):
+        assert box.x1 < other.x0
+    notes = [text.get_window_extent(canvas.get_renderer()) for text in figure.texts]
+    assert min(note.y0 for note in notes) > max(box.y1 for box in boxes)
+    assert boxes[-1].x1 < figure.bbox.x1
+
+
+def test_the_range_of_all_flows_is_that_of_the_matrix(every_flow: Any):
+    seen = every_flow.flows[every_flow.flows > 0]
+    (note,) = [note for note in plan_rollout(every_flow, LIGHT).notes if note.startswith("Flow: ")]
+    assert f"; over all rows from {seen.min():.3f} to {seen.max():.3f}, as even" in note
+    assert flow_sentence(every_flow) in plan_bars(every_flow, LIGHT).notes
+    assert flow_sentence(every_flow) != note
+
+
+def test_bars_say_that_the_flow_has_no_orange_marks(found: Any):
+    plan = plan_bars(found, LIGHT)
+    assert "Orange marks: what uniform attention would give (not known for the flow)." in plan.notes[1]
+    assert "uniform attention would give (not known for the flow); each" in plan.caption
+    plain = plan_bars(replace(found, flow=None), LIGHT)
+    assert "not known" not in f"{plain.notes}{plain.caption}"
