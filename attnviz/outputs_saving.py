@@ -12,7 +12,6 @@ from rich.console import Console
 from attnviz import __version__
 from attnviz.errors import UsageError
 from attnviz.figures import quoted
-from attnviz.format_lists import check_format_list
 from attnviz.head_writing import HeadWriting
 from attnviz.heads import HeadId
 from attnviz.look import Look
@@ -133,7 +132,7 @@ class HeadOutputs(WrittenOutputs):
                 outputs than can be saved.
         """
         check_folder(folder)
-        check_format_list(formats)
+        check_formats(formats)
         if top is not None:
             check_counts(top=top)
         with OutputFolder(Path(folder), OUTPUTS) as output:

@@ -246,25 +246,16 @@ def _tiles(
     notes = (text_in_words(found), *notes)
     above = view_page(title, notes, page_width(look, 0), BAR_HEIGHT, look).height if look.width is not None else 0
     columns, cell, pooled = tile_grid(labels, [len(of) for _, of in groups], columns, target, look, above)
-    drawn = tuple(
-        TileGroup(
-            heading,
-            tuple(
-                Tile(name, max_pool(matrix.float().numpy(), pooled), shorter.get(number, ()))
-                for number, (name, matrix) in enumerate(matrices)
-            ),
-        )
-        for heading, matrices in groups
-    )
+    drawn = tuple(TileGroup(heading, _pooled(of, shorter, pooled)) for heading, of in groups)
     every = np.concatenate([tile.values.ravel() for group in drawn for tile in group.tiles])
     top = next((top for top in _TOPS if top >= np.quantile(every, _COVERED)), 1.0)
     largest = float(every.max())
     pooling = f"each cell is the largest of {pooled} × {pooled} shares (pooled for drawing only)" if pooled > 1 else ""
-    side = cell * len(drawn[0].tiles[0].values) + 2
-    every_nth = named_every(side * PIXEL / len(drawn[0].tiles[0].values), pooled)
+    m = len(drawn[0].tiles[0].values)
+    left_out = names_note(named_every((cell + 2 / m) * PIXEL, pooled), found.units.name)
     plan = TilesPlan(
         title=title,
-        notes=_without_empty(*notes, f"E{pooling[1:]}." if pooling else "", names_note(every_nth, found.units.name)),
+        notes=_without_empty(*notes, f"E{pooling[1:]}." if pooling else "", left_out),
         caption="",
         groups=drawn,
         labels=labels,
@@ -275,14 +266,26 @@ def _tiles(
         cell=cell,
         pooled=pooled,
     )
-    caption = _sentence(
+    return replace(plan, caption=_caption(found, plan, subject, pooling))
+
+
+def _caption(found: RolledOut, plan: TilesPlan, subject: str, pooling: str) -> str:
+    return _sentence(
         f"{subject}, of {model_name(found)} on {text_in_words(found)}",
         residual_in_words(found),
         "row = position at the layer's output, column = input token",
-        f"colours from 0 to {top:g}{plan.cut}",
+        f"colours from 0 to {plan.top:g}{plan.cut}",
         pooling,
     )
-    return replace(plan, caption=caption)
+
+
+def _pooled(
+    matrices: Sequence[tuple[str, Tensor]], shorter: Mapping[int, tuple[str, ...]], pooled: int
+) -> tuple[Tile, ...]:
+    return tuple(
+        Tile(name, max_pool(matrix.float().numpy(), pooled), shorter.get(number, ()))
+        for number, (name, matrix) in enumerate(matrices)
+    )
 
 
 def _most_telling(rows: Sequence[Tensor], most: int) -> list[int]:

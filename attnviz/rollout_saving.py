@@ -11,7 +11,6 @@ from rich.console import Console
 
 from attnviz import __version__
 from attnviz.errors import TextError, UsageError
-from attnviz.format_lists import check_format_list
 from attnviz.look import Look
 from attnviz.opening import Model, open_checkpoint
 from attnviz.output_folder import OutputFolder, check_folder
@@ -99,7 +98,7 @@ class Rollout(RolledOut):
             UsageError: no folder or list of formats, or an unknown format.
         """
         check_folder(folder)
-        check_format_list(formats)
+        check_formats(formats)
         with OutputFolder(Path(folder), ROLLOUT) as output:
             return self.write(
                 output, formats=formats if figures else (), look=look or Look(), save_rollout=save_rollout

@@ -338,8 +338,9 @@ def test_a_chosen_width_is_no_higher_than_a_page(text: str, n_layers: int, width
     found = attnviz.rollout(text, model, tokenizer=bert_tokenizer(), all_flows=n_layers == 6)
     for figure in figures_of(found, Look(width=width)):
         assert figure.get_size_inches()[1] <= 9.5
-        cut = [ax.get_title("left") for ax in figure.axes if ax.get_title("left").endswith("…")]
-        assert not cut
+    for plan in (plan_rollout(found, Look(width=width)), plan_layers(found, Look(width=width))):
+        names = [ax.get_title("left") for ax in tiles_figure(plan, Look(width=width)).axes]
+        assert not [name for name in names if name.endswith("…")]
 
 
 def test_left_out_names_are_told():
