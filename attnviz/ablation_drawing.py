@@ -172,7 +172,8 @@ def draw_curve(ax: Axes, plan: CurvePlan, look: Look) -> list[Line2D]:
     room = ax.get_window_extent().width * DPI / ax.figure.dpi
     size = 7 if room >= 330 else 5.5
     names = [fitted(line.get_label(), size, DPI, room - 80) for line in lines]  # type: ignore[arg-type]
-    ax.legend(lines, names, loc="upper left", fontsize=size, frameon=False, labelcolor=ink)
+    ax.legend(lines, names, loc="upper left", fontsize=size, facecolor=look.greys.paper, edgecolor="none",
+              framealpha=0.85, labelcolor=ink)  # fmt: skip
     _dress(ax, look)
     ax.tick_params(axis="y", labelsize=7, length=2, labelcolor=ink)
     _name_axis(ax, "heads removed", look)
@@ -205,7 +206,7 @@ def draw_gradient(ax: Axes, plan: GradientPlan, panel: Scatter, look: Look) -> P
     ax.set_facecolor("none")
     ax.margins(0.12)
     _name_dots(ax, plan, panel.values, look)
-    correlation = "–" if panel.correlation is None else f"{panel.correlation:.2f}"
+    correlation = "–" if panel.correlation is None else f"{panel.correlation:.2f}".replace("-", "−")
     room = ax.get_window_extent().width * DPI / ax.figure.dpi
     title = fitted(f"{panel.measure.title}: rank correlation {correlation}", 7.5, DPI, room)
     ax.set_title(title, loc="left", fontsize=7.5, color=ink, pad=4, parse_math=False)
@@ -220,7 +221,7 @@ def gradient_figure(plan: GradientPlan, look: Look) -> Figure:
     """A new figure with a panel a measure, title and notes; side by side where there is room."""
     width = page_width(look, 860)
     beside = width >= 700
-    left, above = _LEFT + 22, 22
+    left, above = _LEFT + 30, 22
     panel = (width - 2 * left - MARGIN) // 2 if beside else width - left - MARGIN
     height = min(340, panel)
     pitch = above + height + _AXIS
@@ -261,7 +262,8 @@ def _dress(ax: Axes, look: Look, *, logarithmic: bool = False) -> None:
     if logarithmic:
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_minor_formatter(NullFormatter())
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+            low, high = axis.get_view_interval()
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= 10 * low else (1.0,), numticks=6))
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
         room = ax.get_window_extent().width * DPI / ax.figure.dpi

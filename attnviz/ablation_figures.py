@@ -263,7 +263,7 @@ def plan_gradient(found: Ablated) -> GradientPlan:
 
 
 def _rho(panel: Scatter) -> str:
-    return "–" if panel.correlation is None else f"{panel.correlation:.2f}"
+    return "–" if panel.correlation is None else f"{panel.correlation:.2f}".replace("-", "−")
 
 
 def _line(name: str, estimates: Sequence[Estimate]) -> Line:

@@ -43,10 +43,12 @@ class Options:
         """Raise UsageError for an unknown method, or numbers that make no sense."""
         if self.method not in METHODS:
             raise UsageError(f"unknown method {self.method!r}: expected one of {', '.join(METHODS)}.")
-        for name in ("batch_size", "limit"):
+        for name, least in (("batch_size", 1), ("limit", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"expected {name.replace('_', '-')} of at least 1, found {value}.")
+            if value is None and name == "limit":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UsageError(f"expected {name.replace('_', '-')} of at least {least}, found {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from attnviz.ablation_tables import ablation_report
 from attnviz.ablation_texts import read_sources
 from attnviz.ablation_words import amount
 from attnviz.errors import UsageError
+from attnviz.heads import HeadId, selection_texts
 from attnviz.look import Look
 from attnviz.opening import Model, open_checkpoint
 from attnviz.output_folder import OutputFolder
@@ -162,7 +164,7 @@ def ablate(
     device: str | None = None,
     dtype: str | None = None,
     method: str = "zero",
-    select: Sequence[str] = (),
+    select: str | HeadId | Sequence[str | HeadId] = (),
     together: bool = False,
     limit: int | None = None,
     batch_size: int = 32,
@@ -202,9 +204,12 @@ def ablate(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
             a layer, do not reproduce the model.
     """
-    options = Options(method, tuple(select), together, limit, batch_size, seed, curve, gradient)
-    given = [texts] if isinstance(texts, str | Path) else list(texts)
+    options = Options(method, tuple(selection_texts(select)), together, limit, batch_size, seed, curve, gradient)
+    given = [texts] if isinstance(texts, str | Path) else texts
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
+        raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     sources = read_sources(given, limit)
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
     tell, say = progress or (lambda *_: None), warn or (lambda _: None)
-    return Ablation(**measure_ablation(checkpoint, sources, options, tell, say))
+    with torch.inference_mode(mode=False):  # where the caller is in it: gradients are wanted
+        return Ablation(**measure_ablation(checkpoint, sources, options, tell, say))

@@ -107,6 +107,8 @@ def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
     plain: list[str] = []
     read: list[int] = []
     for each in given:
+        if _is_folder(each):
+            raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .conllu), or a text.")
         if not _is_corpus(each):
             if not str(each).strip():
                 raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .conllu).")
@@ -130,6 +132,15 @@ def _is_corpus(given: str | Path) -> bool:
     name = str(given)
     named_so = name.lower().endswith(_SUFFIXES) and not any(map(str.isspace, name))
     return isinstance(given, Path) or _is_file(name) or named_so
+
+
+def _is_folder(given: str | Path) -> bool:
+    """Whether it is a folder, and written as a path; a word may also be the name of one."""
+    path = isinstance(given, Path) or given in {".", ".."} or ("/" in given and not any(map(str.isspace, given)))
+    try:
+        return path and Path(given).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_file(name: str) -> bool:

@@ -12,9 +12,9 @@ from attnviz.tokens import visible
 __all__ = [
     "ADDITIVE",
     "COMPENSATED",
-    "HARMLESS",
     "LESS",
     "MORE",
+    "NO_COST",
     "OVERLAPPING",
     "UNDECIDED",
     "amount",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 COMPENSATED, ADDITIVE, OVERLAPPING = "compensated", "additive", "overlapping"
-UNDECIDED, HARMLESS = "undecided", "harmless"
+UNDECIDED, NO_COST = "undecided", "no cost"
 
 MORE, LESS = 1.25, 0.8
 """A set that does so many times what its heads do one at a time does more, or less, than their sum; attnviz's own
@@ -48,14 +48,14 @@ def verdict_of(found: SetDamage, measure: Measure) -> str | None:
     ``compensated``: at least :data:`MORE` times the sum, and the interval of the difference is above zero: while one
     head was missing, the others made up for some of it. ``overlapping``: at most :data:`LESS` times, and below zero:
     heads cost the same thing, which can be lost only once. ``additive``: neither, though the difference is clear.
-    ``undecided``: the interval of the difference has zero in it. ``harmless``: what the set costs is not clearly above
+    ``undecided``: the interval of the difference has zero in it. ``no cost``: what the set costs is not clearly above
     zero, so that there is nothing to make up for, whatever single heads do.
     """
     excess, ratio = found.excess[measure.name], ratio_of(found, measure)
     if excess.low is None:
         return None
     if not found.damage[measure.name].above_zero:
-        return HARMLESS
+        return NO_COST
     if excess.above_zero:
         return COMPENSATED if ratio is None or ratio >= MORE else ADDITIVE
     if excess.below_zero:
@@ -112,7 +112,8 @@ def what_is_measured(found: Ablated) -> str:
     texts = f"{found.n_texts:,} text{'s' * (found.n_texts != 1)}"
     if found.kind == STATES:
         return f"final hidden states of {found.n_places:,} tokens in {texts}; the model predicts no tokens"
-    what = {NEXT: "next tokens", MASKED: "tokens, each masked in turn,"}[found.kind]
+    tokens = "token" if found.n_places == 1 else "tokens"
+    what = {NEXT: f"next {tokens}", MASKED: f"{tokens}, each masked in turn,"}[found.kind]
     return (
         f"{found.n_places:,} {what} in {texts}; loss of the model as it is {amount(found.clean_loss or 0.0)} nats/token"
     )
@@ -203,7 +204,7 @@ _MEANING = {
     OVERLAPPING: "less than the sum, so what each one takes away is partly the same; no sign of compensation",
     ADDITIVE: "about the sum, so hardly anything was made up for",
     UNDECIDED: "the interval of the difference has zero in it, so compensation is not shown",
-    HARMLESS: "removing them costs nothing that can be told from zero, so there is nothing to make up for",
+    NO_COST: "removing them costs nothing that can be told from zero, so there is nothing to make up for",
 }
 
 
@@ -215,7 +216,7 @@ def _layers_sentence(found: Ablated) -> str:
     part = "every layer" if held == n else "no layer" if not held else f"{held} of {n} layers"
     parts = [
         f"{_LAYERS[verdict]} in {_layer_names(by_verdict[verdict], found.measure)}"
-        for verdict in (COMPENSATED, ADDITIVE, OVERLAPPING, UNDECIDED, HARMLESS)
+        for verdict in (COMPENSATED, ADDITIVE, OVERLAPPING, UNDECIDED, NO_COST)
         if verdict in by_verdict
     ]
     return (
@@ -229,7 +230,7 @@ _LAYERS = {
     ADDITIVE: "about as much",
     OVERLAPPING: f"less (at most {LESS:g} times, difference below zero)",
     UNDECIDED: "what cannot be told from the sum",
-    HARMLESS: "no harm",
+    NO_COST: "nothing that can be told from zero",
 }
 
 

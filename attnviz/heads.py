@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from attnviz.errors import UsageError
 
-__all__ = ["HeadId", "all_heads", "select_heads"]
+__all__ = ["HeadId", "all_heads", "select_heads", "selection_texts"]
 
 _ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
 _SELECTION = re.compile(
@@ -61,15 +61,19 @@ def select_heads(selections: Iterable[str | HeadId], n_layers: int, n_heads: int
     Raises:
         UsageError: a selection cannot be read, or names a layer or head that the model lacks.
     """
-    parts = [part.strip() for text in _texts(selections) for part in text.split(",")]
+    parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     if not parts:
         return all_heads(n_layers, n_heads)
     chosen = {head for part in parts for head in _heads_of(part, n_layers, n_heads)}
     return sorted(chosen)
 
 
-def _texts(selections: object) -> list[str]:
-    """Each selection as text; what is no selection is refused before anything is read from it."""
+def selection_texts(selections: object) -> list[str]:
+    """Each selection as text; a single one may stand without a list around it.
+
+    Raises:
+        UsageError: what is no selection, before anything is read from it.
+    """
     several = [selections] if isinstance(selections, str | HeadId) else selections
     if not isinstance(several, Iterable):
         raise UsageError(f"expected a list of selections such as ['L2H8', 'L0-3'], found {selections!r}.")

@@ -1,18 +1,21 @@
 """``attnviz ablate`` as it is typed."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
+import attnviz
 from attnviz import ablation_passes
 from attnviz.cli import app
-from attnviz.errors import VerificationError
+from attnviz.errors import CorpusError, UsageError, VerificationError
 from tests.conftest import needs_minilm
 from tests.corpora import sentences
 from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
@@ -154,3 +157,39 @@ def test_help_is_light() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
     assert "--together" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"texts": None}, "expected a text, a corpus's path, or a list of these, found None"),
+        ({"texts": b"one"}, "expected a text"),
+        ({"texts": ["one", 3]}, "expected a text"),
+        ({"select": 3}, "expected a list of selections"),
+        ({"limit": "3"}, "expected limit of at least 1, found '3'"),
+        ({"batch_size": 2.5}, "expected batch-size of at least 1, found 2.5"),
+        ({"seed": -1}, "expected seed of at least 0, found -1"),
+        ({"seed": True}, "expected seed of at least 0, found True"),
+    ],
+)
+def test_odd_arguments_from_python_get_one_message(options, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        attnviz.ablate(**{"texts": "one two three", "model": "tiny-gpt2", **options})
+
+
+@pytest.mark.parametrize("select", ["L1H1", attnviz.HeadId(1, 1), ["L1H1"]])
+def test_a_single_selection_needs_no_list_from_python(select):
+    found = attnviz.ablate("one two three four", "tiny-gpt2", select=select, curve=False, gradient=False)
+    assert [str(head.id) for head in found.heads] == ["L1H1"]
+
+
+def test_a_folder_is_no_text(tmp_path):
+    for folder in (tmp_path, f"{tmp_path}/", "."):
+        with pytest.raises(CorpusError, match="is a folder; expected a corpus in it"):
+            attnviz.ablate(folder, "tiny-gpt2")
+
+
+def test_gradients_are_measured_within_inference_mode_too():
+    with torch.inference_mode():
+        found = attnviz.ablate("one two three four", "tiny-gpt2", select="L1", curve=False)
+    assert all(head.gradient > 0 for head in found.heads)

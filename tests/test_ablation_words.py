@@ -14,7 +14,7 @@ from attnviz.ablation_saving import Ablation, ablate
 from attnviz.ablation_words import (
     ADDITIVE,
     COMPENSATED,
-    HARMLESS,
+    NO_COST,
     OVERLAPPING,
     UNDECIDED,
     amount,
@@ -54,9 +54,9 @@ def a_set(together: float, singles: float, low: float | None, high: float | None
         (0.5, 1.0, -0.9, -0.1, OVERLAPPING),
         (0.81, 1.0, -0.9, -0.1, ADDITIVE),
         (2.0, 1.0, -0.1, 2.1, UNDECIDED),
-        (-0.1, -0.3, 0.1, 0.3, HARMLESS),
-        (0.04, -0.3, 0.1, 0.4, HARMLESS),  # its own interval has zero in it
-        (0.0, 0.2, -0.3, -0.1, HARMLESS),
+        (-0.1, -0.3, 0.1, 0.3, NO_COST),
+        (0.04, -0.3, 0.1, 0.4, NO_COST),  # its own interval has zero in it
+        (0.0, 0.2, -0.3, -0.1, NO_COST),
         (2.0, 1.0, None, None, None),
     ],
 )
@@ -138,7 +138,7 @@ def test_no_or_every_layer(made_up: Ablation) -> None:
     text = compensation_text(made_up)
     assert "is seen in no layer: removed" in text
     assert (
-        "about as much in L2 (1.1×); less (at most 0.8 times, difference below zero) in L0 (0.5×); no harm in L1."
+        "about as much in L2 (1.1×); less (at most 0.8 times, difference below zero) in L0 (0.5×); nothing that can be told from zero in L1."
         in text
     )
     points = made_up.curve.points if made_up.curve else ()
