@@ -151,7 +151,8 @@ def test_gradients(signed: Ablation, positive: Ablation) -> None:
         expected = [(head.gradient, head.damage[panel.measure.name].value) for head in signed.heads]
         assert np.asarray(dots.get_offsets()) == pytest.approx(np.array(expected))
         assert panel.correlation is not None
-        assert ax.get_title(loc="left") == f"{panel.measure.title}: rank correlation {panel.correlation:.2f}".replace("-", "−")
+        correlation = f"{panel.correlation:.2f}".replace("-", "−")
+        assert ax.get_title(loc="left") == f"{panel.measure.title}: rank correlation {correlation}"
         assert ax.get_xscale() == ("log" if panel.logarithmic else "linear")
     assert "random projections of the final states" in plan_gradient(positive).caption
     assert all(panel.logarithmic for panel in plan_gradient(positive).panels)

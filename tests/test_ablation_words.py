@@ -138,8 +138,8 @@ def test_no_or_every_layer(made_up: Ablation) -> None:
     text = compensation_text(made_up)
     assert "is seen in no layer: removed" in text
     assert (
-        "about as much in L2 (1.1×); less (at most 0.8 times, difference below zero) in L0 (0.5×); nothing that can be told from zero in L1."
-        in text
+        "about as much in L2 (1.1×); less (at most 0.8 times, difference below zero) in L0 (0.5×); "
+        "nothing that can be told from zero in L1." in text
     )
     points = made_up.curve.points if made_up.curve else ()
     assert made_up.curve is not None
