@@ -61,7 +61,7 @@ def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> 
 
 
 def test_there_are_commands_to_run() -> None:
-    assert len(COMMANDS) == 11
+    assert len(COMMANDS) == 21
 
 
 def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
