@@ -10,7 +10,6 @@ from rich.console import Console
 
 from attnviz import __version__
 from attnviz.analysis import check_figures
-from attnviz.captions import CAPTIONS, captions_text, read_captions
 from attnviz.comparison import Differences, find_differences
 from attnviz.comparison_document import COMPARE, compare_document
 from attnviz.comparison_drawing import difference_figure, difference_grid_figure, difference_map_figure
@@ -24,6 +23,7 @@ from attnviz.look import PLAIN, Look
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.rendering import figure_bytes
 from attnviz.results import check_counts
+from attnviz.saving import write_captions
 
 __all__ = ["TOP", "Comparison", "compare"]
 
@@ -144,8 +144,7 @@ class Comparison(Differences):
                 captions[name] = caption
             tell(len(captions) // n_formats, n_figures)
         content = self.document(select, list(captions))
-        if captions:
-            output.write(CAPTIONS, captions_text((_earlier_captions(output, content) | captions).items()))
+        write_captions(output, content, captions)
         return output.commit(content)
 
     def __repr__(self) -> str:
@@ -210,12 +209,3 @@ def _checked(look: Look | None) -> Look:
     if not isinstance(look, Look):
         raise UsageError(f"expected look as attnviz.look.Look(theme, scale, width), found {look!r}.")
     return look
-
-
-def _earlier_captions(output: OutputFolder, content: dict[str, Any]) -> dict[str, str]:
-    """By name, the captions of figures of an earlier run of the same comparison, which stay in the folder."""
-    kept = output.kept(content)
-    if CAPTIONS not in kept:
-        return {}
-    text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")
-    return {name: sentence for name, sentence in read_captions(text) if name in kept}
