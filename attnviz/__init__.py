@@ -7,8 +7,7 @@
 Importing the package is cheap; torch, transformers and matplotlib are imported when first needed.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnviz.errors import (
     ArchitectureError,
@@ -23,19 +22,20 @@ from attnviz.errors import (
     UsageError,
     VerificationError,
 )
+from attnviz.lazy import lazily
 
 if TYPE_CHECKING:
-    from attnviz.ablation_saving import Ablation, ablate
+    from attnviz.ablation.saving import Ablation, ablate
     from attnviz.analysis import Analysis, analyze
-    from attnviz.comparison_saving import compare
-    from attnviz.configurations import Configuration
-    from attnviz.explain_saving import Explanation, explain
+    from attnviz.comparison.saving import compare
+    from attnviz.explanation.saving import Explanation, explain
     from attnviz.heads import HeadId
-    from attnviz.model_listing import model_configurations
-    from attnviz.outputs_saving import HeadOutputs, head_outputs
-    from attnviz.profile import Profile, profile_heads
-    from attnviz.profile_saving import save_profile
-    from attnviz.rollout_saving import Rollout, rollout
+    from attnviz.models.configurations import Configuration
+    from attnviz.models.listing import model_configurations
+    from attnviz.outputs.saving import HeadOutputs, head_outputs
+    from attnviz.profile.profiling import Profile, profile_heads
+    from attnviz.profile.saving import save_profile
+    from attnviz.rollouts.saving import Rollout, rollout
 
 __version__ = "0.1.0"
 
@@ -71,31 +71,28 @@ __all__ = [
     "save_profile",
 ]
 
-_LAZY = {
-    "Ablation": "attnviz.ablation_saving",
+_MODULES = {
+    "Ablation": "attnviz.ablation.saving",
     "Analysis": "attnviz.analysis",
-    "Configuration": "attnviz.configurations",
-    "Explanation": "attnviz.explain_saving",
+    "Configuration": "attnviz.models.configurations",
+    "Explanation": "attnviz.explanation.saving",
     "HeadId": "attnviz.heads",
-    "HeadOutputs": "attnviz.outputs_saving",
-    "Profile": "attnviz.profile",
-    "Rollout": "attnviz.rollout_saving",
-    "ablate": "attnviz.ablation_saving",
+    "HeadOutputs": "attnviz.outputs.saving",
+    "Profile": "attnviz.profile.profiling",
+    "Rollout": "attnviz.rollouts.saving",
+    "ablate": "attnviz.ablation.saving",
     "analyze": "attnviz.analysis",
-    "compare": "attnviz.comparison_saving",
-    "explain": "attnviz.explain_saving",
-    "head_outputs": "attnviz.outputs_saving",
-    "model_configurations": "attnviz.model_listing",
-    "profile_heads": "attnviz.profile",
-    "rollout": "attnviz.rollout_saving",
-    "save_profile": "attnviz.profile_saving",
+    "compare": "attnviz.comparison.saving",
+    "explain": "attnviz.explanation.saving",
+    "head_outputs": "attnviz.outputs.saving",
+    "model_configurations": "attnviz.models.listing",
+    "profile_heads": "attnviz.profile.profiling",
+    "rollout": "attnviz.rollouts.saving",
+    "save_profile": "attnviz.profile.saving",
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'attnviz' has no attribute {name!r}")
+__getattr__ = lazily(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from attnviz.checkpoint import Checkpoint
 from attnviz.errors import TextError, UsageError
-from attnviz.figure_sets import FIGURES, check_figures
+from attnviz.figures.figure_sets import FIGURES, check_figures
 from attnviz.findings import HeadFindings, Options
 from attnviz.heads import HeadId
 from attnviz.masks import positional_masks, repeat_masks

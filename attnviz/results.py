@@ -12,23 +12,23 @@ from rich.console import Console
 from torch import Tensor
 
 from attnviz import __version__
-from attnviz.captions import CAPTIONS, captions_text, read_captions
-from attnviz.drawing import heatmap_figure
 from attnviz.errors import UsageError
 from attnviz.export import HEADS, attention_bytes, document
-from attnviz.figure_sets import DEFAULT_FIGURES, Drawing, check_figures, figure_count, figure_files
-from attnviz.figures import heatmap_plans, quoted
+from attnviz.figures.captions import CAPTIONS, captions_text, read_captions
+from attnviz.figures.figure_sets import DEFAULT_FIGURES, Drawing, check_figures, figure_count, figure_files
+from attnviz.figures.heatmap_drawing import heatmap_figure
+from attnviz.figures.heatmaps import heatmap_plans, quoted
+from attnviz.figures.line_drawing import lines_figures
+from attnviz.figures.look import Look
+from attnviz.figures.means import mean_figures
+from attnviz.figures.overview_drawing import overview_figure
+from attnviz.figures.overviews import model_overview_plan
+from attnviz.figures.pairs import pair_figures
+from attnviz.figures.rendering import overview_file
+from attnviz.figures.statistic_map import map_figures
 from attnviz.findings import Findings
 from attnviz.heads import HeadId
-from attnviz.line_drawing import lines_figures
-from attnviz.look import Look
-from attnviz.means import mean_figures
 from attnviz.output_folder import OutputFolder, check_folder
-from attnviz.overview_drawing import overview_figure
-from attnviz.overviews import model_overview_plan
-from attnviz.pairs import pair_figures
-from attnviz.rendering import overview_file
-from attnviz.statistic_map import map_figures
 from attnviz.tables import report
 from attnviz.tokens import visible
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnviz.captions import CAPTIONS, captions_text, read_captions
 from attnviz.errors import UsageError
-from attnviz.look import Look
+from attnviz.figures.captions import CAPTIONS, captions_text, read_captions
+from attnviz.figures.look import Look
+from attnviz.figures.rendering import FORMATS, figure_bytes
 from attnviz.output_folder import OutputFolder
-from attnviz.rendering import FORMATS, figure_bytes
 
 __all__ = ["Picture", "check_formats", "earlier_captions", "write_captions", "write_pictures"]
 
@@ -56,7 +56,7 @@ def write_pictures(
     Args:
         output: the folder.
         pictures: what to draw, one at a time.
-        formats: any of :data:`attnviz.rendering.FORMATS`; none for no figures.
+        formats: any of :data:`attnviz.figures.rendering.FORMATS`; none for no figures.
         look: theme and width.
         tell: told how many pictures are drawn.
 

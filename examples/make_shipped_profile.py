@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from attnviz import __version__
-from attnviz.profile import profile_heads
-from attnviz.profile_document import profile_document
+from attnviz.profile.document import profile_document
+from attnviz.profile.profiling import profile_heads
 from attnviz.profile_store import profile_file_name
 from attnviz.sources import find_checkpoint
 

@@ -13,8 +13,8 @@ from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
 import attnviz
-from attnviz import ablation_passes
-from attnviz.cli import app
+from attnviz.ablation import passes as ablation_passes
+from attnviz.cli.program import app
 from attnviz.errors import CorpusError, UsageError, VerificationError
 from tests.conftest import needs_minilm
 from tests.corpora import sentences
@@ -152,7 +152,7 @@ def test_the_default_folder(gpt2_folder: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_help_is_light() -> None:
-    code = "import sys; from attnviz.cli import app; app(['ablate', '--help'], standalone_mode=False); " \
+    code = "import sys; from attnviz.cli.program import app; app(['ablate', '--help'], standalone_mode=False); " \
            "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"  # fmt: skip
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz import gradient_importance
-from attnviz.ablation_saving import ablate
+from attnviz.ablation import gradient_importance
+from attnviz.ablation.gradient_importance import layer_normalised, spearman
+from attnviz.ablation.saving import ablate
 from attnviz.checkpoint import from_loaded
-from attnviz.gradient_importance import layer_normalised, spearman
 from tests.ablations import TEXTS, masked_token_model, next_token_model, states_model
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from attnviz.ablation_document import ABLATE, ablation_csv
-from attnviz.ablation_results import Curve, CurvePoint, Estimate, HeadDamage, SetDamage
-from attnviz.ablation_saving import Ablation, ablate
-from attnviz.ablation_words import (
+from attnviz.ablation.damage import MEASURES
+from attnviz.ablation.document import ABLATE, ablation_csv
+from attnviz.ablation.results import Curve, CurvePoint, Estimate, HeadDamage, SetDamage
+from attnviz.ablation.saving import Ablation, ablate
+from attnviz.ablation.words import (
     ADDITIVE,
     COMPENSATED,
     NO_COST,
@@ -25,7 +26,6 @@ from attnviz.ablation_words import (
     span,
     verdict_of,
 )
-from attnviz.damage import MEASURES
 from attnviz.heads import HeadId, all_heads
 from tests.ablations import TEXTS, masked_token_model, next_token_model, states_model
 from tests.corpora import sentences

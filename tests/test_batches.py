@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnviz.batches import Text, batches, collate, encode
 from attnviz.capture import capture_layers
 from attnviz.checkpoint import from_loaded
-from attnviz.corpora import Place
+from attnviz.corpora.batches import Text, batches, collate, encode
+from attnviz.corpora.reading import Place
 from attnviz.errors import CheckpointError, TextError
 from attnviz.syntax import Arc
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

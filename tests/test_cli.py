@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from attnviz import __version__
-from attnviz.captions import read_captions
-from attnviz.cli import app
+from attnviz.cli.program import app
 from attnviz.errors import VerificationError
+from attnviz.figures.captions import read_captions
 from attnviz.profile_store import store_profile
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.stored import document_for
@@ -120,7 +120,7 @@ def test_help_imports_nothing_heavy():
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from attnviz.cli import app\n"
+        "from attnviz.cli.program import app\n"
         "assert CliRunner().invoke(app, ['heads', '--help']).exit_code == 0\n"
         "heavy = ('torch', 'transformers', 'matplotlib', 'numpy', 'spacy', 'safetensors', 'huggingface_hub')\n"
         "print([name for name in heavy if name in sys.modules])\n"
@@ -222,7 +222,7 @@ def test_figures_are_chosen_by_name(heads, figures, expected):
 
 
 def test_lines_of_too_many_heads_say_which_are_drawn(heads, monkeypatch):
-    monkeypatch.setattr("attnviz.line_views.MOST_PICTURES", 3)
+    monkeypatch.setattr("attnviz.figures.line_views.MOST_PICTURES", 3)
     result = heads("--figures", "lines")
     assert len([name for name in names_in("out") if name.startswith("lines/")]) == 3
     assert "attnviz: lines are drawn of 3 of the 12 heads, those furthest above their baselines" in result.stderr
@@ -739,14 +739,14 @@ def test_an_interrupted_run_exits_with_130_and_writes_nothing(heads, monkeypatch
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.figure_sets.heatmap_files", interrupted)
+    monkeypatch.setattr("attnviz.figures.figure_sets.heatmap_files", interrupted)
     assert_refused(heads(), 130, "attnviz: interrupted; nothing was written.")
 
 
 SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the tests run in the background
-import attnviz.figure_sets as analysis
+import attnviz.figures.figure_sets as analysis
 original = analysis.heatmap_files
 def slow(plans, kind):
     for data in original(plans, kind):
@@ -754,7 +754,7 @@ def slow(plans, kind):
         time.sleep(0.2)
         yield data
 analysis.heatmap_files = slow
-from attnviz.cli import main
+from attnviz.cli.program import main
 main()
 """
 

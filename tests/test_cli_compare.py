@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from attnviz.cli import app
+from attnviz.cli.program import app
 from tests.models import bert_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
@@ -274,7 +274,7 @@ def test_revisions_belong_to_the_models_in_order(run: Any, models: list[str], mo
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys\nfrom attnviz.cli import app\n"
+        "import sys\nfrom attnviz.cli.program import app\n"
         "try:\n    app(['compare', '--help'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
     )

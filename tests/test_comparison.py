@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.captions import read_captions
-from attnviz.comparison import LARGEST_DISTANCE, find_differences, measure_difference
-from attnviz.comparison_document import COMPARE, compare_csv
-from attnviz.comparison_saving import Comparison
+from attnviz.comparison.differences import LARGEST_DISTANCE, find_differences, measure_difference
+from attnviz.comparison.document import COMPARE, compare_csv
+from attnviz.comparison.saving import Comparison
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
+from attnviz.figures.captions import read_captions
+from attnviz.figures.look import Look
 from attnviz.heads import HeadId
-from attnviz.look import Look
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -449,7 +449,7 @@ def test_an_unknown_format_is_refused_and_nothing_is_written(texts, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"look": "dark"}, r"expected look as attnviz.look.Look\(theme, scale, width\), found 'dark'"),
+        ({"look": "dark"}, r"expected look as attnviz.figures.look.Look\(theme, scale, width\), found 'dark'"),
         ({"top": "3"}, "expected top as a whole number from 0 on, found '3'"),
         ({"top": -1}, "expected top as a whole number from 0 on, found -1"),
         ({"formats": None}, "expected formats as a list of names, found None"),

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
 import attnviz
-from attnviz.comparison import LARGEST_DISTANCE, Differences
-from attnviz.comparison_drawing import (
+from attnviz.comparison.differences import LARGEST_DISTANCE, Differences
+from attnviz.comparison.drawing import (
     difference_figure,
     difference_grid_figure,
     difference_map_figure,
@@ -26,7 +26,7 @@ from attnviz.comparison_drawing import (
     draw_difference_map,
     root_norm,
 )
-from attnviz.comparison_figures import (
+from attnviz.comparison.figures import (
     difference_plans,
     extreme_pool,
     plan_difference,
@@ -34,7 +34,7 @@ from attnviz.comparison_figures import (
     plan_difference_map,
     rounded_up,
 )
-from attnviz.comparison_sizes import (
+from attnviz.comparison.sizes import (
     MEAN_COLUMN,
     cell_numbers,
     every_which,
@@ -43,13 +43,13 @@ from attnviz.comparison_sizes import (
     label_size,
     room_for_cells,
 )
-from attnviz.comparison_words import short, side_lines, side_names, signed
+from attnviz.comparison.words import short, side_lines, side_names, signed
 from attnviz.errors import UsageError
-from attnviz.figures import DPI
-from attnviz.fonts import text_width
+from attnviz.figures.fonts import text_width
+from attnviz.figures.heatmaps import DPI
+from attnviz.figures.look import THEMES, Look
+from attnviz.figures.rendering import FORMATS, figure_bytes
 from attnviz.heads import HeadId
-from attnviz.look import THEMES, Look
-from attnviz.rendering import FORMATS, figure_bytes
 from tests.models import bert_tokenizer, sharp_bert
 from tests.test_drawing import HOSTILE, ODD_SETTINGS
 

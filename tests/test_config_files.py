@@ -11,9 +11,10 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from attnviz import config_files, sources
-from attnviz.config_files import ConfigFile, built_in_configs, cached_configs, find_config
+from attnviz import sources
 from attnviz.errors import CheckpointError, UsageError
+from attnviz.models import config_files
+from attnviz.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.sources import BUILT_IN
 from tests.conftest import needs_minilm
 

@@ -24,12 +24,12 @@ from transformers import (
 import attnviz
 from attnviz.architectures import architecture_of
 from attnviz.checkpoint import empty_model
-from attnviz.config_files import ConfigFile, built_in_configs
-from attnviz.config_reading import built_in_configuration, read_configuration
-from attnviz.configurations import Configuration, width_of_heads
 from attnviz.errors import CheckpointError
-from attnviz.known_configurations import PAPERS, paper_configuration, paper_configurations, paper_name
-from attnviz.parameter_counts import Sizes, attention_parameters, bert_parameters, gpt2_parameters
+from attnviz.models.config_files import ConfigFile, built_in_configs
+from attnviz.models.config_reading import built_in_configuration, read_configuration
+from attnviz.models.configurations import Configuration, width_of_heads
+from attnviz.models.known_configurations import PAPERS, paper_configuration, paper_configurations, paper_name
+from attnviz.models.parameter_counts import Sizes, attention_parameters, bert_parameters, gpt2_parameters
 from tests.conftest import needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 

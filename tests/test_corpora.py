@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnviz.corpora import Place, open_corpus, read_examples, read_sentences
+from attnviz.corpora.reading import Place, open_corpus, read_examples, read_sentences
 from attnviz.errors import AttnvizError, CorpusError
 from attnviz.syntax import Arc
 from tests.conftest import SHARED

@@ -15,19 +15,19 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from attnviz import means, pair_heatmaps, pairs, statistic_map
-from attnviz.colours import INK, QUIET, colour_levels, colour_table
-from attnviz.drawing import (
+from attnviz.figures import means, pair_heatmaps, pairs, statistic_map
+from attnviz.figures.colours import INK, QUIET, colour_levels, colour_table
+from attnviz.figures.heatmap_drawing import (
     draw_heatmap,
     figure_style,
     heatmap_figure,
     heatmap_layout,
 )
-from attnviz.figures import plan_heatmap, quoted
+from attnviz.figures.heatmaps import plan_heatmap, quoted
+from attnviz.figures.look import Look
+from attnviz.figures.overview_drawing import draw_overview, overview_figure
+from attnviz.figures.overviews import model_overview_plan, plan_overview
 from attnviz.heads import HeadId
-from attnviz.look import Look
-from attnviz.overview_drawing import draw_overview, overview_figure
-from attnviz.overviews import model_overview_plan, plan_overview
 
 ODD_SETTINGS = {
     "text.usetex": True,
@@ -684,12 +684,12 @@ PYPLOT_CHECK = """
 import sys, warnings
 warnings.simplefilter("error")
 import numpy as np
-from attnviz.drawing import heatmap_figure, draw_heatmap
-from attnviz.figures import plan_heatmap
-from attnviz.overview_drawing import overview_figure
-from attnviz.overviews import plan_overview
+from attnviz.figures.heatmap_drawing import heatmap_figure, draw_heatmap
+from attnviz.figures.heatmaps import plan_heatmap
+from attnviz.figures.overview_drawing import overview_figure
+from attnviz.figures.overviews import plan_overview
 from attnviz.heads import HeadId
-from attnviz.rendering import figure_bytes, heatmap_files
+from attnviz.figures.rendering import figure_bytes, heatmap_files
 plan = plan_heatmap(np.eye(3, dtype=np.float32), ["a", "b", "c"], quiet=[False] * 3, title="t")
 overview = plan_overview([(HeadId(0, 0), "x", np.eye(3, dtype=np.float32))], title="t")
 for kind in ("png", "svg", "pdf"):

@@ -14,13 +14,13 @@ from transformers import BertModel
 
 import attnviz
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
-from attnviz.explain_document import EXPLAIN, explain_csv
-from attnviz.explain_saving import Explanation, explain
+from attnviz.explanation.document import EXPLAIN, explain_csv
+from attnviz.explanation.position_drawing import plan_positions
+from attnviz.explanation.saving import Explanation, explain
+from attnviz.explanation.stage_numbers import shown_numbers, summary
+from attnviz.explanation.stage_words import stage_words
+from attnviz.figures.look import Look
 from attnviz.heads import HeadId
-from attnviz.look import Look
-from attnviz.position_drawing import plan_positions
-from attnviz.stage_numbers import shown_numbers, summary
-from attnviz.stage_words import stage_words
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

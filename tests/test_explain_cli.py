@@ -11,8 +11,8 @@ import torch
 from safetensors import safe_open
 from typer.testing import CliRunner
 
-from attnviz import layer_reference
-from attnviz.cli import app
+from attnviz.cli.program import app
+from attnviz.explanation import layer_reference
 from tests.conftest import SENTENCE
 
 runner = CliRunner()
@@ -141,7 +141,7 @@ def test_interrupting_leaves_nothing(bert_folder: Path, monkeypatch: pytest.Monk
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.explain_saving.explain", interrupted)
+    monkeypatch.setattr("attnviz.explanation.saving.explain", interrupted)
     done = run(SENTENCE, "-m", bert_folder)
     assert done.exit_code == 130
     assert "interrupted; nothing was written" in done.stderr
@@ -150,7 +150,7 @@ def test_interrupting_leaves_nothing(bert_folder: Path, monkeypatch: pytest.Monk
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from typer.testing import CliRunner; from attnviz.cli import app; "
+        "import sys; from typer.testing import CliRunner; from attnviz.cli.program import app; "
         "assert CliRunner().invoke(app, ['explain', '--help']).exit_code == 0; "
         "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
     )

@@ -14,14 +14,14 @@ from matplotlib.patches import Circle
 from PIL import Image
 
 from attnviz.errors import UsageError
-from attnviz.explain_saving import Explanation, explain
-from attnviz.figures import DPI
-from attnviz.look import Look
-from attnviz.path_drawing import draw_path, path_figure
-from attnviz.path_figures import PathPlan, plan_path
-from attnviz.path_layout import Node, Sizes, arrange, row_width, rows_of
-from attnviz.path_panels import Panel, fitting, panel_of, pooled
-from attnviz.rendering import figure_bytes
+from attnviz.explanation.path_drawing import draw_path, path_figure
+from attnviz.explanation.path_figures import PathPlan, plan_path
+from attnviz.explanation.path_layout import Node, Sizes, arrange, row_width, rows_of
+from attnviz.explanation.path_panels import Panel, fitting, panel_of, pooled
+from attnviz.explanation.saving import Explanation, explain
+from attnviz.figures.heatmaps import DPI
+from attnviz.figures.look import Look
+from attnviz.figures.rendering import figure_bytes
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz import position_share
 from attnviz.checkpoint import Checkpoint, from_loaded
 from attnviz.errors import UsageError, VerificationError
-from attnviz.explain_saving import Explanation, explain
-from attnviz.layer_reference import widened
-from attnviz.layer_stages import embedded
-from attnviz.look import Look
-from attnviz.position_drawing import draw_positions, plan_positions, positions_figure
-from attnviz.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
-from attnviz.stages import VerifiedStages, verify_stages
+from attnviz.explanation import position_share
+from attnviz.explanation.layer_reference import widened
+from attnviz.explanation.layer_stages import embedded
+from attnviz.explanation.position_drawing import draw_positions, plan_positions, positions_figure
+from attnviz.explanation.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
+from attnviz.explanation.saving import Explanation, explain
+from attnviz.explanation.stages import VerifiedStages, verify_stages
+from attnviz.figures.look import Look
 from tests.conftest import SENTENCE
 from tests.models import (
     LOOKS_AT,

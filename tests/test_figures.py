@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from attnviz.analysis import analyze
-from attnviz.colours import LEVELS, colour_levels, colour_map, colour_table, magnified
 from attnviz.errors import UsageError
-from attnviz.figures import (
+from attnviz.figures.colours import LEVELS, colour_levels, colour_map, colour_table, magnified
+from attnviz.figures.fonts import text_width
+from attnviz.figures.heatmaps import (
     HeatmapPlan,
     counted,
     heatmap_plans,
@@ -20,11 +21,10 @@ from attnviz.figures import (
     plan_heatmap,
     quoted,
 )
+from attnviz.figures.look import Look
+from attnviz.figures.overviews import model_overview_plan, plan_overview
 from attnviz.findings import without_sinks
-from attnviz.fonts import text_width
 from attnviz.heads import HeadId
-from attnviz.look import Look
-from attnviz.overviews import model_overview_plan, plan_overview
 from attnviz.syntax import Arc, Parse, Word
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE

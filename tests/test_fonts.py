@@ -11,10 +11,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
-from attnviz import fonts
-from attnviz.drawing import heatmap_figure
-from attnviz.figures import plan_heatmap
-from attnviz.fonts import DEFAULT_FAMILY, drawable, fitted, fitted_quote, font_families, isolated, text_width, wrapped
+from attnviz.figures import fonts
+from attnviz.figures.fonts import (
+    DEFAULT_FAMILY,
+    drawable,
+    fitted,
+    fitted_quote,
+    font_families,
+    isolated,
+    text_width,
+    wrapped,
+)
+from attnviz.figures.heatmap_drawing import heatmap_figure
+from attnviz.figures.heatmaps import plan_heatmap
 
 CAT = "猫"
 

@@ -16,13 +16,11 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from attnviz.errors import UsageError
-from attnviz.findings import without_sinks
-from attnviz.heads import HeadId
-from attnviz.line_drawing import MOST_HEIGHT, draw_lines, lines_figure, lines_figures
-from attnviz.line_layout import LEAST_DISTANCE, SMALLEST_LETTERS, LinesLayout, laid_out
-from attnviz.line_legend import HEAD_COLOURS
-from attnviz.line_rows import spaced_out
-from attnviz.line_views import (
+from attnviz.figures.line_drawing import MOST_HEIGHT, draw_lines, lines_figure, lines_figures
+from attnviz.figures.line_layout import LEAST_DISTANCE, SMALLEST_LETTERS, LinesLayout, laid_out
+from attnviz.figures.line_legend import HEAD_COLOURS
+from attnviz.figures.line_rows import spaced_out
+from attnviz.figures.line_views import (
     MOST_PICTURES,
     MOST_ROWS,
     find_positions,
@@ -30,9 +28,11 @@ from attnviz.line_views import (
     lines_plan,
     lines_plans,
 )
-from attnviz.lines import MOST_HEADS, MOST_LINES, WHOLE_ROWS, plan_lines
-from attnviz.look import THEMES, Look
-from attnviz.rendering import figure_bytes
+from attnviz.figures.lines import MOST_HEADS, MOST_LINES, WHOLE_ROWS, plan_lines
+from attnviz.figures.look import THEMES, Look
+from attnviz.figures.rendering import figure_bytes
+from attnviz.findings import without_sinks
+from attnviz.heads import HeadId
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.test_drawing import HOSTILE, ODD_SETTINGS, new_axes, pixels_of, random_pattern, texts
 
@@ -853,7 +853,7 @@ def test_only_rows_that_are_drawn_count_where_tokens_share_them(drop_special):
 def test_rows_that_are_drawn_are_no_more_than_the_limit(monkeypatch):
     analysis = many_heads(60, layers=20)
     rows = [len(plan.labels) for _, plan, _ in lines_plans(analysis, analysis.heads, LIGHT, "#9")]
-    monkeypatch.setattr("attnviz.line_views.MOST_ROWS", sum(sorted(rows)[:10]))
+    monkeypatch.setattr("attnviz.figures.line_views.MOST_ROWS", sum(sorted(rows)[:10]))
     made = list(lines_plans(analysis, analysis.heads, LIGHT, "#9"))
     assert 5 <= len(made) <= 10
     assert sum(len(plan.labels) for _, plan, _ in made) <= sum(sorted(rows)[:10])

@@ -11,11 +11,11 @@ from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from attnviz.drawing import figure_style
 from attnviz.errors import UsageError
-from attnviz.look import Look
-from attnviz.means import draw_mean, mean_figures, means_figure, plan_means
-from attnviz.rendering import figure_bytes
+from attnviz.figures.heatmap_drawing import figure_style
+from attnviz.figures.look import Look
+from attnviz.figures.means import draw_mean, mean_figures, means_figure, plan_means
+from attnviz.figures.rendering import figure_bytes
 from tests.hand_made import by_design, hand_made
 from tests.test_drawing import HOSTILE, ODD_SETTINGS, pixels_of, texts
 

@@ -15,13 +15,13 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import attnviz
-from attnviz.cli import app
-from attnviz.configurations import Configuration
+from attnviz.cli.program import app
 from attnviz.errors import UsageError
-from attnviz.known_configurations import paper_configuration, paper_configurations
-from attnviz.model_listing import model_configurations
-from attnviz.models_document import models_document
-from attnviz.models_tables import models_report
+from attnviz.models.configurations import Configuration
+from attnviz.models.document import models_document
+from attnviz.models.known_configurations import paper_configuration, paper_configurations
+from attnviz.models.listing import model_configurations
+from attnviz.models.tables import models_report
 from tests.conftest import needs_minilm
 from tests.test_config_files import FIRST, put
 
@@ -89,7 +89,7 @@ def test_the_list_imports_neither_torch_nor_transformers(tmp_path):
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
-        "from attnviz.cli import app\n"
+        "from attnviz.cli.program import app\n"
         "assert CliRunner().invoke(app, ['models']).exit_code == 0\n"
         "assert CliRunner().invoke(app, ['models', 'tiny-gpt2', 'gpt2-xl', '--json']).exit_code == 0\n"
         "print([name for name in ('torch', 'transformers', 'matplotlib', 'numpy') if name in sys.modules])\n"
@@ -125,7 +125,7 @@ def test_from_python_a_list_of_configurations(bert_folder):
     assert isinstance(found, attnviz.Configuration)
     assert found.n_layers == 3
     told: list[tuple[int, int]] = []
-    from attnviz.model_listing import model_configurations
+    from attnviz.models.listing import model_configurations
 
     both = model_configurations([str(bert_folder), "gpt2-xl"], lambda *step: told.append(step))
     assert both == [found, paper_configuration("gpt2-xl")]

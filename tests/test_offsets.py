@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.batches import Text, batches
-from attnviz.bootstrap import text_weights
 from attnviz.capture import capture_layers
 from attnviz.checkpoint import Checkpoint, from_loaded
-from attnviz.offsets import OFFSETS, OffsetTally
-from attnviz.tallies import StatisticsTally
+from attnviz.corpora.batches import Text, batches
+from attnviz.corpora.bootstrap import text_weights
+from attnviz.profile.offsets import OFFSETS, OffsetTally
+from attnviz.profile.tallies import StatisticsTally
 from tests import independent
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.test_meanings import TEXTS

@@ -10,13 +10,14 @@ import torch
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 import attnviz
-from attnviz import attention, head_writing
+from attnviz import attention
 from attnviz.checkpoint import from_loaded
 from attnviz.errors import TextError, UsageError, VerificationError
-from attnviz.head_writing import LayerWriting, measure_writing
 from attnviz.heads import HeadId
-from attnviz.outputs import find_outputs
-from attnviz.outputs_saving import HeadOutputs
+from attnviz.outputs import head_writing
+from attnviz.outputs.head_writing import LayerWriting, measure_writing
+from attnviz.outputs.saving import HeadOutputs
+from attnviz.outputs.written import find_outputs
 from attnviz.tolerances import TOLERANCES
 from attnviz.verify import verify_attention
 from tests.conftest import SENTENCE

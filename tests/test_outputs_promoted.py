@@ -8,13 +8,13 @@ import torch
 from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
 
 import attnviz
-from attnviz import promoted_tokens
 from attnviz.errors import CheckpointError, UsageError, VerificationError
-from attnviz.head_writing import LayerWriting
 from attnviz.heads import HeadId
-from attnviz.outputs_saving import HeadOutputs
-from attnviz.promoted_tokens import MOST_TOKENS
-from attnviz.residual_stream import recording_stream
+from attnviz.outputs import promoted_tokens
+from attnviz.outputs.head_writing import LayerWriting
+from attnviz.outputs.promoted_tokens import MOST_TOKENS
+from attnviz.outputs.residual_stream import recording_stream
+from attnviz.outputs.saving import HeadOutputs
 from attnviz.tokens import vocabulary_labels
 from attnviz.tolerances import TOLERANCES
 from tests.conftest import SENTENCE
@@ -269,7 +269,7 @@ def _feed_forward_of_the_layer_before(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.feed_forward[0] = torch.zeros_like(stream.feed_forward[0])
         return right(verified, stream, position)
 
-    monkeypatch.setattr("attnviz.outputs.attribute_logits", wrong)
+    monkeypatch.setattr("attnviz.outputs.written.attribute_logits", wrong)
 
 
 def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,18 @@ from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 
 from attnviz.analysis import analyze
-from attnviz.drawing import figure_style
 from attnviz.errors import UsageError
-from attnviz.look import SCALES, Look
-from attnviz.pair_heatmaps import draw_pair_heatmap, pair_heatmap_figure, pair_segments, percent, plan_pair_heatmap
-from attnviz.pairs import draw_pair, pair_figure, pair_figures, pair_norm, plan_pair
-from attnviz.rendering import figure_bytes
+from attnviz.figures.heatmap_drawing import figure_style
+from attnviz.figures.look import SCALES, Look
+from attnviz.figures.pair_heatmaps import (
+    draw_pair_heatmap,
+    pair_heatmap_figure,
+    pair_segments,
+    percent,
+    plan_pair_heatmap,
+)
+from attnviz.figures.pairs import draw_pair, pair_figure, pair_figures, pair_norm, plan_pair
+from attnviz.figures.rendering import figure_bytes
 from tests.hand_made import by_design, hand_made
 from tests.test_drawing import HOSTILE, ODD_SETTINGS, pixels_of, texts
 

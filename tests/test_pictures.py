@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from attnviz.analysis import Analysis
-from attnviz.rendering import figure_bytes
+from attnviz.figures.rendering import figure_bytes
 from tests.hand_made import hand_made
 
 STORED = Path(__file__).parent / "pictures"

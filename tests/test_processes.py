@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from attnviz.corpora.processes import Process, gathered, joined_processes, own_file, this_process
 from attnviz.errors import ProcessError
-from attnviz.processes import Process, gathered, joined_processes, own_file, this_process
 
 
 def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch):

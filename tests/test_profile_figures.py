@@ -18,23 +18,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from attnviz import profile_drawing as drawing
-from attnviz.colours import colour_table
-from attnviz.fonts import text_width
+from attnviz.figures.colours import colour_table
+from attnviz.figures.fonts import text_width
 from attnviz.heads import HeadId
-from attnviz.likeness import (
-    LABEL_SIZE,
-    NEAR,
-    ROOM,
-    arrange,
-    label_edge,
-    likeness_unavailable,
-    place_labels,
-    plan_likeness,
-)
-from attnviz.pages import new_page
-from attnviz.profile_drawing import profile_figures, profile_files
-from attnviz.profile_figures import (
+from attnviz.profile import drawing
+from attnviz.profile.drawing import profile_figures, profile_files
+from attnviz.profile.figures import (
     MOST_MAPS,
     MOST_RELATIONS,
     Caption,
@@ -44,8 +33,19 @@ from attnviz.profile_figures import (
     plan_role_map,
     plan_score_maps,
 )
-from attnviz.role_families import FAMILIES, NO_ROLE, clearest_roles, family_of, short_name
-from attnviz.roles import Role
+from attnviz.profile.likeness import (
+    LABEL_SIZE,
+    NEAR,
+    ROOM,
+    arrange,
+    label_edge,
+    likeness_unavailable,
+    place_labels,
+    plan_likeness,
+)
+from attnviz.profile.pages import new_page
+from attnviz.profile.role_families import FAMILIES, NO_ROLE, clearest_roles, family_of, short_name
+from attnviz.profile.roles import Role
 from tests.test_drawing import HOSTILE, ODD_SETTINGS
 
 LAYERS, HEADS = 2, 3

@@ -10,8 +10,8 @@ from transformers import BertModel, GPT2Model
 
 from attnviz.checkpoint import Checkpoint, from_loaded
 from attnviz.heads import HeadId
-from attnviz.profile import profile_heads
-from attnviz.roles import Role
+from attnviz.profile.profiling import profile_heads
+from attnviz.profile.roles import Role
 from tests.models import (
     CAUSAL_KNOWN_HEADS,
     KNOWN_HEADS,

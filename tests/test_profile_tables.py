@@ -8,9 +8,9 @@ from rich.console import Console
 
 from attnviz.checkpoint import from_loaded
 from attnviz.heads import HeadId
-from attnviz.profile import Profile, profile_heads
-from attnviz.profile_tables import profile_report
-from attnviz.roles import Role
+from attnviz.profile.profiling import Profile, profile_heads
+from attnviz.profile.roles import Role
+from attnviz.profile.tables import profile_report
 from tests import corpora
 from tests.models import bert_config, bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from typer.testing import CliRunner
 
-from attnviz.cli import app
+from attnviz.cli.program import app
 from attnviz.errors import AttnvizError
-from attnviz.figure_sets import FIGURES
-from attnviz.look import Look
+from attnviz.figures.figure_sets import FIGURES
+from attnviz.figures.look import Look
 from attnviz.patterns import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.tolerances import TOLERANCES
 from tests.conftest import SHARED, needs_minilm, needs_parser
@@ -140,7 +140,7 @@ def test_the_relations_of_the_readme_are_what_the_program_prints() -> None:
     from rich.console import Console
 
     from attnviz import profile_heads
-    from attnviz.profile_tables import profile_report
+    from attnviz.profile.tables import profile_report
 
     found = profile_heads("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], device="cpu")
     console = Console(width=100, file=io.StringIO())
@@ -255,9 +255,7 @@ def names_of_views() -> dict[str, Any]:
         attnviz.analyze(text, analysis.checkpoint, pair=pair, syntax=False)
         for text, pair in (("The dog that I saw ran away", None), ("Where is the cat?", "It ran away."))
     )
-    code = " ".join(" ".join(row[1:]) for row in rows_of_views())
-    modules = set(re.findall(r"\b([a-z_]+)\.(?:plan|draw|heatmap|model_overview|lines_plan|difference|pair_seg)", code))
-    names = {name: importlib.import_module(f"attnviz.{name}") for name in modules}
+    names = {name: importlib.import_module(f"attnviz.{name}") for name in ("comparison", "figures")}
     return {**names, "analysis": analysis, "paired": paired, "found": attnviz.compare(analysis, other)}
 
 

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from attnviz.colours import LEVELS, colour_levels, colour_table
-from attnviz.drawing import heatmap_figure, heatmap_layout
-from attnviz.figures import plan_heatmap
-from attnviz.fonts import drawable
+from attnviz.figures.colours import LEVELS, colour_levels, colour_table
+from attnviz.figures.fonts import drawable
+from attnviz.figures.heatmap_drawing import heatmap_figure, heatmap_layout
+from attnviz.figures.heatmaps import plan_heatmap
+from attnviz.figures.look import PLAIN, Look
+from attnviz.figures.overview_drawing import overview_figure
+from attnviz.figures.overviews import plan_overview
+from attnviz.figures.palettes import indexed, palette
+from attnviz.figures.rendering import FORMATS, figure_bytes, heatmap_files, heatmap_pixels, overview_file
 from attnviz.heads import HeadId
-from attnviz.look import PLAIN, Look
-from attnviz.overview_drawing import overview_figure
-from attnviz.overviews import plan_overview
-from attnviz.palettes import indexed, palette
-from attnviz.rendering import FORMATS, figure_bytes, heatmap_files, heatmap_pixels, overview_file
 from tests.test_drawing import ODD_SETTINGS
 
 TITLES = (

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnviz.batches import Text
+from attnviz.corpora.batches import Text
+from attnviz.corpora.resuming import ChangedCorpusError, Measured, Unfinished
 from attnviz.errors import OutputError
-from attnviz.resuming import ChangedCorpusError, Measured, Unfinished
 from attnviz.syntax import Arc
 
 TEXTS = [Text(f"text {number}", number=number) for number in range(6)]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnviz.heads import HeadId
-from attnviz.offsets import OFFSETS
 from attnviz.patterns import BROAD_SHARE, PATTERN_NAMES
-from attnviz.repeats import RepeatScores
-from attnviz.roles import (
+from attnviz.profile.offsets import OFFSETS
+from attnviz.profile.repeats import RepeatScores
+from attnviz.profile.roles import (
     ENOUGH_INSTANCES,
     ENOUGH_TEXTS,
     ERROR_RATE,
@@ -27,8 +27,8 @@ from attnviz.roles import (
     syntax_roles,
     wilson,
 )
+from attnviz.profile.tallies import NameTally, RelationCount
 from attnviz.syntax import DIRECTIONS
-from attnviz.tallies import NameTally, RelationCount
 
 NOTHING = math.nan
 ANYTHING = (0.0, 1.0)

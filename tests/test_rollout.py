@@ -10,11 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnviz
-from attnviz import max_flow, summed_norms
-from attnviz.attention_rollout import mixed_with_identity, norm_patterns, rolled_out, rows_apart, uniform_pattern
 from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
-from attnviz.max_flow import FlowGraph, flow_shares
-from attnviz.rolling import MOST_FLOWS
+from attnviz.rollouts import max_flow, summed_norms
+from attnviz.rollouts.attention_rollout import (
+    mixed_with_identity,
+    norm_patterns,
+    rolled_out,
+    rows_apart,
+    uniform_pattern,
+)
+from attnviz.rollouts.max_flow import FlowGraph, flow_shares
+from attnviz.rollouts.rolling import MOST_FLOWS
 from attnviz.tokens import merge_pattern
 from tests.models import (
     CAUSAL_LOOKS_AT,

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner, Result
 
 import attnviz
-from attnviz.cli import app
+from attnviz.cli.program import app
 from attnviz.errors import OutputError, UsageError
 from tests.models import bert_tokenizer, sharp_bert
 
@@ -212,7 +212,7 @@ def test_bad_input_is_one_message_and_nothing_is_written(run: Any, options: list
 
 
 def test_without_scipy_the_flow_names_what_to_type(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("attnviz.max_flow.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("attnviz.rollouts.max_flow.importlib.util.find_spec", lambda _: None)
     for option in ("--flow", "--all-flows"):
         refused(run(option), 1, "is not installed; type: pip install 'attnviz[flow]'")
     assert run("--no-flow").exit_code == 0
@@ -220,7 +220,7 @@ def test_without_scipy_the_flow_names_what_to_type(run: Any, monkeypatch: pytest
 
 def test_parts_that_do_not_add_up_exit_with_3(run: Any, monkeypatch: pytest.MonkeyPatch):
     right = attnviz.attention.transformed_values
-    monkeypatch.setattr("attnviz.summed_norms.transformed_values", lambda *of: 1.1 * right(*of))
+    monkeypatch.setattr("attnviz.rollouts.summed_norms.transformed_values", lambda *of: 1.1 * right(*of))
     refused(run(figures=True), 3, "does not sum to the model's attention output: at query")
 
 
@@ -228,7 +228,7 @@ def test_an_interrupted_run_writes_nothing(run: Any, monkeypatch: pytest.MonkeyP
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.rollout_saving.tiles_figure", lambda *_, **__: interrupted())
+    monkeypatch.setattr("attnviz.rollouts.saving.tiles_figure", lambda *_, **__: interrupted())
     refused(run(figures=True), 130, "attnviz: interrupted; nothing was written.")
 
 
@@ -266,7 +266,7 @@ def test_from_python_it_is_the_same(tmp_path: Path):
 
 def test_help_needs_nothing_heavy():
     code = (
-        "import sys; from typer.testing import CliRunner; from attnviz.cli import app; "
+        "import sys; from typer.testing import CliRunner; from attnviz.cli.program import app; "
         "done = CliRunner().invoke(app, ['rollout', '--help']); assert '--residual' in done.stdout; "
         "print(sorted({'torch', 'transformers', 'matplotlib', 'scipy', 'numpy'} & set(sys.modules)))"
     )

@@ -10,14 +10,15 @@ from torch import Tensor
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 from transformers.activations import ACT2FN
 
-from attnviz import attention, layer_stages, stages
+from attnviz import attention
 from attnviz.attention import HeadParameters, Projection
 from attnviz.checkpoint import Checkpoint, from_loaded
 from attnviz.errors import ArchitectureError, UsageError, VerificationError
-from attnviz.layer_reference import ACTIVATIONS, LayerNorm, LinearMap, activation_named, layer_norm
-from attnviz.layer_stages import LayerParameters
-from attnviz.stage_capture import Probe, capture_stages, probes_of
-from attnviz.stages import Stage, StageCheck, VerifiedStages, check_layer, verify_stages
+from attnviz.explanation import layer_stages, stages
+from attnviz.explanation.layer_reference import ACTIVATIONS, LayerNorm, LinearMap, activation_named, layer_norm
+from attnviz.explanation.layer_stages import LayerParameters
+from attnviz.explanation.stage_capture import Probe, capture_stages, probes_of
+from attnviz.explanation.stages import Stage, StageCheck, VerifiedStages, check_layer, verify_stages
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -374,7 +375,7 @@ def test_hooks_are_removed_and_training_goes_on() -> None:
 
 def test_a_layer_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = bert()
-    monkeypatch.setattr("attnviz.stage_capture.capture_layers", lambda *_: None)
+    monkeypatch.setattr("attnviz.explanation.stage_capture.capture_layers", lambda *_: None)
     with pytest.raises(VerificationError, match=r"expected the steps of layers \[0\], found those of \[\]"):
         steps_of(checkpoint, [0])
 
@@ -383,7 +384,7 @@ def test_a_module_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     def with_an_idle_one(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         return [Probe("idle", torch.nn.Linear(1, 1), "nowhere", "input"), *probes_of(checkpoint, layer)]
 
-    monkeypatch.setattr("attnviz.stage_capture.probes_of", with_an_idle_one)
+    monkeypatch.setattr("attnviz.explanation.stage_capture.probes_of", with_an_idle_one)
     with pytest.raises(VerificationError, match="ran without input of nowhere"):
         steps_of(bert(), [0])
 
@@ -393,7 +394,7 @@ def test_what_nothing_is_compared_to_is_an_error(monkeypatch: pytest.MonkeyPatch
         block = checkpoint.architecture.modules(checkpoint.model)[layer].block
         return [Probe("extra", block, "h.0", "input"), *probes_of(checkpoint, layer)]
 
-    monkeypatch.setattr("attnviz.stage_capture.probes_of", with_one_more)
+    monkeypatch.setattr("attnviz.explanation.stage_capture.probes_of", with_one_more)
     with pytest.raises(VerificationError, match="extra"):
         steps_of(gpt2(), [0])
 

@@ -12,11 +12,11 @@ from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attnviz.drawing import figure_style
 from attnviz.errors import UsageError
-from attnviz.look import Look
-from attnviz.rendering import figure_bytes
-from attnviz.statistic_map import (
+from attnviz.figures.heatmap_drawing import figure_style
+from attnviz.figures.look import Look
+from attnviz.figures.rendering import figure_bytes
+from attnviz.figures.statistic_map import (
     draw_statistic_map,
     map_figures,
     map_norm,

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.batches import Text, batches, collate, encode
-from attnviz.bootstrap import standard_error, text_weights
 from attnviz.capture import capture_layers
 from attnviz.checkpoint import from_loaded
+from attnviz.corpora.batches import Text, batches, collate, encode
+from attnviz.corpora.bootstrap import standard_error, text_weights
+from attnviz.profile.tallies import NameTally, RelationTally, StatisticsTally, between_spans
 from attnviz.statistics import SHARES
 from attnviz.syntax import Arc
-from attnviz.tallies import NameTally, RelationTally, StatisticsTally, between_spans
 from attnviz.tokens import merge_pattern
 from tests import independent
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

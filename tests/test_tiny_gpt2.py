@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from attnviz import __version__, analyze
-from attnviz.cli import app
+from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.sources import find_checkpoint
 from tests.conftest import SHARED

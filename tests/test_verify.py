@@ -17,7 +17,7 @@ from attnviz.architectures.gpt2 import GPT2
 from attnviz.attention import HeadParameters, Projection
 from attnviz.capture import capture_layers
 from attnviz.checkpoint import Checkpoint, from_loaded
-from attnviz.cli import app
+from attnviz.cli.program import app
 from attnviz.errors import AttnvizError, VerificationError
 from attnviz.tolerances import TOLERANCES
 from attnviz.verify import LayerCheck, VerifiedAttention, VerifiedLayer, verify_attention

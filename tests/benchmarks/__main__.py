@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from attnviz.figures import HeatmapPlan, plan_heatmap
+from attnviz.figures.heatmaps import HeatmapPlan, plan_heatmap
 from tests.benchmarks.measure import RUNS, Row, functions, processes
 
 PYTHON = sys.executable
@@ -57,7 +57,7 @@ def head_pictures() -> list[Row]:
     """144 per-head PNGs and SVGs of 9 tokens against loops of new figures with the same content."""
     import seaborn
 
-    from attnviz.rendering import heatmap_files
+    from attnviz.figures.rendering import heatmap_files
 
     patterns = np.random.default_rng(0).dirichlet(np.full(9, 0.2), (144, 9)).astype(np.float32)
     labels = ["[CLS]", "the", "cat", "that", "i", "saw", "ran", "away", "[SEP]"]
@@ -178,12 +178,12 @@ def long_text() -> list[Row]:
 
 def whole_treebank() -> list[Row]:
     """A profile of minilm on a treebank, everything counted, against forward passes of the same sentences."""
-    from attnviz.batches import batches
     from attnviz.checkpoint import load_checkpoint
-    from attnviz.corpora import open_corpus
-    from attnviz.profile import profile_heads
+    from attnviz.corpora.batches import batches
+    from attnviz.corpora.reading import open_corpus
+    from attnviz.corpora.texts import numbered_texts, ready
+    from attnviz.profile.profiling import profile_heads
     from attnviz.sources import find_checkpoint
-    from attnviz.texts import numbered_texts, ready
 
     path = Path(os.environ.get("TREEBANK", "../shared/data/ud/en_ewt-ud-dev.conllu"))
     if not path.exists():

@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from attnviz.figures.overviews import plan_overview
+from attnviz.figures.rendering import overview_file
 from attnviz.heads import HeadId
-from attnviz.overviews import plan_overview
-from attnviz.rendering import overview_file
 from tests.benchmarks.measure import peak_memory
 
 LAYERS = HEADS = 12

@@ -1,0 +1,5 @@
+"""The command line: one file a command, the options that they share, and the program that they make up."""
+
+from attnviz.cli.program import app, main
+
+__all__ = ["app", "main"]

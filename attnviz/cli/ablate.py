@@ -1,0 +1,156 @@
+"""The command ``attnviz ablate``: parse, call, hand over."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnviz.cli import options
+from attnviz.errors import UsageError
+from attnviz.terminal import (
+    decoded,
+    default_folder,
+    errors_to_exit_codes,
+    print_tables,
+    printable,
+    printing,
+    progress,
+    read_text,
+    removed_files,
+    split_names,
+)
+
+if TYPE_CHECKING:
+    from attnviz.ablation.saving import Ablation
+
+__all__ = ["ablate"]
+
+
+def ablate(
+    texts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CORPUS|TEXT...",
+            help="Existing files are corpora (.txt, a sentence a line; .conllu), all else texts; - reads a text from "
+            "standard input.",
+            show_default=False,
+        ),
+    ],
+    model: options.Model = "minilm",
+    revision: options.Revision = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="zero (a removed head gives nothing), mean (its mean over all tokens), or uniform (it attends to "
+            "all that it may alike)."
+        ),
+    ] = "zero",
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Heads to remove: L2H8, 2.8, L2 (a layer), L0-3, L*H8. Repeatable; default all.", show_default=False
+        ),
+    ] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="Remove the selected heads as one set too; no layers, no curve.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Sentences of each corpus that are read; default all.", show_default=False)
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs that the model reads at once.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap, the random order and projections.")] = 0,
+    curve: Annotated[
+        bool, typer.Option("--curve/--no-curve", help="Also remove heads together: by layer, and more and more of all.")
+    ] = True,
+    gradient: Annotated[
+        bool, typer.Option("--gradient/--no-gradient", help="Also importance by gradients (Michel et al. 2019).")
+    ] = True,
+    figures: options.Figures = True,
+    formats: options.Formats = None,
+    theme: options.Theme = "light",
+    width: options.Width = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "float32",
+    out: options.Out = None,
+    top: Annotated[int, typer.Option(min=0, help="Heads in the table and in ablate-heads; 0 for all.")] = 12,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Remove heads one at a time, or a set, and measure what the model does without them.
+
+    GPT-2, and BERT with its masked-LM head: loss and KL divergence; BERT without one: how far its final states move.
+    Every layer is verified on a sample. Writes ablate-heads.png, ablate-map.png, ablate-curve.png,
+    ablate-gradient.png, captions.md, ablate.json and ablate.csv, and prints the heads ranked.
+    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
+    130 interrupted.
+    """
+    with errors_to_exit_codes() as outcome:
+        if texts.count("-") > 1:
+            raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
+        given = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
+        if out is not None and not out.strip():
+            raise UsageError("-o is empty; expected a folder (. for this one).")
+        from attnviz.figures.look import Look, parse_width
+
+        look = Look(theme, width=None if width is None else parse_width(width))
+        wanted = (split_names(formats) or ["png"]) if figures else []
+        from attnviz.ablation.document import ABLATE
+        from attnviz.output_folder import OutputFolder
+        from attnviz.sources import find_checkpoint
+
+        source = find_checkpoint(model, revision)
+        folder = Path(out) if out is not None else _default_folder(model)
+        with OutputFolder(folder, ABLATE) as output, progress(quiet, rate=True) as tell:
+            outcome.folder = output
+            tell("loading", 0, 0)
+            from attnviz.ablation.saving import ablate as remove
+            from attnviz.saving import check_formats
+
+            check_formats(wanted)
+            found = remove(
+                given,
+                source,
+                method=method,
+                select=select or (),
+                together=together,
+                limit=limit,
+                batch_size=batch_size,
+                seed=seed,
+                curve=curve,
+                gradient=gradient,
+                device=device,
+                dtype=dtype,
+                progress=tell,
+                warn=lambda message: _say(message, quiet),
+            )
+            document = found.write(
+                output, formats=wanted, look=look, top=top, tell=lambda done, total: tell("drawing", done, total)
+            )
+        with printing(folder):
+            _print_results(found, document, top, as_json, quiet)
+        if not quiet:
+            removed = removed_files(output.removed)
+            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
+
+
+def _default_folder(model: str) -> Path:
+    folder = default_folder(model)
+    return folder.with_name(f"ablate-{folder.name}")
+
+
+def _say(message: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(f"attnviz: {printable(message)}", err=True)
+
+
+def _print_results(found: "Ablation", document: dict[str, Any], top: int, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        from attnviz.export import json_text
+
+        sys.stdout.write(json_text(document))
+    elif not quiet:
+        from attnviz.ablation.tables import ablation_report
+
+        print_tables(lambda width: ablation_report(found, top=top, width=width))
+    sys.stdout.flush()

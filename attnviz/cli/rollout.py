@@ -1,0 +1,145 @@
+"""The command ``attnviz rollout``: parse, call, hand over."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnviz.cli import options
+from attnviz.errors import UsageError
+from attnviz.terminal import (
+    decoded,
+    default_folder,
+    errors_to_exit_codes,
+    print_tables,
+    printable,
+    printing,
+    progress,
+    read_text,
+    removed_files,
+    split_names,
+)
+
+if TYPE_CHECKING:
+    from attnviz.rollouts.saving import Rollout
+
+__all__ = ["rollout"]
+
+
+def rollout(
+    text: options.Text,
+    model: options.Model = "minilm",
+    revision: options.Revision = None,
+    pair: options.Pair = None,
+    from_token: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Whose inputs to rank: cat, or #3. Default the first token ([CLS]), in GPT-2 the last.",
+            show_default=False,
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(min=0, help="Roll out up to this layer, counted from 0; default the last.", show_default=False),
+    ] = None,
+    residual: Annotated[
+        float, typer.Option(help="Share of the identity (what a token keeps of itself) in every layer, 0 to 1.")
+    ] = 0.5,
+    flow: Annotated[
+        bool,
+        typer.Option("--flow/--no-flow", help="Also the maximum flow from that token: n problems (attnviz[flow])."),
+    ] = False,
+    all_flows: Annotated[
+        bool, typer.Option("--all-flows", help="The maximum flow from every token: n² problems, up to 128 tokens.")
+    ] = False,
+    words: Annotated[
+        bool, typer.Option("--words", help="Merge word pieces after rolling out: sum over inputs, mean over outputs.")
+    ] = False,
+    figures: options.Figures = True,
+    formats: options.Formats = None,
+    theme: options.Theme = "light",
+    width: options.Width = None,
+    save_rollout: Annotated[
+        bool, typer.Option("--save-rollout", help="Also write rollout.safetensors, the matrices of every layer.")
+    ] = False,
+    truncate: options.Truncate = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "float32",
+    out: options.Out = None,
+    top: Annotated[int, typer.Option(min=0, help="Input tokens in the table; 0 for all.")] = 12,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Roll attention out through all layers: how much of each input token comes to each position.
+
+    Every head is verified. Writes rollout.png, rollout-layers.png, rollout-from.png, captions.md, rollout.json and
+    rollout.csv, and prints the inputs of one token, ranked.
+    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
+    130 interrupted.
+    """
+    with errors_to_exit_codes() as outcome:
+        sentence = read_text(text)
+        pair = None if pair is None else decoded("--pair", pair)
+        from_token = None if from_token is None else decoded("--from", from_token)
+        if out is not None and not out.strip():
+            raise UsageError("-o is empty; expected a folder (. for this one).")
+        from attnviz.figures.look import Look, parse_width
+        from attnviz.rollouts.max_flow import check_flow_library
+
+        look = Look(theme, width=None if width is None else parse_width(width))
+        wanted = (split_names(formats) or ["png"]) if figures else []
+        if flow or all_flows:
+            check_flow_library()
+        from attnviz.output_folder import OutputFolder
+        from attnviz.rollouts.document import ROLLOUT
+        from attnviz.sources import find_checkpoint
+
+        source = find_checkpoint(model, revision)
+        folder = Path(out) if out is not None else _default_folder(model)
+        with OutputFolder(folder, ROLLOUT) as output, progress(quiet) as tell:
+            outcome.folder = output
+            tell("loading", 0, 0)
+            from attnviz.rollouts.saving import rollout as roll_out
+            from attnviz.saving import check_formats
+
+            check_formats(wanted)
+            found = roll_out(
+                sentence,
+                source,
+                pair=pair,
+                device=device,
+                dtype=dtype,
+                words=words,
+                layer=layer,
+                residual=residual,
+                from_token=from_token,
+                flow=flow,
+                all_flows=all_flows,
+                truncate=truncate,
+                progress=tell,
+            )
+            document = found.write(output, formats=wanted, look=look, save_rollout=save_rollout, progress=tell)
+        with printing(folder):
+            _print_results(found, document, top, as_json, quiet)
+        if not quiet:
+            removed = removed_files(output.removed)
+            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
+
+
+def _default_folder(model: str) -> Path:
+    folder = default_folder(model)
+    return folder.with_name(f"rollout-{folder.name}")
+
+
+def _print_results(found: "Rollout", document: dict[str, Any], top: int, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        from attnviz.export import json_text
+
+        sys.stdout.write(json_text(document))
+    elif not quiet:
+        from attnviz.rollouts.tables import rollout_report
+
+        print_tables(lambda width: rollout_report(found, top=top, width=width))
+    sys.stdout.flush()

@@ -1,0 +1,46 @@
+"""The command ``attnviz compare``: how differently the heads attend on two sides.
+
+    differences -> words, sizes -> figures, pages -> drawing
+      -> document, tables -> saving
+
+The names below are imported when first asked for: ``from attnviz import comparison``.
+"""
+
+from typing import TYPE_CHECKING
+
+from attnviz.lazy import lazily
+
+if TYPE_CHECKING:
+    from attnviz.comparison.drawing import (
+        difference_colours,
+        draw_difference,
+        draw_difference_grid,
+        draw_difference_map,
+    )
+    from attnviz.comparison.figures import difference_plans, plan_difference_grid, plan_difference_map
+
+__all__ = [
+    "difference_colours",
+    "difference_plans",
+    "draw_difference",
+    "draw_difference_grid",
+    "draw_difference_map",
+    "plan_difference_grid",
+    "plan_difference_map",
+]
+
+_MODULES = {
+    "difference_colours": "attnviz.comparison.drawing",
+    "difference_plans": "attnviz.comparison.figures",
+    "draw_difference": "attnviz.comparison.drawing",
+    "draw_difference_grid": "attnviz.comparison.drawing",
+    "draw_difference_map": "attnviz.comparison.drawing",
+    "plan_difference_grid": "attnviz.comparison.figures",
+    "plan_difference_map": "attnviz.comparison.figures",
+}
+
+__getattr__ = lazily(__name__, _MODULES)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,211 @@
+"""Two analyses to a comparison with its figures, tables and files; for the command line and for Python."""
+
+import io
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from attnviz import __version__
+from attnviz.analysis import check_figures
+from attnviz.comparison.differences import Differences, find_differences
+from attnviz.comparison.document import COMPARE, compare_document
+from attnviz.comparison.drawing import difference_figure, difference_grid_figure, difference_map_figure
+from attnviz.comparison.figures import difference_plans, plan_difference_grid, plan_difference_map
+from attnviz.comparison.tables import compare_report
+from attnviz.comparison.words import side_names
+from attnviz.errors import UsageError
+from attnviz.figures.look import PLAIN, Look
+from attnviz.figures.rendering import figure_bytes
+from attnviz.findings import Findings
+from attnviz.heads import HeadId
+from attnviz.output_folder import OutputFolder, check_folder
+from attnviz.results import check_counts
+from attnviz.saving import write_captions
+
+__all__ = ["TOP", "Comparison", "compare"]
+
+TOP = 12
+"""Heads that get a picture of their own, and a row in the tables, unless more or other ones are asked for."""
+
+
+class Comparison(Differences):
+    """What :func:`compare` found: the heads ranked, with figures, tables and files.
+
+    See :class:`attnviz.comparison.differences.Differences` for the data: ``heads`` (the most different first),
+    ``layers``, ``head("L2H8")``, ``select(["L0-3"])``, ``floor``.
+    """
+
+    def figure(self, what: str | HeadId = "overview", look: Look | None = None, select: Sequence[str] = ()) -> Figure:
+        """A new figure.
+
+        Args:
+            what: ``overview`` (the differences of all heads), ``map`` (layers x heads by distance), or a head.
+            look: theme, width, and for a head also scale (``shared``, as all the others, or ``per-head``).
+            select: heads in the overview; default all.
+
+        Raises:
+            UsageError: the models have no such head, or the width has no room for what is to be drawn.
+        """
+        look = _checked(look)
+        if what == "overview":
+            return difference_grid_figure(plan_difference_grid(self, self.select(select), look), look)
+        if what == "map":
+            return difference_map_figure(plan_difference_map(self, look), look)
+        return difference_figure(next(difference_plans(self, [self.head(what)], look)), look)
+
+    def document(self, select: Sequence[str] = (), figures: Sequence[str] = ()) -> dict[str, Any]:
+        """The document of compare.json for the selected heads, as plain Python values."""
+        return compare_document(self, self.select(select), figures, __version__)
+
+    def report(self, width: int = 100, *, select: Sequence[str] = (), top: int = TOP) -> str:
+        """The tables that ``attnviz compare`` prints, as plain text of a given width.
+
+        Args:
+            width: columns of the text.
+            select: heads to list, as for ``attnviz compare --select``; default all.
+            top: rows at most, the most different first; 0 for all.
+
+        Raises:
+            UsageError: a selection cannot be read, or a number is none.
+        """
+        check_counts(width=width, top=top)
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        console.print(compare_report(self, self.select(select), top=top, width=width))
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        select: Sequence[str] = (),
+        top: int | None = None,
+        figures: bool = True,
+        formats: Sequence[str] = ("png",),
+        look: Look | None = None,
+    ) -> dict[str, Any]:
+        """Write compare.json, compare.csv, captions.md and figures into a folder: all of them, or nothing.
+
+        Args:
+            folder: made where it is missing. Pictures of an earlier run there stay where it was of the same comparison
+                (but for those of the same name); all other files that attnviz wrote there are removed.
+            select: heads to draw and list; default all are listed.
+            top: how many of these get a picture of their own, the most different first; 0 for all. Default
+                :data:`TOP`, and all where heads were selected.
+            figures: whether to draw.
+            formats: any of ``png``, ``svg``, ``pdf``.
+            look: theme, width and scale.
+
+        Returns:
+            the document that compare.json holds.
+
+        Raises:
+            OutputError: the folder cannot be written to, or holds foreign files of our names.
+            UsageError: an unknown format or head, or a width without room.
+        """
+        check_folder(folder)
+        if not isinstance(formats, Collection):
+            raise UsageError(f"expected formats as a list of names, found {formats!r}.")
+        drawn = formats if figures else ()
+        with OutputFolder(Path(folder), COMPARE) as output:
+            return self.write(output, select=select, top=top, formats=drawn, look=_checked(look))
+
+    def write(
+        self,
+        output: OutputFolder,
+        *,
+        select: Sequence[str],
+        top: int | None,
+        formats: Sequence[str],
+        look: Look,
+        tell: Callable[[int, int], None] = lambda _, __: None,
+    ) -> dict[str, Any]:
+        """The same into a folder that is open already.
+
+        Args:
+            output: the folder, laid out for a comparison.
+            select: as for :meth:`save`.
+            top: as there.
+            formats: of the figures; none for no figures.
+            look: theme, width and scale.
+            tell: told how many figures are drawn, of how many.
+        """
+        check_figures([], formats)
+        check_counts(**({} if top is None else {"top": top}))
+        captions: dict[str, str] = {}
+        n_formats, n_figures = len(formats), len(self._drawn(select, top)) + 2
+        for stem, caption, draw in self._pictures(select, top, look) if formats else ():
+            for file_format in formats:
+                name = f"{stem}.{file_format}"
+                output.write(name, figure_bytes(draw(file_format != "png"), file_format, indexed=False, look=look))
+                captions[name] = caption
+            tell(len(captions) // n_formats, n_figures)
+        content = self.document(select, list(captions))
+        write_captions(output, content, captions)
+        return output.commit(content)
+
+    def __repr__(self) -> str:
+        """One line: what was compared, and which head differs most."""
+        first, second = side_names(self)
+        most = self.heads[0]
+        return f"<Comparison of {first} with {second}: {len(self.heads)} heads, {most.id} first ({most.distance:.3f})>"
+
+    def _drawn(self, select: Sequence[str], top: int | None) -> list[Any]:
+        number = (0 if select else TOP) if top is None else top
+        return self.select(select)[: number or None]
+
+    def _pictures(
+        self, select: Sequence[str], top: int | None, look: Look
+    ) -> Iterator[tuple[str, str, Callable[[bool], Figure]]]:
+        """Name without suffix, caption, and what draws it (for vector files or not)."""
+        grid = plan_difference_grid(self, self.select(select), look)
+        yield "compare", grid.caption, lambda _: difference_grid_figure(grid, look)
+        of_all = plan_difference_map(self, look)
+        yield "compare-map", of_all.caption, lambda _: difference_map_figure(of_all, look)
+        heads = sorted(self._drawn(select, top), key=lambda head: head.id)
+        for head, plan in zip(heads, difference_plans(self, heads, look), strict=True):
+            yield (
+                f"differences/{head.id.file_stem}",
+                plan.caption,
+                lambda vector, plan=plan: difference_figure(plan, look, vector=vector),  # type: ignore[misc]
+            )
+
+
+def compare(first: Findings, second: Findings) -> Comparison:
+    """Compare two analyses head by head: two models on one text, or one model on two texts.
+
+    >>> before = attnviz.analyze(text, "bert-base-uncased")  # doctest: +SKIP
+    >>> after = attnviz.analyze(text, "./fine-tuned")  # doctest: +SKIP
+    >>> attnviz.compare(before, after).heads[0].id  # doctest: +SKIP
+
+    Args:
+        first: A, the side before.
+        second: B; what B has more of is positive.
+
+    Returns:
+        the heads ranked by Jensen-Shannon distance, with figures and tables.
+
+    Raises:
+        TextError: the texts have different lengths, or the models read the text as different tokens.
+        UsageError: the two cannot be compared: other architectures, numbers of layers or heads, or options; or text
+            and model both differ.
+        VerificationError: a model was changed since it was analysed.
+    """
+    found = find_differences(first, second)
+    return Comparison(found.first, found.second, found.heads, found.floor)
+
+
+def _checked(look: Look | None) -> Look:
+    """The look, or the plain one.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if look is None:
+        return PLAIN
+    if not isinstance(look, Look):
+        raise UsageError(f"expected look as attnviz.figures.look.Look(theme, scale, width), found {look!r}.")
+    return look

@@ -1,0 +1,26 @@
+"""Names of a package that cost nothing until they are asked for."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["lazily"]
+
+
+def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` (PEP 562) of a package whose public names are imported when first asked for.
+
+    Args:
+        package: its ``__name__``.
+        modules: of each name the module that it comes from.
+
+    Raises:
+        AttributeError: from the function that is returned, on any other name.
+    """
+
+    def find(name: str) -> Any:
+        if name in modules:
+            return getattr(import_module(modules[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find

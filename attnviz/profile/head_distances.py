@@ -1,0 +1,116 @@
+"""How differently any two heads attend: the Jensen-Shannon divergence of their patterns over a corpus."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.corpora.batches import Batch
+
+__all__ = ["MOST_QUERIES", "SMOOTHING", "HeadDistanceTally"]
+
+SMOOTHING = 0.001
+"""So much of every pattern is made uniform over the tokens of its text first (Clark et al. 2019, their code)."""
+
+MOST_QUERIES = 512
+"""Queries of a batch that are compared, at most; attnviz's own choice, so that 144 heads take a second or two."""
+
+_TOGETHER = 32
+"""Queries that are compared at once: what is computed for them stays in the processor's cache."""
+
+
+class HeadDistanceTally:
+    """The mean Jensen-Shannon divergence between the patterns of any two heads of a model.
+
+    For two heads and one query let p and q be their attention over the n tokens of the query's text,
+    smoothed to 0.999 p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being
+    the entropy: 0 where the heads attend alike, and next to ln 2 where they attend to different tokens.
+    It is averaged over queries; Clark et al. 2019 (section 6) sum it, which arranges the heads alike. Every token
+    of a text counts as a query, special tokens too, as it does for Clark et al.; padding is neither query nor
+    key. Where a batch has more than :data:`MOST_QUERIES` queries, that many are compared, evenly spread over it.
+
+    Patterns come layer by layer, those of one batch at a time; only the compared rows are kept, and only
+    until the batch's last layer has come.
+
+    Attributes:
+        n_queries: how many queries were compared.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.n_layers, self.n_heads = n_layers, n_heads
+        self.n_queries = 0
+        n_all_heads = n_layers * n_heads
+        self._sums = torch.zeros(n_all_heads, n_all_heads, dtype=torch.float64)
+        self._rows: list[Tensor] = []
+        self._text = self._query = torch.empty(0, dtype=torch.long)
+
+    def begin(self, batch: Batch, weights: Tensor | None = None) -> None:  # noqa: ARG002 - as other tallies
+        """Choose the queries of a batch; rows of an earlier one whose last layer never came are forgotten."""
+        queries = batch.valid.nonzero()
+        count = min(len(queries), MOST_QUERIES)
+        chosen = torch.arange(count, device=queries.device) * len(queries) // max(count, 1)
+        self._text, self._query = queries[chosen].T
+        self._rows = []
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+        """Take one layer's patterns; with the last layer's, the heads are compared and the patterns dropped.
+
+        Args:
+            layer: each of them once, first layer first.
+            pattern: [batch, n_heads, n, n], rows sum to 1.
+            batch: as given to :meth:`begin`.
+
+        Raises:
+            ValueError: layers are left out, or come twice.
+        """
+        if layer != len(self._rows):
+            raise ValueError(f"layers must come in order, each once. Expected layer {len(self._rows)}. Got {layer}.")
+        wide = pattern if pattern.dtype == torch.float64 else pattern.float()
+        valid = batch.valid[self._text].to(wide)
+        uniform = valid / valid.sum(-1, keepdim=True)
+        rows = wide[self._text, :, self._query] * valid[:, None]
+        self._rows.append((1 - SMOOTHING) * rows + SMOOTHING * uniform[:, None])
+        if len(self._rows) == self.n_layers:
+            self._compare(torch.cat(self._rows, dim=1))
+            self._rows = []
+
+    def _compare(self, rows: Tensor) -> None:
+        """Add up what [n_queries, n_all_heads, n] rows make; only pairs of a head and a later one are computed."""
+        for first in range(0, len(rows), _TOGETHER):
+            some = rows[first : first + _TOGETHER].transpose(0, 1).contiguous()
+            entropy = _entropy(some)
+            sums = torch.zeros_like(self._sums, dtype=some.dtype, device=some.device)
+            for head in range(len(some) - 1):
+                mixed = _entropy((some[head + 1 :] + some[head]) / 2)
+                sums[head, head + 1 :] = (mixed - (entropy[head + 1 :] + entropy[head]) / 2).clamp(min=0).sum(1)
+            upper = sums.cpu().double()
+            self._sums += upper + upper.T
+        self.n_queries += len(rows)
+
+    def results(self) -> Tensor:
+        """The mean divergence of any two heads in nats, 0 to ln 2, [n_all_heads, n_all_heads], layer by layer.
+
+        Symmetric, zeros on the diagonal; NaN where nothing was compared.
+        """
+        return self._sums / self.n_queries if self.n_queries else torch.full_like(self._sums, torch.nan)
+
+    def state(self) -> dict[str, Any]:
+        """What was added up so far, a copy: ``sums``, float64 [n_all_heads, n_all_heads], and ``n_queries``."""
+        return {"sums": self._sums.clone(), "n_queries": self.n_queries}
+
+    def absorb(self, state: dict[str, Any]) -> None:
+        """Add what another tally of the same model added up, over other batches.
+
+        Raises:
+            ValueError: it is of a model with another number of heads.
+        """
+        if state["sums"].shape != self._sums.shape:
+            raise ValueError(f"the sums must have shape {tuple(self._sums.shape)}. Got {tuple(state['sums'].shape)}.")
+        self._sums += state["sums"]
+        self.n_queries += int(state["n_queries"])
+
+
+def _entropy(rows: Tensor) -> Tensor:
+    """Of the last axis, in nats."""
+    entropy: Tensor = torch.special.entr(rows).sum(-1)
+    return entropy
