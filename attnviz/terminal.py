@@ -5,7 +5,7 @@ Data goes to standard output, progress and messages to standard error.
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Outcome",
+    "check_out",
     "decoded",
-    "default_folder",
     "errors_to_exit_codes",
+    "print_results",
     "print_tables",
     "printable",
     "printing",
     "progress",
     "read_text",
-    "removed_files",
+    "results_folder",
+    "say",
+    "say_what_was_written",
     "split_names",
 ]
 
@@ -172,9 +175,36 @@ def print_tables(tables: "Callable[[int], RenderableType]") -> None:
     console.print(tables(console.width))
 
 
-def removed_files(count: int) -> str:
-    """What a command says of files that it removed, after those that it wrote; empty for none."""
-    return f"; removed {count} file{'' if count == 1 else 's'} of an earlier run there" if count else ""
+def print_results(
+    folder: Path, document: dict[str, Any], tables: "Callable[[int], RenderableType]", as_json: bool, quiet: bool
+) -> None:
+    """Print the document as JSON, or else tables, or where all shall be quiet nothing.
+
+    Raises:
+        OutputError: they cannot be printed; the files in the folder are complete.
+    """
+    with printing(folder):
+        if as_json:
+            from attnviz.export import json_text
+
+            sys.stdout.write(json_text(document))
+        elif not quiet:
+            print_tables(tables)
+        sys.stdout.flush()
+
+
+def say(message: str, quiet: bool = False) -> None:
+    """Tell of something on standard error, in one line that cannot steer the terminal."""
+    if not quiet:
+        typer.echo(f"attnviz: {printable(message)}", err=True)
+
+
+def say_what_was_written(output: "OutputFolder", quiet: bool) -> None:
+    """How many files were written, to which folder, and how many of an earlier run were removed there."""
+    if not quiet:
+        files = "file" if output.removed == 1 else "files"
+        removed = f"; removed {output.removed} {files} of an earlier run there" if output.removed else ""
+        typer.echo(f"Wrote {output.count} files to {printable(str(output.path))}{removed}", err=True)
 
 
 def split_names(values: list[str] | None) -> list[str]:
@@ -189,10 +219,28 @@ def split_names(values: list[str] | None) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
-def default_folder(model: str) -> Path:
-    """Where the results of a model go unless the user says otherwise."""
+def results_folder(out: str | None, models: Sequence[str], command: str = "") -> Path:
+    """Where results go: the folder that the user names, or else ``attnviz-out/COMMAND-MODEL``."""
+    return Path(out) if out is not None else Path("attnviz-out") / "-".join([command] * bool(command) + _names(models))
+
+
+def check_out(out: str | None) -> None:
+    """Refuse an empty name of a folder, which Path would take for this one.
+
+    Raises:
+        UsageError: it is empty or blank.
+    """
+    if out is not None and not out.strip():
+        raise UsageError("-o is empty; expected a folder (. for this one).")
+
+
+def _names(models: Sequence[str]) -> list[str]:
+    """Models as parts of a folder's name: the last part of a checkpoint folder, or the name, slashes replaced."""
     from attnviz.sources import BUILT_IN
 
-    is_folder = model not in BUILT_IN and Path(model).expanduser().is_dir()
-    name = Path(model).expanduser().resolve().name if is_folder else model.replace("/", "--")
-    return Path("attnviz-out") / (name or "model")
+    names = []
+    for model in models:
+        is_folder = model not in BUILT_IN and Path(model).expanduser().is_dir()
+        name = Path(model).expanduser().resolve().name if is_folder else model.replace("/", "--")
+        names.append(name or "model")
+    return names

@@ -1,28 +1,23 @@
 """The command ``attnviz ablate``: parse, call, hand over."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnviz.cli import options
 from attnviz.errors import UsageError
 from attnviz.terminal import (
+    check_out,
     decoded,
-    default_folder,
     errors_to_exit_codes,
-    print_tables,
-    printable,
-    printing,
+    print_results,
     progress,
     read_text,
-    removed_files,
+    results_folder,
+    say,
+    say_what_was_written,
     split_names,
 )
-
-if TYPE_CHECKING:
-    from attnviz.ablation.saving import Ablation
 
 __all__ = ["ablate"]
 
@@ -89,8 +84,7 @@ def ablate(
         if texts.count("-") > 1:
             raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
         given = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
-        if out is not None and not out.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
+        check_out(out)
         from attnviz.figures.look import Look, parse_width
 
         look = Look(theme, width=None if width is None else parse_width(width))
@@ -100,7 +94,7 @@ def ablate(
         from attnviz.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
-        folder = Path(out) if out is not None else _default_folder(model)
+        folder = results_folder(out, [model], "ablate")
         with OutputFolder(folder, ABLATE) as output, progress(quiet, rate=True) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
@@ -122,35 +116,12 @@ def ablate(
                 device=device,
                 dtype=dtype,
                 progress=tell,
-                warn=lambda message: _say(message, quiet),
+                warn=lambda message: say(message, quiet),
             )
             document = found.write(
                 output, formats=wanted, look=look, top=top, tell=lambda done, total: tell("drawing", done, total)
             )
-        with printing(folder):
-            _print_results(found, document, top, as_json, quiet)
-        if not quiet:
-            removed = removed_files(output.removed)
-            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
-
-
-def _default_folder(model: str) -> Path:
-    folder = default_folder(model)
-    return folder.with_name(f"ablate-{folder.name}")
-
-
-def _say(message: str, quiet: bool) -> None:
-    if not quiet:
-        typer.echo(f"attnviz: {printable(message)}", err=True)
-
-
-def _print_results(found: "Ablation", document: dict[str, Any], top: int, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        from attnviz.export import json_text
-
-        sys.stdout.write(json_text(document))
-    elif not quiet:
         from attnviz.ablation.tables import ablation_report
 
-        print_tables(lambda width: ablation_report(found, top=top, width=width))
-    sys.stdout.flush()
+        print_results(folder, document, lambda width: ablation_report(found, top=top, width=width), as_json, quiet)
+        say_what_was_written(output, quiet)

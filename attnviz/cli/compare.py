@@ -1,30 +1,26 @@
 """The command ``attnviz compare``: parse, call, hand over."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnviz.cli import options
 from attnviz.errors import UsageError
 from attnviz.terminal import (
+    check_out,
     decoded,
-    default_folder,
     errors_to_exit_codes,
-    print_tables,
-    printable,
-    printing,
+    print_results,
     progress,
     read_text,
-    removed_files,
+    results_folder,
+    say_what_was_written,
     split_names,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from attnviz.comparison.saving import Comparison
     from attnviz.sources import Source
 
 __all__ = ["compare"]
@@ -114,8 +110,7 @@ def compare(
         _check_form(texts, names, figures_chosen=chosen is not None and chosen.name == "COMMANDLINE")
         sentences = [read_text(text) for text in texts]
         pair = None if pair is None else decoded("--pair", pair)
-        if out is not None and not out.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
+        check_out(out)
         from attnviz.figures.look import Look, parse_width
 
         look = Look(theme, scale, None if width is None else parse_width(width))
@@ -124,7 +119,7 @@ def compare(
         from attnviz.comparison.document import COMPARE
         from attnviz.output_folder import OutputFolder
 
-        folder = Path(out) if out is not None else _default_folder(names)
+        folder = results_folder(out, names, "compare")
         with OutputFolder(folder, COMPARE) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
@@ -161,12 +156,14 @@ def compare(
                 look=look,
                 tell=lambda done, total: tell("drawing", done, total),
             )
-        with printing(folder):
-            rows = (0 if select else TOP) if top is None else top
-            _print_results(found, document, select or [], rows, as_json, quiet)
-        if not quiet:
-            removed = removed_files(output.removed)
-            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
+        from attnviz.comparison.tables import compare_report
+
+        rows = (0 if select else TOP) if top is None else top
+        listed = found.select(select or ())
+        print_results(
+            folder, document, lambda width: compare_report(found, listed, top=rows, width=width), as_json, quiet
+        )
+        say_what_was_written(output, quiet)
 
 
 def _check_form(texts: list[str], models: list[str], figures_chosen: bool) -> None:
@@ -205,25 +202,6 @@ def _sides(sentences: list[str], sources: "list[Source]") -> "list[tuple[str, So
     return [(sentence, sources[0]) for sentence in sentences]
 
 
-def _default_folder(models: list[str]) -> Path:
-    names = [default_folder(model).name for model in models]
-    return Path("attnviz-out") / "-".join(["compare", *names])
-
-
 def _telling(tell: "Callable[[str, int, int], None]", side: str) -> "Callable[[str, int, int], None]":
     """Progress of each side under a name of its own."""
     return lambda what, done, total: tell(f"{what} {side}", done, total)
-
-
-def _print_results(
-    found: "Comparison", document: dict[str, Any], select: list[str], top: int, as_json: bool, quiet: bool
-) -> None:
-    if as_json:
-        from attnviz.export import json_text
-
-        sys.stdout.write(json_text(document))
-    elif not quiet:
-        from attnviz.comparison.tables import compare_report
-
-        print_tables(lambda width: compare_report(found, found.select(select), top=top, width=width))
-    sys.stdout.flush()

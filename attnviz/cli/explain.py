@@ -1,28 +1,21 @@
 """The command ``attnviz explain``: parse, call, hand over."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.errors import UsageError
 from attnviz.terminal import (
+    check_out,
     decoded,
-    default_folder,
     errors_to_exit_codes,
-    print_tables,
-    printable,
-    printing,
+    print_results,
     progress,
     read_text,
-    removed_files,
+    results_folder,
+    say_what_was_written,
     split_names,
 )
-
-if TYPE_CHECKING:
-    from attnviz.explanation.saving import Explanation
 
 __all__ = ["explain"]
 
@@ -76,8 +69,7 @@ def explain(
         sentence = read_text(text)
         pair = None if pair is None else decoded("--pair", pair)
         followed = None if token is None else decoded("--token", token)
-        if out is not None and not out.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
+        check_out(out)
         from attnviz.explanation.document import EXPLAIN
         from attnviz.figures.look import Look, parse_width
         from attnviz.output_folder import OutputFolder
@@ -86,7 +78,7 @@ def explain(
         look = Look(theme, width=None if width is None else parse_width(width))
         asked = split_names(formats) or ["png"]
         source = find_checkpoint(model, revision)
-        folder = Path(out) if out is not None else Path("attnviz-out") / f"explain-{default_folder(model).name}"
+        folder = results_folder(out, [model], "explain")
         with OutputFolder(folder, EXPLAIN) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
@@ -114,20 +106,7 @@ def explain(
                 save_stages=save_stages,
                 tell=lambda done, total: tell("drawing", done, total),
             )
-        with printing(folder):
-            _print_results(found, document, as_json, quiet)
-        if not quiet:
-            removed = removed_files(output.removed)
-            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
-
-
-def _print_results(found: "Explanation", document: dict[str, Any], as_json: bool, quiet: bool) -> None:
-    if as_json:
-        from attnviz.export import json_text
-
-        sys.stdout.write(json_text(document))
-    elif not quiet:
         from attnviz.explanation.tables import explain_report
 
-        print_tables(lambda width: explain_report(found, width=width))
-    sys.stdout.flush()
+        print_results(folder, document, lambda width: explain_report(found, width=width), as_json, quiet)
+        say_what_was_written(output, quiet)

@@ -1,28 +1,23 @@
 """The command ``attnviz heads``: parse, call, hand over."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnviz.cli import options
 from attnviz.errors import UsageError
 from attnviz.terminal import (
+    check_out,
     decoded,
-    default_folder,
     errors_to_exit_codes,
-    print_tables,
-    printable,
-    printing,
+    print_results,
     progress,
     read_text,
-    removed_files,
+    results_folder,
+    say,
+    say_what_was_written,
     split_names,
 )
-
-if TYPE_CHECKING:
-    from attnviz.analysis import Analysis
 
 __all__ = ["heads"]
 
@@ -106,8 +101,7 @@ def heads(
     with errors_to_exit_codes() as outcome:
         sentence = read_text(text)
         pair = None if pair is None else decoded("--pair", pair)
-        if out is not None and not out.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
+        check_out(out)
         from attnviz.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
@@ -118,7 +112,7 @@ def heads(
         from attnviz.export import HEADS
         from attnviz.output_folder import OutputFolder
 
-        folder = Path(out) if out is not None else default_folder(model)
+        folder = results_folder(out, [model])
         with OutputFolder(folder, HEADS) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
@@ -144,7 +138,7 @@ def heads(
                 truncate=truncate,
                 profile=profile,
                 progress=tell,
-                warn=lambda message: None if quiet else typer.echo(f"attnviz: {printable(message)}", err=True),
+                warn=lambda message: say(message, quiet),
             )
             content = analysis.write(
                 output,
@@ -154,32 +148,17 @@ def heads(
                 progress=tell,
             )
             document = output.commit(content)
-        with printing(folder):
-            _print_results(analysis, document, select or [], top, as_json, quiet)
+        from attnviz.tables import report
+
+        chosen = analysis.select(select or ())
+        print_results(folder, document, lambda width: report(analysis, chosen, top=top, width=width), as_json, quiet)
         if "lines" in wanted_figures and not quiet:
             from attnviz.figures.line_views import heads_with_lines
 
-            if left_out := heads_with_lines(drawing.shown(analysis), analysis.select(select or ()), drawing.from_token)[
-                1
-            ]:
-                typer.echo(f"attnviz: {left_out}", err=True)
-        if not quiet:
-            removed = removed_files(output.removed)
-            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
-
-
-def _print_results(
-    analysis: "Analysis", document: dict[str, Any], select: list[str], top: int, as_json: bool, quiet: bool
-) -> None:
-    if as_json:
-        from attnviz.export import json_text
-
-        sys.stdout.write(json_text(document))
-    elif not quiet:
-        from attnviz.tables import report
-
-        print_tables(lambda width: report(analysis, analysis.select(select), top=top, width=width))
-    sys.stdout.flush()
+            _, left_out = heads_with_lines(drawing.shown(analysis), chosen, drawing.from_token)
+            if left_out:
+                say(left_out)
+        say_what_was_written(output, quiet)
 
 
 def _figure_sets(figures: str, paired: bool, lines: bool, maps: bool) -> list[str]:

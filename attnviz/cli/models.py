@@ -8,8 +8,7 @@ import typer
 
 from attnviz import __version__
 from attnviz.cli.options import AsJson
-from attnviz.errors import UsageError
-from attnviz.terminal import decoded, errors_to_exit_codes, print_tables, printable, printing, progress
+from attnviz.terminal import check_out, decoded, errors_to_exit_codes, print_tables, printable, printing, progress
 
 __all__ = ["models"]
 
@@ -37,8 +36,7 @@ def models(
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 130 interrupted.
     """
     with errors_to_exit_codes() as outcome:
-        if out is not None and not out.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
+        check_out(out)
         wanted = [decoded("NAME", name) for name in names or []]
         from attnviz.models.document import MODELS, models_document, models_json
         from attnviz.models.listing import model_configurations

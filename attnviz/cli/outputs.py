@@ -1,28 +1,21 @@
 """The command ``attnviz outputs``: parse, call, hand over."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.errors import UsageError
 from attnviz.terminal import (
+    check_out,
     decoded,
-    default_folder,
     errors_to_exit_codes,
-    print_tables,
-    printable,
-    printing,
+    print_results,
     progress,
     read_text,
-    removed_files,
+    results_folder,
+    say_what_was_written,
     split_names,
 )
-
-if TYPE_CHECKING:
-    from attnviz.outputs.saving import HeadOutputs
 
 __all__ = ["outputs"]
 
@@ -82,8 +75,7 @@ def outputs(
         sentence = read_text(text)
         pair = None if pair is None else decoded("--pair", pair)
         at = None if at is None else decoded("--at", at)
-        if out is not None and not out.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
+        check_out(out)
         from attnviz.figures.look import Look, parse_width
         from attnviz.sources import find_checkpoint
 
@@ -93,7 +85,7 @@ def outputs(
         from attnviz.output_folder import OutputFolder
         from attnviz.outputs.document import OUTPUTS
 
-        folder = Path(out) if out is not None else _default_folder(model)
+        folder = results_folder(out, [model], "outputs")
         with OutputFolder(folder, OUTPUTS) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
@@ -122,28 +114,11 @@ def outputs(
                 save_outputs=save_outputs,
                 progress=tell,
             )
-        with printing(folder):
-            rows = (0 if select else TOP) if top is None else top
-            _print_results(found, document, select or [], rows, as_json, quiet)
-        if not quiet:
-            removed = removed_files(output.removed)
-            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
-
-
-def _default_folder(model: str) -> Path:
-    folder = default_folder(model)
-    return folder.with_name(f"outputs-{folder.name}")
-
-
-def _print_results(
-    found: "HeadOutputs", document: dict[str, Any], select: list[str], top: int, as_json: bool, quiet: bool
-) -> None:
-    if as_json:
-        from attnviz.export import json_text
-
-        sys.stdout.write(json_text(document))
-    elif not quiet:
         from attnviz.outputs.tables import outputs_report
 
-        print_tables(lambda width: outputs_report(found, found.select(select), top=top, width=width))
-    sys.stdout.flush()
+        rows = (0 if select else TOP) if top is None else top
+        chosen = found.select(select or ())
+        print_results(
+            folder, document, lambda width: outputs_report(found, chosen, top=rows, width=width), as_json, quiet
+        )
+        say_what_was_written(output, quiet)

@@ -1,6 +1,5 @@
 """The command ``attnviz profile``: parse, call, hand over."""
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,20 +10,19 @@ from attnviz.cli import options
 from attnviz.corpora.processes import own_file, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.terminal import (
-    default_folder,
+    check_out,
     errors_to_exit_codes,
-    print_tables,
-    printable,
-    printing,
+    print_results,
     progress,
-    removed_files,
+    results_folder,
+    say,
+    say_what_was_written,
     split_names,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from attnviz.profile.profiling import Profile
     from attnviz.sources import Source
 
 __all__ = ["profile"]
@@ -88,8 +86,7 @@ def profile(
     quiet = quiet or not process.first
     with errors_to_exit_codes() as outcome:
         outcome.silent = not process.first
-        if out is not None and not out.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
+        check_out(out)
         if not corpora and not repeats:
             raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
         from attnviz.sources import find_checkpoint
@@ -98,7 +95,7 @@ def profile(
         wanted_formats = split_names(formats) or ["png"]
         from attnviz.output_folder import OutputFolder
 
-        folder = Path(out) if out is not None else default_folder(model)
+        folder = results_folder(out, [model])
         outcome.kept = own_file(folder / "profile.unfinished", process)
         with ExitStack() as stack:
             from attnviz.profile.document import PROFILE
@@ -125,7 +122,7 @@ def profile(
                 dtype=dtype,
                 unfinished=folder / "profile.unfinished",
                 progress=tell,
-                warn=lambda message: _say(message, quiet),
+                warn=lambda message: say(message, quiet),
             )
             if found is None or output is None:
                 return
@@ -133,25 +130,12 @@ def profile(
             document = write_profile(output, found, wanted, lambda count: tell("figures", count, 0))
         for kept in folder.glob("profile.unfinished*"):
             kept.unlink(missing_ok=True)
-        with printing(folder):
-            _print_results(found, document, top, as_json, quiet)
-        for message in _afterwards(document, source, store, figures):
-            _say(message, quiet)
-        if not quiet:
-            removed = removed_files(output.removed)
-            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
-
-
-def _print_results(found: "Profile", document: dict[str, Any], top: int, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        from attnviz.export import json_text
-
-        sys.stdout.write(json_text(document))
-    elif not quiet:
         from attnviz.profile.tables import profile_report
 
-        print_tables(lambda _: profile_report(found, top=top))
-    sys.stdout.flush()
+        print_results(folder, document, lambda _: profile_report(found, top=top), as_json, quiet)
+        for message in _afterwards(document, source, store, figures):
+            say(message, quiet)
+        say_what_was_written(output, quiet)
 
 
 def _afterwards(document: dict[str, Any], source: "Source", store: bool | None, figures: bool) -> "Iterator[str]":
@@ -177,8 +161,3 @@ def _afterwards(document: dict[str, Any], source: "Source", store: bool | None, 
         yield f"kept for attnviz heads{instead}: {path}"
     except OutputError as error:
         yield str(error)
-
-
-def _say(message: str, quiet: bool) -> None:
-    if not quiet:
-        typer.echo(f"attnviz: {printable(message)}", err=True)

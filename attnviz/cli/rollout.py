@@ -1,28 +1,21 @@
 """The command ``attnviz rollout``: parse, call, hand over."""
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.errors import UsageError
 from attnviz.terminal import (
+    check_out,
     decoded,
-    default_folder,
     errors_to_exit_codes,
-    print_tables,
-    printable,
-    printing,
+    print_results,
     progress,
     read_text,
-    removed_files,
+    results_folder,
+    say_what_was_written,
     split_names,
 )
-
-if TYPE_CHECKING:
-    from attnviz.rollouts.saving import Rollout
 
 __all__ = ["rollout"]
 
@@ -83,8 +76,7 @@ def rollout(
         sentence = read_text(text)
         pair = None if pair is None else decoded("--pair", pair)
         from_token = None if from_token is None else decoded("--from", from_token)
-        if out is not None and not out.strip():
-            raise UsageError("-o is empty; expected a folder (. for this one).")
+        check_out(out)
         from attnviz.figures.look import Look, parse_width
         from attnviz.rollouts.max_flow import check_flow_library
 
@@ -97,7 +89,7 @@ def rollout(
         from attnviz.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
-        folder = Path(out) if out is not None else _default_folder(model)
+        folder = results_folder(out, [model], "rollout")
         with OutputFolder(folder, ROLLOUT) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
@@ -121,25 +113,7 @@ def rollout(
                 progress=tell,
             )
             document = found.write(output, formats=wanted, look=look, save_rollout=save_rollout, progress=tell)
-        with printing(folder):
-            _print_results(found, document, top, as_json, quiet)
-        if not quiet:
-            removed = removed_files(output.removed)
-            typer.echo(f"Wrote {output.count} files to {printable(str(folder))}{removed}", err=True)
-
-
-def _default_folder(model: str) -> Path:
-    folder = default_folder(model)
-    return folder.with_name(f"rollout-{folder.name}")
-
-
-def _print_results(found: "Rollout", document: dict[str, Any], top: int, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        from attnviz.export import json_text
-
-        sys.stdout.write(json_text(document))
-    elif not quiet:
         from attnviz.rollouts.tables import rollout_report
 
-        print_tables(lambda width: rollout_report(found, top=top, width=width))
-    sys.stdout.flush()
+        print_results(folder, document, lambda width: rollout_report(found, top=top, width=width), as_json, quiet)
+        say_what_was_written(output, quiet)
