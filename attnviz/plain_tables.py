@@ -1,10 +1,18 @@
-"""The look that all tables of the terminal share."""
+"""The look that all tables of the terminal share, and tables as plain text."""
+
+import io
+from collections.abc import Callable
 
 from rich import box
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["add_row", "plain_table"]
+from attnviz.errors import UsageError
+
+__all__ = ["add_row", "plain_table", "plain_text"]
+
+_NARROWEST = 20
 
 
 def plain_table(title: str, wide: bool = True) -> Table:
@@ -24,3 +32,20 @@ def plain_table(title: str, wide: bool = True) -> Table:
 def add_row(table: Table, cells: list[str], style: str | None = None) -> None:
     """Cells as they are: a string would be read as rich's markup, and labels may hold brackets."""
     table.add_row(*(Text(cell) for cell in cells), style=style)
+
+
+def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
+    """Tables made for a width, as text without colours.
+
+    Args:
+        tables: makes them.
+        width: columns, 20 at least.
+
+    Raises:
+        UsageError: the width is no whole number, or too small.
+    """
+    if isinstance(width, bool) or not isinstance(width, int) or width < _NARROWEST:
+        raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {width!r}.")
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None, highlight=False).print(tables(width))
+    return text.getvalue()

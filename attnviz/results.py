@@ -2,19 +2,16 @@
 
 import base64
 import html
-import io
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from rich.console import Console
 from torch import Tensor
 
 from attnviz import __version__
 from attnviz.errors import UsageError
 from attnviz.export import HEADS, attention_bytes, document
-from attnviz.figures.captions import CAPTIONS, captions_text, read_captions
 from attnviz.figures.figure_sets import DEFAULT_FIGURES, Drawing, check_figures, figure_count, figure_files
 from attnviz.figures.heatmap_drawing import heatmap_figure
 from attnviz.figures.heatmaps import heatmap_plans, quoted
@@ -29,6 +26,8 @@ from attnviz.figures.statistic_map import map_figures
 from attnviz.findings import Findings
 from attnviz.heads import HeadId
 from attnviz.output_folder import OutputFolder, check_folder
+from attnviz.plain_tables import plain_text
+from attnviz.saving import write_captions
 from attnviz.tables import report
 from attnviz.tokens import visible
 
@@ -247,9 +246,7 @@ class Analysis(Findings):
             captions[name] = caption
             tell(progress, "drawing", len(captions), figure_count(heads, drawing))
         written = document(self, heads, list(captions), __version__)
-        if captions:
-            kept = [entry for entry in _earlier_captions(output, written) if entry[0] not in captions]
-            output.write(CAPTIONS, captions_text([*kept, *captions.items()]))
+        write_captions(output, written, captions)
         if save_attention:
             output.write("attention.safetensors", attention_bytes(self))
         return written
@@ -265,11 +262,8 @@ class Analysis(Findings):
         Raises:
             UsageError: a selection cannot be read, or a number is none.
         """
-        check_counts(top=top, width=width)
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(report(self, self.select(select), top=top, width=width))
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
+        check_counts(top=top)
+        return plain_text(lambda columns: report(self, self.select(select), top=top, width=columns), width)
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""
@@ -301,11 +295,3 @@ def tell(progress: Progress | None, what: str, done: int, total: int) -> None:
     """Tell of progress, if anyone wants to know."""
     if progress is not None:
         progress(what, done, total)
-
-
-def _earlier_captions(output: OutputFolder, content: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The captions of figures of an earlier run on the same text and model, which stay in the folder."""
-    kept = output.kept(content)
-    if CAPTIONS in kept:
-        text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")
-        yield from (entry for entry in read_captions(text) if entry[0] in kept)

@@ -12,7 +12,7 @@ from attnviz.figures.look import Look
 from attnviz.figures.rendering import FORMATS, figure_bytes
 from attnviz.output_folder import OutputFolder
 
-__all__ = ["Picture", "check_formats", "earlier_captions", "write_captions", "write_pictures"]
+__all__ = ["Picture", "check_formats", "write_captions", "write_results"]
 
 
 @dataclass(frozen=True)
@@ -44,25 +44,45 @@ def check_formats(formats: Sequence[str]) -> None:
         raise UsageError(f"unknown format {unknown[0]!r}: expected any of {', '.join(FORMATS)}.")
 
 
-def write_pictures(
+def write_results(
     output: OutputFolder,
     pictures: Iterable[Picture],
     formats: Sequence[str],
     look: Look,
+    document: Callable[[list[str]], dict[str, Any]],
     tell: Callable[[int], None] = lambda _: None,
-) -> dict[str, str]:
-    """Draw every picture in every format into an open folder; for each file, its caption.
+) -> dict[str, Any]:
+    """Fill an open folder and commit it: pictures, captions.md, the document, and what was written there before.
 
     Args:
         output: the folder.
         pictures: what to draw, one at a time.
         formats: any of :data:`attnviz.figures.rendering.FORMATS`; none for no figures.
         look: theme and width.
+        document: makes it, told of the files that are pictures.
         tell: told how many pictures are drawn.
 
+    Returns:
+        the document as it was written.
+
     Raises:
+        OutputError: the folder cannot be written to.
         UsageError: an unknown format.
     """
+    captions = _write_pictures(output, pictures, formats, look, tell)
+    content = document(list(captions))
+    write_captions(output, content, captions)
+    return output.commit(content)
+
+
+def _write_pictures(
+    output: OutputFolder,
+    pictures: Iterable[Picture],
+    formats: Sequence[str],
+    look: Look,
+    tell: Callable[[int], None],
+) -> dict[str, str]:
+    """Draw every picture in every format into an open folder; for each file, its caption."""
     check_formats(formats)
     captions: dict[str, str] = {}
     for number, picture in enumerate(pictures if formats else (), start=1):
@@ -78,10 +98,10 @@ def write_pictures(
 def write_captions(output: OutputFolder, content: dict[str, Any], captions: dict[str, str]) -> None:
     """Write captions.md for these files and for those of an earlier run that stay in the folder."""
     if captions:
-        output.write(CAPTIONS, captions_text((earlier_captions(output, content) | captions).items()))
+        output.write(CAPTIONS, captions_text((_earlier_captions(output, content) | captions).items()))
 
 
-def earlier_captions(output: OutputFolder, content: dict[str, Any]) -> dict[str, str]:
+def _earlier_captions(output: OutputFolder, content: dict[str, Any]) -> dict[str, str]:
     """By name, the captions of figures of an earlier run of the same kind, which stay in the folder."""
     kept = output.kept(content)
     if CAPTIONS not in kept:

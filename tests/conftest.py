@@ -13,11 +13,13 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ.pop("COLUMNS", None)
 os.environ["XDG_DATA_HOME"] = os.devnull  # no test touches the user's own profiles; each test has a folder of its own
 
+os.environ["OMP_NUM_THREADS"] = "1"  # small matrices, several tests at once: threads would wait for each other
+
 import torch
 
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
-torch.set_num_threads(1)  # small matrices, and several tests at once: threads would only wait for each other
+torch.set_num_threads(1)  # here, and above in the processes that tests start
 
 SENTENCE = "The cat that I saw ran away"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -533,8 +533,12 @@ ODD_CALLS = {
     "expected the token that lines start from": [lambda found: found.lines(["L1H1"], from_token=2)],
     "expected a width in inches, or a text such as '84mm', found": [lambda found: found.heatmap("L1H1", width=[3])],
     "unknown scale None": [lambda found: found.mean(scale=None)],
-    "expected (width|top) as a whole number from 0 on, found": [
+    "expected a width of 20 columns or more, found": [
         lambda found: found.report(width="80"),
+        lambda found: found.report(width=19),
+        lambda found: found.report(width=True),
+    ],
+    "expected top as a whole number from 0 on, found": [
         lambda found: found.report(top=-1),
         lambda found: found.report(top=None),
     ],

@@ -452,8 +452,8 @@ def test_an_unknown_format_is_refused_and_nothing_is_written(texts, tmp_path):
         ({"look": "dark"}, r"expected look as attnviz.figures.look.Look\(theme, scale, width\), found 'dark'"),
         ({"top": "3"}, "expected top as a whole number from 0 on, found '3'"),
         ({"top": -1}, "expected top as a whole number from 0 on, found -1"),
-        ({"formats": None}, "expected formats as a list of names, found None"),
-        ({"formats": "png"}, "expected a list of formats, found the string 'png'"),
+        ({"formats": None}, r"expected a list of formats such as \['png', 'pdf'\], found None"),
+        ({"formats": "png"}, r"expected a list of formats such as .*, found 'png'; write \['png'\]"),
         ({"select": 5}, r"expected a list of selections such as \['L2H8', 'L0-3'\], found 5"),
     ],
 )
@@ -468,7 +468,7 @@ def test_other_things_of_odd_types_are_refused(texts, tmp_path):
         texts.save(None)
     with pytest.raises(UsageError, match="expected look as"):
         texts.figure("L1H1", look="dark")
-    with pytest.raises(UsageError, match="expected width as a whole number from 0 on, found '80'"):
+    with pytest.raises(UsageError, match="expected a width of 20 columns or more, found '80'"):
         texts.report("80")
 
 

@@ -258,6 +258,8 @@ def test_from_python_it_is_the_same(tmp_path: Path):
             found.save(nowhere)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="expected top as a whole number from 0 on, found '3'"):
         found.report(top="3")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="expected a width of 20 columns or more, found 1"):
+        found.report(1)
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="it is a file"):
         found.save(tmp_path / "file")

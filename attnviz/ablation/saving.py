@@ -1,13 +1,11 @@
 """Texts to an ablation with figures, tables and files; for the command line and for Python."""
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from attnviz import __version__
 from attnviz.ablation.document import ABLATE, ablation_document
@@ -22,8 +20,10 @@ from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.heads import HeadId, selection_texts
 from attnviz.opening import Model, open_checkpoint
-from attnviz.output_folder import OutputFolder
-from attnviz.saving import Picture, check_formats, write_captions, write_pictures
+from attnviz.output_folder import OutputFolder, check_folder
+from attnviz.plain_tables import plain_text
+from attnviz.results import check_counts
+from attnviz.saving import Picture, check_formats, write_results
 
 __all__ = ["TOP", "Ablation", "ablate"]
 
@@ -70,11 +70,13 @@ class Ablation(Ablated):
         return ablation_document(self, figures, __version__)
 
     def report(self, width: int = 100, *, top: int = TOP) -> str:
-        """The tables that ``attnviz ablate`` prints, as plain text of a given width."""
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(ablation_report(self, top=top, width=width))
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
+        """The tables that ``attnviz ablate`` prints, as plain text of a given width.
+
+        Raises:
+            UsageError: no number of heads, or a width of less than 20 columns.
+        """
+        check_counts(top=top)
+        return plain_text(lambda columns: ablation_report(self, top=top, width=columns), width)
 
     def save(
         self,
@@ -99,8 +101,11 @@ class Ablation(Ablated):
 
         Raises:
             OutputError: the folder cannot be written to, or holds foreign files of our names.
-            UsageError: an unknown format.
+            UsageError: no folder, number or list of formats, or an unknown format.
         """
+        check_folder(folder)
+        check_formats(formats)
+        check_counts(top=top)
         with OutputFolder(Path(folder), ABLATE) as output:
             return self.write(output, formats=formats if figures else (), look=look or Look(), top=top)
 
@@ -122,14 +127,9 @@ class Ablation(Ablated):
             top: as for :meth:`save`.
             tell: told how many figures are drawn, of how many.
         """
-        check_formats(formats)
         names = self.figures
-        captions = write_pictures(
-            output, self._pictures(look, top, names), formats, look, lambda done: tell(done, len(names))
-        )
-        content = self.document(list(captions))
-        write_captions(output, content, captions)
-        return output.commit(content)
+        pictures = self._pictures(look, top, names)
+        return write_results(output, pictures, formats, look, self.document, lambda done: tell(done, len(names)))
 
     def __repr__(self) -> str:
         """One line: model, method, and the head that matters most."""

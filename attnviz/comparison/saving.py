@@ -1,15 +1,12 @@
 """Two analyses to a comparison with its figures, tables and files; for the command line and for Python."""
 
-import io
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from attnviz import __version__
-from attnviz.analysis import check_figures
 from attnviz.comparison.differences import Differences, find_differences
 from attnviz.comparison.document import COMPARE, compare_document
 from attnviz.comparison.drawing import difference_figure, difference_grid_figure, difference_map_figure
@@ -18,12 +15,12 @@ from attnviz.comparison.tables import compare_report
 from attnviz.comparison.words import side_names
 from attnviz.errors import UsageError
 from attnviz.figures.look import PLAIN, Look
-from attnviz.figures.rendering import figure_bytes
 from attnviz.findings import Findings
 from attnviz.heads import HeadId
 from attnviz.output_folder import OutputFolder, check_folder
+from attnviz.plain_tables import plain_text
 from attnviz.results import check_counts
-from attnviz.saving import write_captions
+from attnviz.saving import Picture, check_formats, write_results
 
 __all__ = ["TOP", "Comparison", "compare"]
 
@@ -71,11 +68,8 @@ class Comparison(Differences):
         Raises:
             UsageError: a selection cannot be read, or a number is none.
         """
-        check_counts(width=width, top=top)
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(compare_report(self, self.select(select), top=top, width=width))
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
+        check_counts(top=top)
+        return plain_text(lambda columns: compare_report(self, self.select(select), top=top, width=columns), width)
 
     def save(
         self,
@@ -107,8 +101,7 @@ class Comparison(Differences):
             UsageError: an unknown format or head, or a width without room.
         """
         check_folder(folder)
-        if not isinstance(formats, Collection):
-            raise UsageError(f"expected formats as a list of names, found {formats!r}.")
+        check_formats(formats)
         drawn = formats if figures else ()
         with OutputFolder(Path(folder), COMPARE) as output:
             return self.write(output, select=select, top=top, formats=drawn, look=_checked(look))
@@ -133,19 +126,16 @@ class Comparison(Differences):
             look: theme, width and scale.
             tell: told how many figures are drawn, of how many.
         """
-        check_figures([], formats)
         check_counts(**({} if top is None else {"top": top}))
-        captions: dict[str, str] = {}
-        n_formats, n_figures = len(formats), len(self._drawn(select, top)) + 2
-        for stem, caption, draw in self._pictures(select, top, look) if formats else ():
-            for file_format in formats:
-                name = f"{stem}.{file_format}"
-                output.write(name, figure_bytes(draw(file_format != "png"), file_format, indexed=False, look=look))
-                captions[name] = caption
-            tell(len(captions) // n_formats, n_figures)
-        content = self.document(select, list(captions))
-        write_captions(output, content, captions)
-        return output.commit(content)
+        count = len(self._drawn(select, top)) + 2
+        return write_results(
+            output,
+            self._pictures(select, top, look),
+            formats,
+            look,
+            lambda files: self.document(select, files),
+            lambda done: tell(done, count),
+        )
 
     def __repr__(self) -> str:
         """One line: what was compared, and which head differs most."""
@@ -157,17 +147,14 @@ class Comparison(Differences):
         number = (0 if select else TOP) if top is None else top
         return self.select(select)[: number or None]
 
-    def _pictures(
-        self, select: Sequence[str], top: int | None, look: Look
-    ) -> Iterator[tuple[str, str, Callable[[bool], Figure]]]:
-        """Name without suffix, caption, and what draws it (for vector files or not)."""
+    def _pictures(self, select: Sequence[str], top: int | None, look: Look) -> Iterator[Picture]:
         grid = plan_difference_grid(self, self.select(select), look)
-        yield "compare", grid.caption, lambda _: difference_grid_figure(grid, look)
+        yield Picture("compare", grid.caption, lambda _: difference_grid_figure(grid, look))
         of_all = plan_difference_map(self, look)
-        yield "compare-map", of_all.caption, lambda _: difference_map_figure(of_all, look)
+        yield Picture("compare-map", of_all.caption, lambda _: difference_map_figure(of_all, look))
         heads = sorted(self._drawn(select, top), key=lambda head: head.id)
         for head, plan in zip(heads, difference_plans(self, heads, look), strict=True):
-            yield (
+            yield Picture(
                 f"differences/{head.id.file_stem}",
                 plan.caption,
                 lambda vector, plan=plan: difference_figure(plan, look, vector=vector),  # type: ignore[misc]

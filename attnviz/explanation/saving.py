@@ -1,6 +1,5 @@
 """An explained layer with its figures, tables and files; for the command line and for Python."""
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from attnviz import __version__
 from attnviz.errors import UsageError
@@ -23,11 +21,10 @@ from attnviz.figures.look import Look
 from attnviz.heads import HeadId
 from attnviz.opening import Model
 from attnviz.output_folder import OutputFolder, check_folder
-from attnviz.saving import Picture, check_formats, write_captions, write_pictures
+from attnviz.plain_tables import plain_text
+from attnviz.saving import Picture, check_formats, write_results
 
 __all__ = ["Explanation", "explain"]
-
-_NARROWEST = 20
 
 
 class Explanation(Explained):
@@ -66,12 +63,7 @@ class Explanation(Explained):
         Raises:
             UsageError: the width is no whole number, or too small.
         """
-        if isinstance(width, bool) or not isinstance(width, int) or width < _NARROWEST:
-            raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {width!r}.")
-        console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False)
-        console.print(explain_report(self, width=width))
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
+        return plain_text(lambda columns: explain_report(self, width=columns), width)
 
     def save(
         self,
@@ -123,12 +115,10 @@ class Explanation(Explained):
         """
         check_formats(formats)
         pictures = list(self._pictures(look)) if formats else []
-        captions = write_pictures(output, pictures, formats, look, lambda done: tell(done, len(pictures)))
         if save_stages:
             output.write(STAGES_FILE, stages_bytes(self))
-        content = self.document(list(captions))
-        write_captions(output, content, captions)
-        return output.commit(content)
+        count = len(pictures)
+        return write_results(output, pictures, formats, look, self.document, lambda done: tell(done, count))
 
     def __repr__(self) -> str:
         """One line: which layer, and how closely its output was reproduced."""

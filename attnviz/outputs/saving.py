@@ -1,13 +1,11 @@
 """What heads write, for people to use: tensors, figures, tables and files; for the command line and for Python."""
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from attnviz import __version__
 from attnviz.errors import UsageError
@@ -25,8 +23,9 @@ from attnviz.outputs.overview import norm_grid_figure, plan_norm_grid
 from attnviz.outputs.promoted_tokens import HeadPromotion
 from attnviz.outputs.tables import outputs_report
 from attnviz.outputs.written import WrittenOutputs, find_outputs
+from attnviz.plain_tables import plain_text
 from attnviz.results import Progress, check_counts, tell
-from attnviz.saving import Picture, check_formats, write_captions, write_pictures
+from attnviz.saving import Picture, check_formats, write_results
 
 __all__ = ["EACH_OWN", "TOP", "HeadOutputs", "head_outputs"]
 
@@ -93,10 +92,7 @@ class HeadOutputs(WrittenOutputs):
             UsageError: an unknown head, or no number of heads.
         """
         check_counts(top=top)
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(outputs_report(self, self.select(select), top=top, width=width))
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
+        return plain_text(lambda columns: outputs_report(self, self.select(select), top=top, width=columns), width)
 
     def save(
         self,
@@ -167,12 +163,16 @@ class HeadOutputs(WrittenOutputs):
         drawn = sorted(heads[: number or None], key=lambda head: head.id)
         count = len(drawn) + 2 + (self.attribution is not None)
         pictures = self._pictures(heads, drawn, look)
-        captions = write_pictures(output, pictures, formats, look, lambda done: tell(progress, "drawing", done, count))
         if save_outputs:
             output.write("outputs.safetensors", outputs_bytes(self, heads))
-        content = self.document(select, list(captions))
-        write_captions(output, content, captions)
-        return output.commit(content)
+        return write_results(
+            output,
+            pictures,
+            formats,
+            look,
+            lambda files: self.document(select, files),
+            lambda done: tell(progress, "drawing", done, count),
+        )
 
     def __repr__(self) -> str:
         """One line: what was read, and which head makes up most."""

@@ -1,19 +1,18 @@
 """A text to its attention rollout with figures, tables and files; for the command line and for Python."""
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from attnviz import __version__
 from attnviz.errors import TextError, UsageError
 from attnviz.figures.look import Look
 from attnviz.opening import Model, open_checkpoint
 from attnviz.output_folder import OutputFolder, check_folder
+from attnviz.plain_tables import plain_text
 from attnviz.results import Progress, check_counts, tell
 from attnviz.rollouts.document import ROLLOUT, rollout_bytes, rollout_document
 from attnviz.rollouts.drawing import bars_figure, tiles_figure
@@ -22,7 +21,7 @@ from attnviz.rollouts.results import RolledOut, RolloutOptions
 from attnviz.rollouts.rolling import check_options, roll
 from attnviz.rollouts.tables import rollout_report
 from attnviz.rollouts.words import chosen, counted, layers_in_words, model_name
-from attnviz.saving import Picture, check_formats, write_captions, write_pictures
+from attnviz.saving import Picture, check_formats, write_results
 
 __all__ = ["FIGURES", "TOP", "Rollout", "rollout"]
 
@@ -67,10 +66,7 @@ class Rollout(RolledOut):
             UsageError: no number of tokens.
         """
         check_counts(top=top)
-        console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(rollout_report(self, top=top, width=width))
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
+        return plain_text(lambda columns: rollout_report(self, top=top, width=columns), width)
 
     def save(
         self,
@@ -122,15 +118,16 @@ class Rollout(RolledOut):
             save_rollout: as for :meth:`save`.
             progress: told how many figures are drawn, of how many.
         """
-        check_formats(formats)
-        captions = write_pictures(
-            output, self._pictures(look), formats, look, lambda done: tell(progress, "drawing", done, len(FIGURES))
-        )
         if save_rollout:
             output.write("rollout.safetensors", rollout_bytes(self))
-        content = self.document(list(captions))
-        write_captions(output, content, captions)
-        return output.commit(content)
+        return write_results(
+            output,
+            self._pictures(look),
+            formats,
+            look,
+            self.document,
+            lambda done: tell(progress, "drawing", done, len(FIGURES)),
+        )
 
     def __repr__(self) -> str:
         """One line: the model, the text's length, and the token looked from."""
