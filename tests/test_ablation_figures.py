@@ -217,14 +217,14 @@ def test_saving_without_figures(positive: Ablation, tmp_path: Path) -> None:
 
 
 def test_arguments_of_odd_types_are_refused(positive: Ablation, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="expected a folder as a text or a Path .* found None"):
+    with pytest.raises(UsageError, match=r"expected a folder as a text or a Path .* found None"):
         positive.save(None)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"expected a list of formats .* found 'png'; write \['png'\]"):
         positive.save(tmp_path / "x", formats="png")
     with pytest.raises(UsageError, match="expected top as a whole number from 0 on, found -1"):
         positive.save(tmp_path / "x", top=-1)
     assert not (tmp_path / "x").exists()
-    with pytest.raises(UsageError, match="expected top as a whole number from 0 on, found 1.5"):
+    with pytest.raises(UsageError, match=r"expected top as a whole number from 0 on, found 1\.5"):
         positive.report(top=1.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="expected a width of 20 columns or more, found 3"):
         positive.report(3)

@@ -220,3 +220,19 @@ def test_the_first_fallback_in_order_of_path_wins_on_every_machine(installed, tm
         copy.write_bytes(Path(stix()).read_bytes())
     installed(entry(copies[1], "Second"), entry(copies[0], "First"))
     assert font_families([only_in_stix()]) == [DEFAULT_FAMILY, "First"]
+
+
+@pytest.mark.parametrize("weight", ["normal", "bold"])
+@pytest.mark.parametrize("word", ["“Pneumonoultramicroscopicsilicovolcanoconiosis”", "“believ" + "abl" * 30 + "y”,"])
+def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight):
+    (first, shown) = wrapped(f"of {word}", 10, 150, 200, weight)
+    assert first == "of"
+    assert shown.startswith("“")
+    assert shown.endswith("…”")
+    assert text_width(shown, 10, 150, weight) <= 200
+
+
+def test_a_quotation_of_several_words_keeps_its_marks_where_they_are():
+    assert wrapped("“the cat”", 10, 150, 60) == ["“the", "cat”"]
+    (_, last) = wrapped("“the " + "believ" * 20 + "”", 10, 150, 120)
+    assert last.endswith("…”")

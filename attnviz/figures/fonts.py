@@ -104,6 +104,14 @@ def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str) -> str
     return shown[:low] + "…"
 
 
+def _cut_word(word: str, size: float, dpi: float, pixels: float, weight: str) -> str:
+    shown = _cut(word, size, dpi, pixels, weight)
+    if "”" in shown or "”" not in word:
+        return shown
+    room = pixels - text_width("”", size, dpi, weight)
+    return _cut(word, size, dpi, room, weight) + "”"
+
+
 def fitted_quote(text: str, size: float, dpi: float, pixels: float) -> str:
     """A line that ends with a quoted text, fitted; where that is cut, its quotation marks still come in pairs."""
     shown = fitted(text, size, dpi, pixels)
@@ -126,14 +134,17 @@ def outer_size(setting: str, ours: float) -> float | str:
 
 
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
-    """Lines of whole words that fit into so many pixels; a word that does not is cut with an ellipsis."""
+    """Lines of whole words that fit into so many pixels.
+
+    A word that does not is cut with an ellipsis; where it was a quotation, the quotation mark still closes it.
+    """
     lines: list[str] = []
     for word in drawable(text).split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size, dpi, weight) <= pixels:
             lines[-1] = longer
         else:
-            lines.append(_cut(word, size, dpi, pixels, weight))
+            lines.append(_cut_word(word, size, dpi, pixels, weight))
     return _balanced(lines)
 
 

@@ -13,7 +13,7 @@ from matplotlib.path import Path
 from matplotlib.transforms import ScaledTranslation
 
 from attnviz.figures.colours import Array, outer_ink
-from attnviz.figures.fonts import drawable, fitted, fitted_quote, font_families, text_width, wrapped
+from attnviz.figures.fonts import drawable, fitted, font_families, text_width, wrapped
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.heatmaps import DPI
 from attnviz.figures.line_layout import LEAST_DISTANCE, LinesLayout, laid_out
@@ -44,7 +44,6 @@ _NATURAL_LINES = 420
 _NATURAL_WIDTH = 760
 _LABEL_SHARE = 0.33
 _TITLE_SIZE, _NOTE_SIZE = 10.0, LETTERS
-_OF_BOLD = 0.85  # letters that are not bold take so much of the width of those that are
 _SPREAD = 0.6
 _BEND = 0.5
 _COLUMNS = ("attends from", "attended to")
@@ -64,7 +63,7 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     layout = LinesLayout(plan, ax.get_window_extent().height * DPI / ax.figure.dpi / plan.extent)
     drawn = _draw_body(ax, layout, look, None)
     room = ax.get_window_extent().width * DPI / ax.figure.dpi
-    words = [line for text in (plan.title, *layout.reading) for line in _lines(text, _NOTE_SIZE, room)]
+    words = [line for text in (plan.title, *layout.reading) for line in wrapped(text, _NOTE_SIZE, DPI, room)]
     style: dict[str, Any] = {"family": font_families(words), "parse_math": False, "color": outer_ink(look)}
     ax.set_title("\n".join(words), loc="left", fontsize=_NOTE_SIZE, pad=18, **style)
     add_legends(ax, layout, look)
@@ -206,16 +205,6 @@ def _cut(text: str, count: int, size: float, room: int | None) -> str:
     return fitted(text if count == 1 else f"… {count}", size, DPI, room)
 
 
-def _lines(text: str, size: float, room: float, weight: str = "normal") -> list[str]:
-    """The text in lines that fit; a quoted word that is cut keeps its closing quotation mark."""
-    room_for_word = room if weight == "normal" else _OF_BOLD * room
-    words = [
-        fitted_quote(word, size, DPI, room_for_word) if word.startswith("“") and word.endswith("”") else word
-        for word in text.split(" ")
-    ]
-    return wrapped(" ".join(words), size, DPI, room, weight)
-
-
 def _longest_text(layout: LinesLayout) -> float:
     """Pixels that the widest text of both columns takes, whichever rows are named."""
     whole = LinesLayout(layout.plan, LEAST_DISTANCE)
@@ -236,8 +225,8 @@ class _Header:
 
     def __init__(self, room: int, layout: LinesLayout, look: Look) -> None:
         self.ink = outer_ink(look)
-        self.title = _lines(layout.plan.title, _TITLE_SIZE, room, "bold")
-        self.notes = [line for note in layout.reading for line in _lines(note, _NOTE_SIZE, room)]
+        self.title = wrapped(layout.plan.title, _TITLE_SIZE, DPI, room, "bold")
+        self.notes = [line for note in layout.reading for line in wrapped(note, _NOTE_SIZE, DPI, room)]
         self.legend = legend_rows(layout, look, room)
 
     @property
