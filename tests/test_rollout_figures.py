@@ -260,6 +260,22 @@ def test_bars_are_as_long_as_their_shares(found: Any):
     assert labelled == [list(plan.labels), [], [], []]
 
 
+@pytest.mark.parametrize(("width", "columns"), [(2.0, 2), (2.4, 2), (3.3, 4), (None, 4)])
+def test_every_panel_is_named_and_its_numbers_stand_beside_its_bars(found: Any, width: float | None, columns: int):
+    look = Look(width=width)
+    plan = plan_bars(found, look)
+    figure = bars_figure(plan, look)
+    assert [" ".join(ax.get_title(loc="left").split()) for ax in figure.axes] == [panel.name for panel in plan.panels]
+    assert [bool(ax.get_yticklabels()) for ax in figure.axes] == [number % columns == 0 for number in range(4)]
+    for ax in figure.axes:
+        panel, title = ax.get_window_extent(), ax.title.get_window_extent()
+        numbers = min(text.get_window_extent().x0 for text in ax.texts)
+        assert max(bar.get_window_extent().x1 for bar in ax.patches) < numbers
+        assert panel.x1 < figure.bbox.width
+        others = [other.get_window_extent() for other in figure.axes if other is not ax]
+        assert not any(title.overlaps(other) or panel.overlaps(other) for other in others)
+
+
 def test_bars_are_drawn_on_the_callers_axes_alone(found: Any):
     figure = Figure()
     left, right = figure.subplots(1, 2)

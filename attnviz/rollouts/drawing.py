@@ -1,5 +1,6 @@
 """Planned figures of an attention rollout drawn on matplotlib Axes, the caller's own or new ones. No pyplot."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ __all__ = ["bars_figure", "draw_bars", "draw_tile", "tiles_figure"]
 
 _SECOND_LINE = 14
 _ROW, _PANEL, _PANEL_GAP, _HEAD = 19, 190, 14, 26
-_LABELS, _NUMBERS, _LEAST_PANEL = 7.0, 6.5, 40
+_LABELS, _NUMBERS, _LEAST_PANEL = 7.0, 6.5, 64
+_NAMES = (7.5, 6.5, 6.0, 5.5)
 _BAR = {"light": "#4292c6", "dark": "#4f9bd1"}
 _UNIFORM = "#d95f02"
 
@@ -125,23 +127,29 @@ def draw_bars(ax: Axes, plan: BarsPlan, panel: Panel, look: Look, *, labelled: b
     ax.tick_params(length=0, pad=4)
     for side, spine in ax.spines.items():
         spine.set(linewidth=PIXEL, edgecolor=look.greys.frame, visible=side == "left")
-    name, size = _title(panel.name, 7.5, wide)
-    ax.set_title(name, loc="left", fontsize=size, pad=4, color=look.greys.ink)
+    names, size = _panel_names(plan, wide)
+    ax.set_title(names[panel.name], loc="left", fontsize=size, pad=4, color=look.greys.ink)
     return bars
 
 
 def bars_figure(plan: BarsPlan, look: Look) -> Figure:
-    """A new figure with a panel a method, title and notes."""
+    """A new figure with a panel a method, title and notes; panels stand in rows where the width is small."""
     left = MARGIN + label_room(plan.labels, _LABELS) + 8
     count = len(plan.panels)
     width = page_width(look, left + count * (_PANEL + _PANEL_GAP) - _PANEL_GAP + MARGIN)
-    panel = max(_LEAST_PANEL, (width - left - MARGIN - _PANEL_GAP * (count - 1)) // count)
+    room = width - left - MARGIN + _PANEL_GAP
+    rows = math.ceil(count / max(1, room // (_LEAST_PANEL + _PANEL_GAP)))
+    columns = math.ceil(count / rows)
+    panel = max(_LEAST_PANEL, room // columns - _PANEL_GAP)
     height = _ROW * len(plan.labels)
     with figure_style():
-        page = view_page(plan.title, plan.notes, width, _HEAD + height + MARGIN, look)
+        head = _HEAD + _SECOND_LINE * any("\n" in name for name in _panel_names(plan, panel)[0].values())
+        page = view_page(plan.title, plan.notes, width, rows * (head + height) + (rows - 1) * _PANEL_GAP + MARGIN, look)
         for number, of_method in enumerate(plan.panels):
-            ax = page.axes(left + number * (panel + _PANEL_GAP), _HEAD, panel, height)
-            draw_bars(ax, plan, of_method, look, labelled=number == 0)
+            row, column = divmod(number, columns)
+            below = row * (head + height + _PANEL_GAP) + head
+            ax = page.axes(left + column * (panel + _PANEL_GAP), below, panel, height)
+            draw_bars(ax, plan, of_method, look, labelled=column == 0)
         return page.figure
 
 
@@ -156,11 +164,15 @@ def _tile_name(tile: Tile, room: float) -> tuple[str, float]:
     return fitted(tries[-1][0].replace("\n", " "), 5.5, DPI, room), 5.5
 
 
-def _title(name: str, largest: float, room: float) -> tuple[str, float]:
-    """The name, and letters in which it fits; cut where none are small enough."""
-    sizes = (largest, 6.5, 6.0, 5.5)
-    size = next((size for size in sizes if text_width(name, size, DPI) <= room), sizes[-1])
-    return fitted(name, size, DPI, room), size
+def _panel_names(plan: BarsPlan, wide: float) -> tuple[dict[str, str], float]:
+    """Of each panel its name as it is shown, in two lines where it has to be, and letters in which all fit."""
+    names = [panel.name for panel in plan.panels]
+    room = wide + _PANEL_GAP - 4
+    for size in _NAMES:
+        shown = {name: name if text_width(name, size, DPI) <= room else name.replace(" ", "\n") for name in names}
+        if all(text_width(line, size, DPI) <= room for name in shown.values() for line in name.split("\n")):
+            return shown, size
+    return {name: fitted(name, _NAMES[-1], DPI, room) for name in names}, _NAMES[-1]
 
 
 def _thousandths(value: float) -> str:
