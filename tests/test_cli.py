@@ -746,15 +746,15 @@ def test_an_interrupted_run_exits_with_130_and_writes_nothing(heads, monkeypatch
 SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the tests run in the background
-import attnviz.figures.figure_sets as analysis
-original = analysis.heatmap_files
+import attnviz.figures.figure_sets as sets
+original = sets.heatmap_files
 def slow(plans, kind):
     for data in original(plans, kind):
         sys.stderr.write("drawing\\n"); sys.stderr.flush()
         time.sleep(0.2)
         yield data
-analysis.heatmap_files = slow
-from attnviz.cli.program import main
+sets.heatmap_files = slow
+from attnviz.cli import main
 main()
 """
 

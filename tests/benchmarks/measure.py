@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 RUNS = 5
 
@@ -48,16 +49,24 @@ def functions(calls: Sequence[Callable[[], object]], runs: int = RUNS) -> list[f
     return [statistics.median(seconds) for seconds in measured]
 
 
+_LAUNCH = """
+import os, subprocess, sys, time
+begin = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(time.perf_counter() - begin, usage.ru_maxrss / 1024)
+sys.exit(status != 0)
+"""
+"""Started from here, a process would count what this one has in memory as its own peak (Linux keeps it over exec)."""
+
+
 def _one_process(command: Sequence[str]) -> tuple[float, float]:
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=_environment())
-    assert process.stderr is not None
-    message = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - begin
-    if status:
-        sys.exit(f"{' '.join(command)} failed:\n{message.decode()}")
-    return seconds, usage.ru_maxrss / 1024
+    launched = [sys.executable, "-S", "-c", _LAUNCH, *command]
+    done = subprocess.run(launched, capture_output=True, text=True, env=_environment(), check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    seconds, peak = map(float, done.stdout.split())
+    return seconds, peak
 
 
 def _environment() -> dict[str, str]:
@@ -65,5 +74,9 @@ def _environment() -> dict[str, str]:
 
 
 def peak_memory() -> float:
-    """This process's largest memory so far, MiB."""
+    """This process's largest memory so far, MiB; on Linux without that of the process which started it."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        (line,) = [line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,43 @@
+"""What the benchmark measures: of each process its own time and memory."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.benchmarks.measure import functions, processes
+
+PYTHON = sys.executable
+MEMORY = "import tests.benchmarks.measure as measure; print(measure.peak_memory())"
+
+
+@pytest.fixture
+def a_large_process():
+    """This process has 400 MiB in memory."""
+    large = np.ones(400 * 2**20, dtype=np.uint8)
+    yield
+    assert large.all()
+
+
+def test_the_memory_of_a_process_is_its_own(a_large_process):
+    (_, small), (_, larger) = processes([[PYTHON, "-c", "pass"], [PYTHON, "-c", "b'x' * (200 * 2 ** 20)"]], runs=1)
+    assert small < 100
+    assert small + 190 < larger < small + 300
+
+
+def test_a_process_tells_its_own_memory(a_large_process):
+    done = subprocess.run([PYTHON, "-c", MEMORY], capture_output=True, text=True, check=True)
+    assert 1 < float(done.stdout) < 200
+
+
+def test_times_are_those_of_the_calls_and_a_failure_ends_the_benchmark():
+    ((seconds, _),) = processes([[PYTHON, "-c", "import time; time.sleep(0.5)"]], runs=1)
+    assert seconds >= 0.5
+    order = []
+    (first, _) = functions([lambda: order.append("a") or time.sleep(0.1), lambda: order.append("b")], runs=2)
+    assert first >= 0.1
+    assert order == ["a", "b"] * 3
+    with pytest.raises(SystemExit, match="no such luck"):
+        processes([[PYTHON, "-c", "raise SystemExit('no such luck')"]])
