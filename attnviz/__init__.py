@@ -25,9 +25,10 @@ from attnviz.errors import (
 from attnviz.lazy import lazily
 
 if TYPE_CHECKING:
+    from attnviz import comparison, figures
     from attnviz.ablation.saving import Ablation, ablate
     from attnviz.analysis import Analysis, analyze
-    from attnviz.comparison.saving import compare
+    from attnviz.comparison.saving import Comparison, compare
     from attnviz.explanation.saving import Explanation, explain
     from attnviz.heads import HeadId
     from attnviz.models.configurations import Configuration
@@ -45,6 +46,7 @@ __all__ = [
     "ArchitectureError",
     "AttnvizError",
     "CheckpointError",
+    "Comparison",
     "Configuration",
     "CorpusError",
     "DeviceError",
@@ -63,7 +65,9 @@ __all__ = [
     "ablate",
     "analyze",
     "compare",
+    "comparison",
     "explain",
+    "figures",
     "head_outputs",
     "model_configurations",
     "profile_heads",
@@ -74,6 +78,7 @@ __all__ = [
 _MODULES = {
     "Ablation": "attnviz.ablation.saving",
     "Analysis": "attnviz.analysis",
+    "Comparison": "attnviz.comparison.saving",
     "Configuration": "attnviz.models.configurations",
     "Explanation": "attnviz.explanation.saving",
     "HeadId": "attnviz.heads",
@@ -83,7 +88,9 @@ _MODULES = {
     "ablate": "attnviz.ablation.saving",
     "analyze": "attnviz.analysis",
     "compare": "attnviz.comparison.saving",
+    "comparison": "attnviz.comparison",
     "explain": "attnviz.explanation.saving",
+    "figures": "attnviz.figures",
     "head_outputs": "attnviz.outputs.saving",
     "model_configurations": "attnviz.models.listing",
     "profile_heads": "attnviz.profile.profiling",
@@ -92,7 +99,8 @@ _MODULES = {
 }
 
 
-__getattr__ = lazily(__name__, _MODULES)
+if not TYPE_CHECKING:  # a checker of types shall see a wrong name as one
+    __getattr__ = lazily(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from attnviz.arguments import check_texts
 from attnviz.checkpoint import Checkpoint
-from attnviz.errors import TextError, UsageError
+from attnviz.errors import UsageError
 from attnviz.figures.figure_sets import FIGURES, check_figures
 from attnviz.findings import HeadFindings, Options
 from attnviz.heads import HeadId
@@ -16,15 +17,16 @@ from attnviz.masks import positional_masks, repeat_masks
 from attnviz.opening import Model, open_checkpoint
 from attnviz.patterns import judge, label_of
 from attnviz.profile_store import StoredProfile, find_profile, model_shape
+from attnviz.progress import Progress, tell
 from attnviz.published import published_heads
-from attnviz.results import Analysis, Progress, tell
+from attnviz.results import Analysis
 from attnviz.sources import Source
 from attnviz.statistics import Frame, measure
 from attnviz.syntax import Parse, load_parser, parse_texts, relation_accuracy
 from attnviz.tokens import Tokens, merge_units
 from attnviz.verify import VerifiedLayer, verify_attention
 
-__all__ = ["FIGURES", "Analysis", "Progress", "analyze", "check_figures"]
+__all__ = ["FIGURES", "Analysis", "analyze", "check_figures"]
 
 _FARTHEST = 1_000_000
 
@@ -86,9 +88,7 @@ def analyze(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
             f"found {local_window} and {long_range_from}."
         )
-    if not isinstance(text, str) or not isinstance(pair, str | None):
-        found = type(text if not isinstance(text, str) else pair).__name__
-        raise TextError(f"expected text (and pair) as a string, found {found}; analyze one text at a time.")
+    check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)

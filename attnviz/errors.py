@@ -13,7 +13,7 @@
     └── VerificationError       the heads do not reproduce the model         exit 3
 
 Every message says what was expected, what was found and what to do. Only these are caught at the
-edge (``cli``); anything else is a bug and keeps its traceback.
+edge (``terminal``); anything else is a bug and keeps its traceback.
 """
 
 __all__ = [

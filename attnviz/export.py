@@ -17,7 +17,7 @@ from attnviz.patterns import Pattern
 from attnviz.published import published_entries
 from attnviz.statistics import SHARES
 
-__all__ = ["HEADS", "attention_bytes", "csv_text", "document", "json_text", "model_entry"]
+__all__ = ["HEADS", "attention_bytes", "csv_text", "document", "model_entry"]
 
 _SCALARS = (
     "id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink",
@@ -76,11 +76,6 @@ def model_entry(model: Checkpoint) -> dict[str, Any]:
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
     }
-
-
-def json_text(content: dict[str, Any]) -> str:
-    """The document as JSON; ASCII only, so that no text can steer a terminal."""
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def csv_text(content: dict[str, Any]) -> str:

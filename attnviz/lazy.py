@@ -1,5 +1,6 @@
 """Names of a package that cost nothing until they are asked for."""
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -12,15 +13,18 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: its ``__name__``.
-        modules: of each name the module that it comes from.
+        modules: of each name the module that it comes from; a module of the package is its own.
 
     Raises:
         AttributeError: from the function that is returned, on any other name.
     """
 
     def find(name: str) -> Any:
-        if name in modules:
-            return getattr(import_module(modules[name]), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(modules[name])
+        found = module if modules[name] == f"{package}.{name}" else getattr(module, name)
+        setattr(sys.modules[package], name, found)
+        return found
 
     return find

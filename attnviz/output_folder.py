@@ -14,7 +14,7 @@ from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 
-__all__ = ["Layout", "OutputFolder", "check_folder"]
+__all__ = ["Layout", "OutputFolder", "check_folder", "json_text"]
 
 
 _MANIFESTS = tuple(
@@ -134,7 +134,7 @@ class OutputFolder:
         self.write(self.layout.table, self.layout.table_text(content))
         earlier, kept = self._earlier(), self.kept(content)
         complete = {**content, "files": sorted({*self._staged, *kept, manifest})}
-        self.write(manifest, json.dumps(complete, indent=1, allow_nan=False) + "\n")
+        self.write(manifest, json_text(complete))
         assert self._staging is not None
         self._refuse_foreign(self._staged)
         with self._as_output_error("write to", self.path):
@@ -239,6 +239,11 @@ def _listed(document: dict[str, Any]) -> set[str]:
     """The files that a document lists."""
     files = document.get("files", [])
     return {str(name) for name in files} if isinstance(files, list) else set()
+
+
+def json_text(content: dict[str, Any]) -> str:
+    """The document as JSON; ASCII only, so that no text can steer a terminal."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def check_folder(folder: object) -> None:

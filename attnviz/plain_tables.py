@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attnviz.errors import UsageError
 
-__all__ = ["add_row", "plain_table", "plain_text"]
+__all__ = ["add_row", "error", "number", "plain_table", "plain_text"]
 
 _NARROWEST = 20
 
@@ -49,3 +49,13 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
     text = io.StringIO()
     Console(file=text, width=width, color_system=None, highlight=False).print(tables(width))
     return text.getvalue()
+
+
+def error(value: float) -> str:
+    """A rounding error, two digits."""
+    return f"{value:.1e}" if value else "0 (bit for bit)"
+
+
+def number(value: float | None) -> str:
+    """Two decimals; a dash for what cannot be measured."""
+    return "–" if value is None else f"{value:.2f}"

@@ -2,7 +2,7 @@
 
 import base64
 import html
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from attnviz import __version__
+from attnviz.arguments import check_counts
 from attnviz.errors import UsageError
 from attnviz.export import HEADS, attention_bytes, document
 from attnviz.figures.figure_sets import DEFAULT_FIGURES, Drawing, check_figures, figure_count, figure_files
 from attnviz.figures.heatmap_drawing import heatmap_figure
-from attnviz.figures.heatmaps import heatmap_plans, quoted
+from attnviz.figures.heatmaps import heatmap_plans
 from attnviz.figures.line_drawing import lines_figures
 from attnviz.figures.look import Look
 from attnviz.figures.means import mean_figures
@@ -23,22 +24,21 @@ from attnviz.figures.overviews import model_overview_plan
 from attnviz.figures.pairs import pair_figures
 from attnviz.figures.rendering import overview_file
 from attnviz.figures.statistic_map import map_figures
+from attnviz.figures.wording import quoted
 from attnviz.findings import Findings
 from attnviz.heads import HeadId
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.plain_tables import plain_text
+from attnviz.progress import Progress, tell
 from attnviz.saving import write_captions
 from attnviz.tables import report
 from attnviz.tokens import visible
 
-__all__ = ["Analysis", "Progress", "check_counts", "tell"]
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is (0: not known)."""
+__all__ = ["Analysis"]
 
 
 class Analysis(Findings):
-    """What :func:`analyze` found: tokens, verified patterns, statistics, verdicts and figures.
+    """What :func:`attnviz.analysis.analyze` found: tokens, verified patterns, statistics, verdicts and figures.
 
     In a notebook it shows its overview and its tables. See :class:`attnviz.findings.Findings` for
     the data: ``tokens``, ``verification``, ``heads``, ``head("L2H8")``, ``select(["L0-3"])``.
@@ -226,8 +226,7 @@ class Analysis(Findings):
         look = Look(theme, scale, width)
         drawing = Drawing(tuple(figures), tuple(formats), look, drop_special, from_token, tuple(maps))
         with OutputFolder(Path(folder), HEADS) as output:
-            written = self.write(output, drawing, select=select, save_attention=save_attention, progress=progress)
-            return output.commit(written)
+            return self.write(output, drawing, select=select, save_attention=save_attention, progress=progress)
 
     def write(
         self,
@@ -238,7 +237,7 @@ class Analysis(Findings):
         save_attention: bool,
         progress: Progress | None,
     ) -> dict[str, Any]:
-        """Write figures into an opened folder without committing; returns the document; see :meth:`save`."""
+        """The same into a folder that is open already; see :meth:`save`."""
         heads = self.select(select)
         captions: dict[str, str] = {}
         for name, content, caption in figure_files(self, heads, drawing):
@@ -249,7 +248,7 @@ class Analysis(Findings):
         write_captions(output, written, captions)
         if save_attention:
             output.write("attention.safetensors", attention_bytes(self))
-        return written
+        return output.commit(written)
 
     def report(self, select: Sequence[str] = (), *, top: int = 12, width: int = 100) -> str:
         """The tables that ``attnviz heads`` prints, as plain text of a given width.
@@ -278,20 +277,3 @@ class Analysis(Findings):
             f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
             f"<pre>{html.escape(self.report())}</pre>"
         )
-
-
-def check_counts(**counts: object) -> None:
-    """Refuse what is no whole number from 0 on.
-
-    Raises:
-        UsageError: with the name of what is none.
-    """
-    for name, given in counts.items():
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise UsageError(f"expected {name} as a whole number from 0 on, found {given!r}.")
-
-
-def tell(progress: Progress | None, what: str, done: int, total: int) -> None:
-    """Tell of progress, if anyone wants to know."""
-    if progress is not None:
-        progress(what, done, total)

@@ -9,19 +9,15 @@ from rich.text import Text
 from attnviz.findings import Findings, HeadFindings
 from attnviz.heads import HeadId
 from attnviz.patterns import ENOUGH, PATTERN_NAMES, Pattern
-from attnviz.plain_tables import add_row, plain_table
+from attnviz.plain_tables import add_row, error, number, plain_table
 from attnviz.profile_store import SYNTACTIC, HeadProfile, StoredRole
 from attnviz.published import PublishedHead
 from attnviz.statistics import REPEATS
 from attnviz.tokens import visible
 
 __all__ = [
-    "add_row",
-    "error",
     "head_table",
-    "number",
     "pattern_table",
-    "plain_table",
     "profile_table",
     "published_table",
     "report",
@@ -277,13 +273,3 @@ def _scores(pattern: Pattern) -> str:
     if pattern.kind != "repeats":
         return number(pattern.score)
     return f"{number(pattern.score)} ({number(pattern.on_repeats)})"
-
-
-def error(value: float) -> str:
-    """A rounding error, two digits."""
-    return f"{value:.1e}" if value else "0 (bit for bit)"
-
-
-def number(value: float | None) -> str:
-    """Two decimals; a dash for what cannot be measured."""
-    return "–" if value is None else f"{value:.2f}"

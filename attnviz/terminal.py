@@ -185,7 +185,7 @@ def print_results(
     """
     with printing(folder):
         if as_json:
-            from attnviz.export import json_text
+            from attnviz.output_folder import json_text
 
             sys.stdout.write(json_text(document))
         elif not quiet:

@@ -449,7 +449,7 @@ def test_an_unknown_format_is_refused_and_nothing_is_written(texts, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"look": "dark"}, r"expected look as attnviz.figures.look.Look\(theme, scale, width\), found 'dark'"),
+        ({"look": "dark"}, r"expected look as attnviz.figures.Look\(theme, scale, width\), found 'dark'"),
         ({"top": "3"}, "expected top as a whole number from 0 on, found '3'"),
         ({"top": -1}, "expected top as a whole number from 0 on, found -1"),
         ({"formats": None}, r"expected a list of formats such as \['png', 'pdf'\], found None"),

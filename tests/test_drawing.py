@@ -23,10 +23,11 @@ from attnviz.figures.heatmap_drawing import (
     heatmap_figure,
     heatmap_layout,
 )
-from attnviz.figures.heatmaps import plan_heatmap, quoted
+from attnviz.figures.heatmaps import plan_heatmap
 from attnviz.figures.look import Look
 from attnviz.figures.overview_drawing import draw_overview, overview_figure
 from attnviz.figures.overviews import model_overview_plan, plan_overview
+from attnviz.figures.wording import quoted
 from attnviz.heads import HeadId
 
 ODD_SETTINGS = {

@@ -16,8 +16,8 @@ from safetensors import safe_open
 
 from attnviz import __version__
 from attnviz.errors import OutputError
-from attnviz.export import HEADS, attention_bytes, csv_text, document, json_text
-from attnviz.output_folder import OutputFolder
+from attnviz.export import HEADS, attention_bytes, csv_text, document
+from attnviz.output_folder import OutputFolder, json_text
 from attnviz.syntax import Arc, Parse, Word
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE, published

@@ -11,18 +11,10 @@ from attnviz.analysis import analyze
 from attnviz.errors import UsageError
 from attnviz.figures.colours import LEVELS, colour_levels, colour_map, colour_table, magnified
 from attnviz.figures.fonts import text_width
-from attnviz.figures.heatmaps import (
-    HeatmapPlan,
-    counted,
-    heatmap_plans,
-    max_pool,
-    names_note,
-    ordinal,
-    plan_heatmap,
-    quoted,
-)
+from attnviz.figures.heatmaps import HeatmapPlan, heatmap_plans, max_pool, names_note, plan_heatmap
 from attnviz.figures.look import Look
 from attnviz.figures.overviews import model_overview_plan, plan_overview
+from attnviz.figures.wording import counted, ordinal, quoted
 from attnviz.findings import without_sinks
 from attnviz.heads import HeadId
 from attnviz.syntax import Arc, Parse, Word

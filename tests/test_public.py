@@ -69,6 +69,7 @@ def test_all_holds_every_error_and_what_analyze_gives():
         *errors,
         "Ablation",
         "Analysis",
+        "Comparison",
         "Configuration",
         "Explanation",
         "HeadId",
@@ -79,7 +80,9 @@ def test_all_holds_every_error_and_what_analyze_gives():
         "ablate",
         "analyze",
         "compare",
+        "comparison",
         "explain",
+        "figures",
         "head_outputs",
         "model_configurations",
         "profile_heads",
@@ -89,9 +92,41 @@ def test_all_holds_every_error_and_what_analyze_gives():
     assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)
 
 
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'attnviz' has no attribute 'nonsense'"):
-        attnviz.nonsense  # noqa: B018
+LAZY = ["attnviz", "attnviz.comparison", "attnviz.figures"]
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_an_unknown_name_is_an_attribute_error(name):
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nonsense'"):
+        importlib.import_module(name).nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_names_that_are_imported_late_are_those_that_type_checkers_see(name):
+    package = importlib.import_module(name)
+    (branch,) = [
+        node
+        for node in ast.parse(Path(package.__file__).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    seen = {
+        alias.name: f"{node.module}.{alias.name}" if node.module == name else node.module
+        for node in branch.body
+        for alias in node.names
+    }
+    assert seen == package._MODULES
+    assert dir(package) == sorted(package.__all__)
+    for public, module in seen.items():
+        value = getattr(package, public)
+        assert value is (importlib.import_module(module) if module == f"{name}.{public}" else getattr(
+            importlib.import_module(module), public
+        ))  # fmt: skip
+
+
+def test_packages_of_figures_are_there_at_once():
+    code = "import attnviz; print(attnviz.figures.Look().theme, attnviz.comparison.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "light attnviz.comparison\n"
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnviz import analyze
-from attnviz.export import json_text
 from attnviz.heads import HeadId
 from attnviz.masks import duplicate, induction, repeat_masks
+from attnviz.output_folder import json_text
 from attnviz.patterns import judge, label_of
 from attnviz.statistics import ON_REPEATS, REPEATS, measure
 from tests import independent

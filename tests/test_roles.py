@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.heads import HeadId
 from attnviz.patterns import BROAD_SHARE, PATTERN_NAMES
 from attnviz.profile.offsets import OFFSETS
 from attnviz.profile.repeats import RepeatScores
 from attnviz.profile.roles import (
     ENOUGH_INSTANCES,
-    ENOUGH_TEXTS,
     ERROR_RATE,
     SEMANTIC_MARGIN,
     Role,

@@ -103,7 +103,7 @@ def test_every_layer_has_a_tile_by_weights_and_by_norms(found: Any):
 
 
 def test_bars_are_shares_beside_what_uniform_attention_gives(found: Any):
-    plan = plan_bars(found, LIGHT)
+    plan = plan_bars(found)
     assert [panel.name for panel in plan.panels] == ["attention", "rollout", "norm rollout", "flow"]
     inputs = found.inputs
     for panel, row in zip(
@@ -120,7 +120,7 @@ def test_bars_are_shares_beside_what_uniform_attention_gives(found: Any):
 
 
 def test_of_a_long_text_the_inputs_that_rank_highest_are_shown(long: Any):
-    plan = plan_bars(long, LIGHT)
+    plan = plan_bars(long)
     rows = [int(label.rpartition("#")[2]) for label in plan.labels]
     assert len(rows) == MOST_BARS
     assert rows == sorted(rows)
@@ -243,7 +243,7 @@ def test_tiles_are_whole_pixels_and_do_not_overlap(found: Any):
 
 
 def test_bars_are_as_long_as_their_shares(found: Any):
-    plan = plan_bars(found, LIGHT)
+    plan = plan_bars(found)
     figure = bars_figure(plan, LIGHT)
     assert [ax.get_title(loc="left") for ax in figure.axes] == [panel.name for panel in plan.panels]
     for ax, panel in zip(figure.axes, plan.panels, strict=True):
@@ -263,7 +263,7 @@ def test_bars_are_as_long_as_their_shares(found: Any):
 @pytest.mark.parametrize(("width", "columns"), [(2.0, 2), (2.4, 2), (3.3, 4), (None, 4)])
 def test_every_panel_is_named_and_its_numbers_stand_beside_its_bars(found: Any, width: float | None, columns: int):
     look = Look(width=width)
-    plan = plan_bars(found, look)
+    plan = plan_bars(found)
     figure = bars_figure(plan, look)
     assert [" ".join(ax.get_title(loc="left").split()) for ax in figure.axes] == [panel.name for panel in plan.panels]
     assert [bool(ax.get_yticklabels()) for ax in figure.axes] == [number % columns == 0 for number in range(4)]
@@ -279,7 +279,7 @@ def test_every_panel_is_named_and_its_numbers_stand_beside_its_bars(found: Any, 
 def test_bars_are_drawn_on_the_callers_axes_alone(found: Any):
     figure = Figure()
     left, right = figure.subplots(1, 2)
-    plan = plan_bars(found, DARK)
+    plan = plan_bars(found)
     assert len(draw_bars(left, plan, plan.panels[1], DARK)) == 9
     draw_tile(left, plan_rollout(found, DARK), plan_rollout(found, DARK).groups[0].tiles[0], DARK)
     assert figure.axes == [left, right]
@@ -390,13 +390,13 @@ def test_the_range_of_all_flows_is_that_of_the_matrix(every_flow: Any):
     seen = every_flow.flows[every_flow.flows > 0]
     (note,) = [note for note in plan_rollout(every_flow, LIGHT).notes if note.startswith("Flow: ")]
     assert f"; over all rows from {seen.min():.3f} to {seen.max():.3f}, as even" in note
-    assert flow_sentence(every_flow) in plan_bars(every_flow, LIGHT).notes
+    assert flow_sentence(every_flow) in plan_bars(every_flow).notes
     assert flow_sentence(every_flow) != note
 
 
 def test_bars_say_that_the_flow_has_no_orange_marks(found: Any):
-    plan = plan_bars(found, LIGHT)
+    plan = plan_bars(found)
     assert "Orange marks: what uniform attention would give (not known for the flow)." in plan.notes[1]
     assert "uniform attention would give (not known for the flow); each" in plan.caption
-    plain = plan_bars(replace(found, flow=None), LIGHT)
+    plain = plan_bars(replace(found, flow=None))
     assert "not known" not in f"{plain.notes}{plain.caption}"

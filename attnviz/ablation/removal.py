@@ -14,12 +14,12 @@ from attnviz.ablation.passes import HeadSet, Passes, mean_values
 from attnviz.ablation.results import Curve, CurvePoint, Estimate, HeadDamage, Options, SetDamage
 from attnviz.ablation.texts import STATES, Row, Sources, kind_of, rows_of
 from attnviz.checkpoint import Checkpoint
-from attnviz.corpora.bootstrap import text_weights
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.errors import UsageError
 from attnviz.heads import HeadId, select_heads
-from attnviz.profile.roles import ENOUGH_TEXTS
+from attnviz.progress import Progress
 
-__all__ = ["MANY", "REPLICATES", "Progress", "measure_ablation"]
+__all__ = ["MANY", "REPLICATES", "measure_ablation"]
 
 REPLICATES = 1000
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
@@ -28,8 +28,6 @@ MANY = 2000
 """Rows from which on it is said how many there are; attnviz's own choice."""
 
 _TAIL = 0.025
-
-Progress = Callable[[str, int, int], None]
 
 
 def measure_ablation(

@@ -11,18 +11,19 @@ from attnviz import __version__
 from attnviz.ablation.document import ABLATE, ablation_document
 from attnviz.ablation.drawing import curve_figure, gradient_figure, heads_figure, importance_figure
 from attnviz.ablation.figures import plan_curve, plan_gradient, plan_heads, plan_importance
-from attnviz.ablation.removal import Progress, measure_ablation
+from attnviz.ablation.removal import measure_ablation
 from attnviz.ablation.results import Ablated, Options
 from attnviz.ablation.tables import ablation_report
 from attnviz.ablation.texts import read_sources
 from attnviz.ablation.words import amount
+from attnviz.arguments import check_counts
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.heads import HeadId, selection_texts
 from attnviz.opening import Model, open_checkpoint
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.plain_tables import plain_text
-from attnviz.results import check_counts
+from attnviz.progress import Progress
 from attnviz.saving import Picture, check_formats, write_results
 
 __all__ = ["TOP", "Ablation", "ablate"]

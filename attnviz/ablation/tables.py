@@ -16,8 +16,7 @@ from attnviz.ablation.words import (
     verdict_of,
     what_is_measured,
 )
-from attnviz.plain_tables import add_row, plain_table
-from attnviz.tables import error
+from attnviz.plain_tables import add_row, error, plain_table
 from attnviz.tokens import visible
 
 __all__ = ["ablation_report", "curve_table", "head_table", "set_table"]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from attnviz.ablation.damage import Measure
 from attnviz.ablation.results import Ablated, Estimate, HeadDamage, SetDamage
 from attnviz.ablation.texts import MASKED, NEXT, STATES
-from attnviz.figures.heatmaps import quoted
-from attnviz.profile.roles import ENOUGH_TEXTS
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS
+from attnviz.figures.wording import quoted
 from attnviz.tokens import visible
 
 __all__ = [

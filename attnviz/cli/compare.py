@@ -123,11 +123,12 @@ def compare(
         with OutputFolder(folder, COMPARE) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.analysis import Analysis, analyze, check_figures
+            from attnviz.analysis import Analysis, analyze
             from attnviz.comparison.saving import TOP
             from attnviz.comparison.saving import compare as compare_sides
+            from attnviz.saving import check_formats
 
-            check_figures([], wanted)
+            check_formats(wanted)
             sides: list[Analysis] = []
             for side, (sentence, source) in zip("AB", _sides(sentences, sources), strict=True):
                 loaded = sides[0].checkpoint if sides and len(sources) == 1 else None

@@ -140,14 +140,13 @@ def heads(
                 progress=tell,
                 warn=lambda message: say(message, quiet),
             )
-            content = analysis.write(
+            document = analysis.write(
                 output,
                 drawing,
                 select=select or (),
                 save_attention=save_attention,
                 progress=tell,
             )
-            document = output.commit(content)
         from attnviz.tables import report
 
         chosen = analysis.select(select or ())

@@ -38,7 +38,7 @@ def models(
     with errors_to_exit_codes() as outcome:
         check_out(out)
         wanted = [decoded("NAME", name) for name in names or []]
-        from attnviz.models.document import MODELS, models_document, models_json
+        from attnviz.models.document import MODELS, models_document
         from attnviz.models.listing import model_configurations
 
         with progress(quiet=False) as tell:
@@ -52,7 +52,9 @@ def models(
                 document = output.commit(document)
         with printing(Path(out or ".")):
             if as_json:
-                sys.stdout.write(models_json(document))
+                from attnviz.output_folder import json_text
+
+                sys.stdout.write(json_text(document))
             else:
                 from attnviz.models.tables import models_report
 

@@ -104,11 +104,11 @@ def profile(
             outcome.folder = output
             tell = stack.enter_context(progress(quiet, rate=True))
             tell("loading", 0, 0)
-            from attnviz.analysis import check_figures
             from attnviz.profile.profiling import profile_heads
             from attnviz.profile.saving import write_profile
+            from attnviz.saving import check_formats
 
-            check_figures([], wanted_formats)
+            check_formats(wanted_formats)
             found = profile_heads(
                 source,
                 corpora or [],

@@ -39,8 +39,9 @@ _MODULES = {
     "plan_difference_map": "attnviz.comparison.figures",
 }
 
-__getattr__ = lazily(__name__, _MODULES)
+if not TYPE_CHECKING:  # a checker of types shall see a wrong name as one
+    __getattr__ = lazily(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

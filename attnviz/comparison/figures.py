@@ -35,8 +35,8 @@ from attnviz.comparison.words import (
 )
 from attnviz.errors import UsageError
 from attnviz.figures.colours import Array
-from attnviz.figures.heatmaps import counted
 from attnviz.figures.look import Look
+from attnviz.figures.wording import counted
 from attnviz.heads import HeadId
 
 __all__ = [

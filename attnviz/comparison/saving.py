@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attnviz import __version__
+from attnviz.arguments import check_counts
 from attnviz.comparison.differences import Differences, find_differences
 from attnviz.comparison.document import COMPARE, compare_document
 from attnviz.comparison.drawing import difference_figure, difference_grid_figure, difference_map_figure
@@ -19,7 +20,6 @@ from attnviz.findings import Findings
 from attnviz.heads import HeadId
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.plain_tables import plain_text
-from attnviz.results import check_counts
 from attnviz.saving import Picture, check_formats, write_results
 
 __all__ = ["TOP", "Comparison", "compare"]
@@ -194,5 +194,5 @@ def _checked(look: Look | None) -> Look:
     if look is None:
         return PLAIN
     if not isinstance(look, Look):
-        raise UsageError(f"expected look as attnviz.figures.look.Look(theme, scale, width), found {look!r}.")
+        raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width), found {look!r}.")
     return look

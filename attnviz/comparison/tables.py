@@ -8,7 +8,8 @@ from rich.text import Text
 
 from attnviz.comparison.differences import Differences, HeadDifference
 from attnviz.comparison.words import side_lines, signed
-from attnviz.tables import add_row, plain_table, verification_line
+from attnviz.plain_tables import add_row, plain_table
+from attnviz.tables import verification_line
 
 __all__ = ["compare_report", "difference_table", "layer_table"]
 

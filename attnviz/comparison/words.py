@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.comparison.differences import Differences, HeadDifference
-from attnviz.figures.heatmaps import quoted
+from attnviz.figures.wording import quoted
 from attnviz.findings import Findings
 from attnviz.tokens import visible
 

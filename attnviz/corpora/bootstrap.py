@@ -6,7 +6,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["REPLICATES", "standard_error", "text_weights"]
+__all__ = ["ENOUGH_TEXTS", "REPLICATES", "standard_error", "text_weights"]
+
+ENOUGH_TEXTS = 30
+"""Texts below which an interval says nothing and no verdict passes; attnviz's own choice.
+
+A bootstrap over few texts is too narrow, and over one text it has no width at all, since every replicate
+is the same text.
+"""
 
 REPLICATES = 200
 """Enough for a standard error within about a twentieth of itself."""

@@ -10,9 +10,10 @@ from attnviz.explanation.explained import Explained
 from attnviz.explanation.path_layout import Layout, Node, Sizes, arrange, row_width, rows_of
 from attnviz.explanation.path_panels import Panel, panel_of, split_panels
 from attnviz.figures.fonts import drawable, text_width
-from attnviz.figures.heatmaps import DPI, counted, quoted
+from attnviz.figures.heatmaps import DPI
 from attnviz.figures.look import Look
-from attnviz.tables import error
+from attnviz.figures.wording import counted, quoted
+from attnviz.plain_tables import error
 from attnviz.tokens import visible
 
 __all__ = ["Band", "PathPlan", "TokenName", "plan_path"]

@@ -17,9 +17,9 @@ from attnviz.errors import UsageError
 from attnviz.explanation.explained import Explained
 from attnviz.explanation.position_share import GROUPS, ScoreShares
 from attnviz.figures.heatmap_drawing import figure_style
-from attnviz.figures.heatmaps import counted, quoted
 from attnviz.figures.look import Look
 from attnviz.figures.view_drawing import PIXEL, Numbers, contrasting_ink, page_width, view_page
+from attnviz.figures.wording import counted, quoted
 from attnviz.tokens import visible
 
 __all__ = ["PositionsPlan", "draw_positions", "plan_positions", "positions_figure"]

@@ -16,8 +16,8 @@ from attnviz.explanation.path_drawing import path_figure
 from attnviz.explanation.path_figures import plan_path
 from attnviz.explanation.position_drawing import plan_positions, positions_figure
 from attnviz.explanation.tables import explain_report
-from attnviz.figures.heatmaps import counted
 from attnviz.figures.look import Look
+from attnviz.figures.wording import counted
 from attnviz.heads import HeadId
 from attnviz.opening import Model
 from attnviz.output_folder import OutputFolder, check_folder

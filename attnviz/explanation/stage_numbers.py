@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnviz.explanation.explained import Explained
 from attnviz.explanation.stages import Stage
-from attnviz.figures.heatmaps import counted
+from attnviz.figures.wording import counted
 from attnviz.tokens import visible
 
 __all__ = ["Summary", "shown_numbers", "summary"]

@@ -11,8 +11,8 @@ from attnviz.explanation.position_share import GROUPS, ScoreShares
 from attnviz.explanation.stage_numbers import shown_numbers
 from attnviz.explanation.stage_words import not_compared, numbered_shape, order_of, stage_words
 from attnviz.explanation.stages import Stage
-from attnviz.figures.heatmaps import counted, quoted
-from attnviz.tables import add_row, error, number, plain_table
+from attnviz.figures.wording import counted, quoted
+from attnviz.plain_tables import add_row, error, number, plain_table
 from attnviz.tokens import visible
 
 __all__ = ["explain_report", "layers_table", "positions_table", "walk_through"]

@@ -1,6 +1,6 @@
 """Figures of the attention on one text: plans, and what draws them on a caller's matplotlib Axes.
 
-    look, families -> colours, fonts -> bars -> heatmaps, overviews (plans) -> heatmap_drawing, overview_drawing
+    look, families -> colours, fonts -> wording -> heatmaps, overviews (plans) -> heatmap_drawing, overview_drawing
       -> palettes, stamps, vectors -> rendering: many pictures at once, as bytes
       -> view_drawing -> view_bars -> statistic_map, means, pair_heatmaps -> pairs
                                       line_rows -> lines -> line_layout -> line_views, line_legend -> line_drawing
@@ -66,8 +66,9 @@ _MODULES = {
     "plan_statistic_map": "attnviz.figures.statistic_map",
 }
 
-__getattr__ = lazily(__name__, _MODULES)
+if not TYPE_CHECKING:  # a checker of types shall see a wrong name as one
+    __getattr__ = lazily(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

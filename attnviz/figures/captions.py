@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from attnviz.figures.heatmaps import HeatmapPlan, counted, quoted
+from attnviz.figures.heatmaps import HeatmapPlan
 from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.overviews import OverviewPlan, labels_from_profile
+from attnviz.figures.wording import counted, quoted
 from attnviz.findings import Findings, HeadFindings
 from attnviz.patterns import NOT_MEASURABLE
 from attnviz.tokens import visible

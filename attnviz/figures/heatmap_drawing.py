@@ -31,7 +31,8 @@ from attnviz.figures.fonts import (
     text_width,
     wrapped,
 )
-from attnviz.figures.heatmaps import HeatmapPlan, margins, number_size, ordinal
+from attnviz.figures.heatmaps import HeatmapPlan, margins, number_size
+from attnviz.figures.wording import ordinal
 
 __all__ = [
     "VECTOR_CELLS",
@@ -62,7 +63,7 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, *, vector: bool = False) -> AxesIm
 
     Args:
         ax: any matplotlib Axes; only these are changed.
-        plan: from :func:`plan_heatmap`.
+        plan: from :func:`attnviz.figures.heatmaps.plan_heatmap`.
         vector: draw one rectangle a cell (while there are few enough), for SVG and PDF.
 
     Returns:

@@ -14,15 +14,15 @@ import numpy as np
 from torch import Tensor
 
 from attnviz.figures.colours import Array, Pixels, colour_levels
-from attnviz.figures.fonts import drawable, fitted, isolated, text_width
+from attnviz.figures.fonts import drawable, fitted, text_width
 from attnviz.figures.look import PLAIN, Look
+from attnviz.figures.wording import ordinal, quoted
 from attnviz.findings import Findings, HeadFindings
 from attnviz.tokens import visible
 
 __all__ = [
     "DPI",
     "HeatmapPlan",
-    "counted",
     "each_pattern",
     "heatmap_plans",
     "margins",
@@ -30,16 +30,13 @@ __all__ = [
     "named_every",
     "names_note",
     "number_size",
-    "ordinal",
     "plan_heatmap",
-    "quoted",
     "quotes",
 ]
 
 DPI = 150
 
 _LONGEST_LABEL = 20
-_LONGEST_QUOTE = 90
 _MOST_CELLS = 1024
 _NUMBERED = 24
 _LEAST_FOR_NUMBERS = 14.0
@@ -258,26 +255,9 @@ def each_pattern(findings: Findings, heads: Sequence[HeadFindings]) -> Iterator[
         yield head, patterns[head.id.head].float().numpy()
 
 
-def quoted(text: str) -> str:
-    """The text in quotation marks, cut where it is long, with nothing invisible in it but what keeps its order."""
-    shown = visible(text)
-    return f"“{isolated(shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…')}”"
-
-
 def quotes(findings: Findings) -> str:
     """The text, or both texts of a pair, as :func:`quoted` shows them."""
     return " / ".join(quoted(text) for text in (findings.text, findings.pair) if text is not None)
-
-
-def counted(n: int, unit: str) -> str:
-    """So many: ``1 token``, ``9 tokens``."""
-    return f"{n} {unit}{'' if n == 1 else 's'}"
-
-
-def ordinal(number: int) -> str:
-    """``1st``, ``2nd``, ``11th``, …"""  # noqa: D415
-    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 def named_every(cell: float, pooled: int = 1) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attnviz.errors import UsageError
 from attnviz.figures.colours import Array
-from attnviz.figures.heatmaps import quoted
 from attnviz.figures.lines import MOST_HEADS, MOST_LINES, WHOLE_ROWS, LinesPlan, plan_lines, too_many
 from attnviz.figures.look import PLAIN, Look
 from attnviz.figures.view_drawing import text_line
+from attnviz.figures.wording import quoted
 from attnviz.findings import Findings, HeadFindings, without_sinks
 from attnviz.heads import HeadId
 from attnviz.tokens import visible

@@ -15,8 +15,9 @@ from attnviz.errors import UsageError
 from attnviz.figures.colours import Array, Pixels, colour_levels, colour_table, magnified
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family, family_of_label
 from attnviz.figures.fonts import text_width, wrapped
-from attnviz.figures.heatmaps import DPI, counted, each_pattern, max_pool, quoted
+from attnviz.figures.heatmaps import DPI, each_pattern, max_pool
 from attnviz.figures.look import PLAIN, Look
+from attnviz.figures.wording import counted, quoted
 from attnviz.findings import Findings, HeadFindings
 from attnviz.heads import HeadId
 from attnviz.tokens import visible

@@ -23,7 +23,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.colours import Array, outer_ink
 from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.heatmap_drawing import figure_style
-from attnviz.figures.heatmaps import DPI, counted, max_pool, named_every, names_note, quoted
+from attnviz.figures.heatmaps import DPI, max_pool, named_every, names_note
 from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.view_bars import bar_place, draw_colour_bar
 from attnviz.figures.view_drawing import (
@@ -38,6 +38,7 @@ from attnviz.figures.view_drawing import (
     text_line,
     view_page,
 )
+from attnviz.figures.wording import counted, quoted
 from attnviz.findings import Findings, HeadFindings
 from attnviz.tokens import visible
 

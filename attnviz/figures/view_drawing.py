@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from attnviz.figures.colours import Array, outer_ink
 from attnviz.figures.fonts import font_families, text_width, wrapped
-from attnviz.figures.heatmaps import DPI, counted, named_every, quotes
+from attnviz.figures.heatmaps import DPI, named_every, quotes
 from attnviz.figures.look import Look
+from attnviz.figures.wording import counted
 from attnviz.findings import Findings
 
 __all__ = [

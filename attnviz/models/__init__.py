@@ -1,7 +1,8 @@
 """The command ``attnviz models``: what models there are, from their configurations alone.
 
-config_files -> config_reading -> configurations -> listing -> document, tables
-known_configurations: as papers print them; parameter_counts: from sizes
+configurations, parameter_counts -> known_configurations (as papers print them)
+  -> config_files -> config_reading -> listing
+  -> document, tables
 """
 
 __all__: list[str] = []

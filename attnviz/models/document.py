@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from attnviz.models.configurations import Configuration
 from attnviz.models.known_configurations import PAPERS
 from attnviz.output_folder import Layout
 
-__all__ = ["MODELS", "models_csv", "models_document", "models_json"]
+__all__ = ["MODELS", "models_csv", "models_document"]
 
 _COLUMNS = (
     "name", "kind", "source", "architecture", "n_layers", "n_heads", "n_kv_heads", "d_model", "d_head", "positions",
@@ -33,11 +32,6 @@ def models_document(found: Sequence[Configuration], version: str) -> dict[str, A
         "models": [model.entry() for model in found],
         "papers": {paper: title for paper, title in PAPERS.items() if paper in cited},
     }
-
-
-def models_json(content: dict[str, Any]) -> str:
-    """The document as JSON; ASCII only, so that no name can steer a terminal."""
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def models_csv(content: dict[str, Any]) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attnviz import __version__
+from attnviz.arguments import check_counts
 from attnviz.errors import UsageError
-from attnviz.figures.heatmaps import quoted
 from attnviz.figures.look import Look
+from attnviz.figures.wording import quoted
 from attnviz.heads import HeadId
 from attnviz.opening import Model
 from attnviz.output_folder import OutputFolder, check_folder
@@ -24,7 +25,7 @@ from attnviz.outputs.promoted_tokens import HeadPromotion
 from attnviz.outputs.tables import outputs_report
 from attnviz.outputs.written import WrittenOutputs, find_outputs
 from attnviz.plain_tables import plain_text
-from attnviz.results import Progress, check_counts, tell
+from attnviz.progress import Progress, tell
 from attnviz.saving import Picture, check_formats, write_results
 
 __all__ = ["EACH_OWN", "TOP", "HeadOutputs", "head_outputs"]

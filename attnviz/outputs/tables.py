@@ -10,8 +10,7 @@ from attnviz.outputs.figures import percent, signed
 from attnviz.outputs.head_writing import HeadWriting
 from attnviz.outputs.promoted_tokens import Attribution, HeadPromotion, PartEffect, TokenLogit
 from attnviz.outputs.written import WrittenOutputs
-from attnviz.plain_tables import add_row, plain_table
-from attnviz.tables import error, number
+from attnviz.plain_tables import add_row, error, number, plain_table
 from attnviz.tokens import visible
 
 __all__ = ["outputs_report", "promotion_table", "share_table"]

@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.arguments import check_texts
 from attnviz.checkpoint import Checkpoint
-from attnviz.errors import TextError, UsageError
-from attnviz.figures.heatmaps import quoted
+from attnviz.errors import UsageError
 from attnviz.figures.line_views import find_positions
+from attnviz.figures.wording import quoted
 from attnviz.heads import HeadId, select_heads
 from attnviz.opening import Model, open_checkpoint
 from attnviz.outputs.head_writing import HeadWriting, LayerWriting, OutputShares, layer_writing, measure_writing
 from attnviz.outputs.promoted_tokens import Attribution, attribute_logits
 from attnviz.outputs.residual_stream import ResidualStream, recording_stream, why_no_attribution
-from attnviz.results import Progress, tell
+from attnviz.progress import Progress, tell
 from attnviz.tokens import Tokens, visible
 from attnviz.verify import VerifiedAttention, verify_attention
 
@@ -190,9 +191,7 @@ def find_outputs(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the
             model, do not sum to its attention outputs, or the parts of its logits do not sum to these.
     """
-    if not isinstance(text, str) or not isinstance(pair, str | None):
-        found = type(text if not isinstance(text, str) else pair).__name__
-        raise TextError(f"expected text (and pair) as a string, found {found}; give one text at a time.")
+    check_texts(text, pair, "give one text at a time")
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if at is not None and why_not:

@@ -1,8 +1,8 @@
 """The command ``attnviz profile``: what each head of a model does, measured on corpora.
 
-tallies, offsets, meanings, repeats, head_distances -> measuring -> roles -> profiling
+tallies -> measuring; tallies, offsets, meanings, repeats -> roles; all of these, head_distances -> profiling
   -> role_families -> figures -> likeness, pages -> drawing
-  -> document, tables -> saving
+  -> document -> saving; tables
 """
 
 __all__: list[str] = []

@@ -125,7 +125,8 @@ def plan_likeness(profile: Profile, distances: Tensor, n_queries: int | None = N
 
     Args:
         profile: for the roles, and for the words.
-        distances: [n_all_heads, n_all_heads], mean divergences in nats, of :class:`HeadDistanceTally`.
+        distances: [n_all_heads, n_all_heads], mean divergences in nats, of
+            :class:`attnviz.profile.head_distances.HeadDistanceTally`.
         n_queries: over how many queries they are means.
 
     Raises:

@@ -32,20 +32,18 @@ from attnviz.profile.roles import (
     syntax_roles,
 )
 from attnviz.profile.tallies import NameTally, RelationCount, RelationTally, StatisticsTally, Tally
+from attnviz.progress import Progress
 from attnviz.sources import Source, find_checkpoint, weights_sha256
 from attnviz.verify import Verification
 
 __all__ = [
     "CorpusCount",
     "Profile",
-    "Progress",
     "profile_heads",
 ]
 
 SENTENCES, EXAMPLES, SAMPLED = ("statistics", "offsets", "relations", "meanings"), ("names",), ("distances",)
 """Names of the tallies that count sentences, GAP's examples, and the verified batches of sentences only."""
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.heads import HeadId
 from attnviz.patterns import BROAD_SHARE, MAJORITY, MARGIN, PATTERN_NAMES, SINK_ONLY, SINK_SHARE
 from attnviz.profile.meanings import MeaningTally
@@ -17,7 +18,6 @@ from attnviz.profile.tallies import NameTally, RelationCount, StatisticsTally
 from attnviz.syntax import DIRECTIONS
 
 __all__ = [
-    "ENOUGH_TEXTS",
     "ERROR_RATE",
     "Role",
     "coreference_roles",
@@ -34,13 +34,6 @@ ERROR_RATE = 0.05
 
 ENOUGH_INSTANCES = 30
 """Instances of a relation below which no verdict is given; attnviz's own choice."""
-
-ENOUGH_TEXTS = 30
-"""Texts below which an interval says nothing and no verdict passes; attnviz's own choice.
-
-A bootstrap over few texts is too narrow, and over one text it has no width at all, since every replicate
-is the same text.
-"""
 
 SEMANTIC_MARGIN = MARGIN
 """Cosine above uniform attention's that makes a head semantic: as far as all roles; attnviz's own choice.

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from attnviz import __version__
-from attnviz.output_folder import OutputFolder
+from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.profile.document import PROFILE, profile_document
 from attnviz.profile.drawing import profile_files
 from attnviz.profile.profiling import Profile
+from attnviz.saving import check_formats
 
 __all__ = ["save_profile", "write_profile"]
 
@@ -29,7 +30,10 @@ def save_profile(
 
     Raises:
         OutputError: the folder cannot be written to, or holds files of these names that attnviz did not write.
+        UsageError: no folder or list of formats, or an unknown format.
     """
+    check_folder(folder)
+    check_formats(formats)
     with OutputFolder(Path(folder), PROFILE) as output:
         return write_profile(output, profile, formats if figures else ())
 

@@ -9,11 +9,12 @@ from rich.text import Text
 
 from attnviz.corpora.texts import LONGEST, SHORTEST
 from attnviz.heads import HeadId
+from attnviz.plain_tables import add_row, error, number, plain_table
 from attnviz.profile.profiling import CorpusCount, Profile
 from attnviz.profile.roles import ERROR_RATE, Role
 from attnviz.published import published_heads
 from attnviz.syntax import DIRECTIONS
-from attnviz.tables import add_row, error, number, plain_table, published_table
+from attnviz.tables import published_table
 from attnviz.tokens import visible
 
 __all__ = ["profile_report"]

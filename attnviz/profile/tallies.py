@@ -29,7 +29,12 @@ class Tally(Protocol):
     """Something that is counted over batches."""
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Take up a batch; ``weights`` [1 + replicates, n_texts] are those of :func:`bootstrap.text_weights`."""
+        """Take up a batch.
+
+        Args:
+            batch: of sentences.
+            weights: [1 + replicates, n_texts], of :func:`attnviz.corpora.bootstrap.text_weights`.
+        """
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""

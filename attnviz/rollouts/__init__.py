@@ -1,6 +1,6 @@
 """The command ``attnviz rollout``: attention followed through all layers.
 
-attention_rollout, summed_norms, max_flow -> results -> rolling
+attention_rollout, summed_norms, max_flow, results -> rolling
   -> words, sizes -> figures -> drawing
   -> document, tables -> saving
 """

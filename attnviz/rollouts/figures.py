@@ -193,7 +193,7 @@ def plan_layers(found: RolledOut, look: Look) -> TilesPlan:
     )
 
 
-def plan_bars(found: RolledOut, look: Look) -> BarsPlan:  # noqa: ARG001 - as the other plans
+def plan_bars(found: RolledOut) -> BarsPlan:
     """Plan the shares of the input tokens in the chosen output token, a panel a method."""
     inputs = found.inputs
     measured = {name: row for name in METHODS if (row := getattr(inputs, name)) is not None}

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnviz.checkpoint import Checkpoint
 from attnviz.errors import UsageError
 from attnviz.figures.line_views import find_positions
-from attnviz.results import Progress, tell
+from attnviz.progress import Progress, tell
 from attnviz.rollouts.attention_rollout import (
     mixed_with_identity,
     norm_patterns,

@@ -8,12 +8,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attnviz import __version__
-from attnviz.errors import TextError, UsageError
+from attnviz.arguments import check_counts, check_texts
+from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.opening import Model, open_checkpoint
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.plain_tables import plain_text
-from attnviz.results import Progress, check_counts, tell
+from attnviz.progress import Progress, tell
 from attnviz.rollouts.document import ROLLOUT, rollout_bytes, rollout_document
 from attnviz.rollouts.drawing import bars_figure, tiles_figure
 from attnviz.rollouts.figures import plan_bars, plan_layers, plan_rollout
@@ -142,7 +143,7 @@ class Rollout(RolledOut):
             every = plan_layers(self, look)
             yield Picture("rollout-layers", every.caption, lambda vector: tiles_figure(every, look, vector=vector))
         if "from" in which:
-            bars = plan_bars(self, look)
+            bars = plan_bars(self)
             yield Picture("rollout-from", bars.caption, lambda _: bars_figure(bars, look))
 
 
@@ -193,9 +194,7 @@ def rollout(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or what they add
             from each token, do not reproduce the model.
     """
-    if not isinstance(text, str) or not isinstance(pair, str | None):
-        found = type(text if not isinstance(text, str) else pair).__name__
-        raise TextError(f"expected text (and pair) as a string, found {found}; roll out one text at a time.")
+    check_texts(text, pair, "roll out one text at a time")
     options = RolloutOptions(words, layer, residual, from_token, flow or all_flows, all_flows)
     check_options(options)
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)

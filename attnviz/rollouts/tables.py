@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from attnviz.plain_tables import add_row, error, number, plain_table
 from attnviz.rollouts.results import METHODS, RolledOut
 from attnviz.rollouts.words import (
     METHOD_NAMES,
@@ -18,7 +19,6 @@ from attnviz.rollouts.words import (
     sink_sentence,
     spread_sentence,
 )
-from attnviz.tables import add_row, error, number, plain_table
 from attnviz.tokens import visible
 
 __all__ = ["input_table", "layer_table", "rollout_report"]

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from attnviz.figures.heatmaps import quoted
+from attnviz.figures.wording import quoted
 from attnviz.rollouts.results import RolledOut
 from attnviz.tokens import visible
 
