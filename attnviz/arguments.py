@@ -2,7 +2,7 @@
 
 from attnviz.errors import TextError, UsageError
 
-__all__ = ["check_counts", "check_texts"]
+__all__ = ["check_counts", "check_switch", "check_texts"]
 
 
 def check_counts(**counts: object) -> None:
@@ -14,6 +14,16 @@ def check_counts(**counts: object) -> None:
     for name, given in counts.items():
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise UsageError(f"expected {name} as a whole number from 0 on, found {given!r}.")
+
+
+def check_switch(name: str, given: object) -> None:
+    """Refuse what is neither True nor False: a list of names, say, which would count as True.
+
+    Raises:
+        UsageError: with what was found.
+    """
+    if not isinstance(given, bool):
+        raise UsageError(f"expected {name} as True or False, found {given!r}.")
 
 
 def check_texts(text: object, pair: object, advice: str) -> None:

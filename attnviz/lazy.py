@@ -21,7 +21,8 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
     def find(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            module = sys.modules[package]
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
         module = import_module(modules[name])
         found = module if modules[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, found)

@@ -1,5 +1,6 @@
 """Results on disk: every file whole or not at all, and nothing touched that attnviz did not write."""
 
+import errno
 import json
 import re
 import shutil
@@ -22,6 +23,8 @@ _MANIFESTS = tuple(
     for command in ("heads", "profile", "compare", "explain", "outputs", "ablate", "rollout", "models")
 )
 """What every command calls its document."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class OutputFolder:
         self.path, self.layout = path, layout
         self._staging: Path | None = None
         self._created: list[Path] = []
-        self._staged: list[str] = []
+        self._staged: dict[str, None] = {}  # in order, each once
         self.committed = False
         self.removed = 0
 
@@ -93,9 +96,11 @@ class OutputFolder:
         Raises:
             OutputError: it is a file, cannot be written to, or holds foreign files of our names.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise OutputError(f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o.")
         with self._as_output_error("make the folder", self.path):
+            if self.path.exists() and not self.path.is_dir():
+                raise OutputError(
+                    f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o."
+                )
             self._created = _make_folders(self.path)
             try:
                 self._refuse_foreign(name for name in self._names_below() if self.layout.owns(name))
@@ -116,7 +121,7 @@ class OutputFolder:
         with self._as_output_error("write", self.path / name):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content.encode() if isinstance(content, str) else content)
-        self._staged.append(name)
+        self._staged[name] = None
 
     def commit(self, content: dict[str, Any]) -> dict[str, Any]:
         """Write the table and the document, then move every file to its place.
@@ -160,9 +165,10 @@ class OutputFolder:
 
     def __exit__(self, *_: object) -> None:
         """Remove the hidden folder, and folders made for nothing."""
-        if self._staging is not None:
-            shutil.rmtree(self._staging, ignore_errors=True)
-        self._remove_created()
+        with _uninterrupted():
+            if self._staging is not None:
+                shutil.rmtree(self._staging, ignore_errors=True)
+            self._remove_created()
 
     def _manifest(self) -> dict[str, Any]:
         return _document(self.path / self.layout.manifest)
@@ -222,7 +228,7 @@ class OutputFolder:
             raise OutputError(
                 f"cannot {action} {path}: {error.strerror or error}; "
                 f"{'nothing was changed' if unchanged else 'its files may be of two runs: run again'}. "
-                "Choose another folder with -o, or make room."
+                f"Choose another folder with -o{', or make room' if error.errno in _FULL else ''}."
             ) from error
 
 
@@ -252,7 +258,7 @@ def check_folder(folder: object) -> None:
     Raises:
         UsageError: it is no text or path, or empty.
     """
-    if not isinstance(folder, str | Path) or not str(folder).strip():
+    if not isinstance(folder, str | Path) or not str(folder).strip() or "\0" in str(folder):
         raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
 
 

@@ -37,7 +37,7 @@ def check_formats(formats: Sequence[str]) -> None:
         UsageError: a single name, whose letters would be taken for names, or an unknown one.
     """
     if not isinstance(formats, list | tuple):
-        example = f"; write [{formats!r}]" if isinstance(formats, str) else ""
+        example = f"; write {[name.strip() for name in formats.split(',')]}" if isinstance(formats, str) else ""
         raise UsageError(f"expected a list of formats such as ['png', 'pdf'], found {formats!r}{example}.")
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
@@ -86,7 +86,7 @@ def _write_pictures(
     check_formats(formats)
     captions: dict[str, str] = {}
     for number, picture in enumerate(pictures if formats else (), start=1):
-        for file_format in formats:
+        for file_format in dict.fromkeys(formats):
             name = f"{picture.stem}.{file_format}"
             content = figure_bytes(picture.draw(file_format != "png"), file_format, indexed=False, look=look)
             output.write(name, content)

@@ -4,7 +4,9 @@ Data goes to standard output, progress and messages to standard error.
 """
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,10 +79,11 @@ class Outcome:
 
 @contextmanager
 def errors_to_exit_codes() -> Iterator[Outcome]:
-    """One line on standard error for what the user can mend; 130 for Ctrl-C; bugs keep their traceback."""
+    """One line on standard error for what the user can mend; 130 for Ctrl-C and SIGTERM; bugs keep their traceback."""
     outcome = Outcome()
     try:
-        yield outcome
+        with _terminated_as_interrupted():
+            yield outcome
     except AttnvizError as error:
         if not outcome.silent or isinstance(error, VerificationError | ProcessError):
             typer.echo(f"attnviz: {printable(str(error) + outcome.what_is_kept)}", err=True)
@@ -92,6 +95,19 @@ def errors_to_exit_codes() -> Iterator[Outcome]:
         if not outcome.silent:
             typer.echo(f"attnviz: interrupted{'.' if kept else f'; {how_far}.'}{printable(kept)}", err=True)
         raise typer.Exit(_INTERRUPTED) from error
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """A scheduler's SIGTERM is Ctrl-C: what a run leaves half-done is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Figures of an ablation: what is planned, what is drawn, in every format, theme and width."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,16 @@ def test_gradients(signed: Ablation, positive: Ablation) -> None:
         assert ax.get_xscale() == ("log" if panel.logarithmic else "linear")
     assert "random projections of the final states" in plan_gradient(positive).caption
     assert all(panel.logarithmic for panel in plan_gradient(positive).panels)
+
+
+def test_a_narrow_figure_still_says_the_correlation(signed: Ablation) -> None:
+    figure = signed.figure("gradient", Look(width=2.4))
+    for ax in figure.axes:
+        title = ax.get_title(loc="left")
+        assert re.fullmatch(r".*: rank correlation −?\d\.\d\d", " ".join(title.split()))
+        assert not any(
+            ax.title.get_window_extent().overlaps(other.get_tightbbox()) for other in figure.axes if other is not ax
+        )
 
 
 def test_gradients_without_a_correlation() -> None:

@@ -759,7 +759,8 @@ main()
 """
 
 
-def test_ctrl_c_while_drawing_exits_with_130_without_traceback_or_files(here, bert_folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_while_drawing_exits_with_130_without_traceback_or_files(here, bert_folder, number):
     (here / "out").mkdir()
     (here / "out" / "notes.txt").write_text("mine")
     arguments = ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out", "--no-syntax"]
@@ -774,7 +775,7 @@ def test_ctrl_c_while_drawing_exits_with_130_without_traceback_or_files(here, be
     try:
         assert process.stderr.readline() == "drawing\n"
         assert any(path.name.startswith(".attnviz-") for path in (here / "out").iterdir())  # it had begun to write
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         stdout, stderr = process.communicate()
     finally:
         watchdog.cancel()

@@ -1,6 +1,7 @@
 """The figure of a whole layer: what is drawn, where it stands, at every length, width and theme."""
 
 import io
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from attnviz.explanation.path_drawing import draw_path, path_figure
 from attnviz.explanation.path_figures import PathPlan, plan_path
 from attnviz.explanation.path_layout import Node, Sizes, arrange, row_width, rows_of
 from attnviz.explanation.path_panels import Panel, fitting, panel_of, pooled
+from attnviz.explanation.position_drawing import plan_positions
 from attnviz.explanation.saving import Explanation, explain
 from attnviz.figures.heatmaps import DPI
 from attnviz.figures.look import Look
@@ -227,8 +229,20 @@ def test_the_width_is_the_width_asked_for() -> None:
 
 
 def test_a_page_that_is_too_narrow_is_refused() -> None:
-    with pytest.raises(UsageError, match="does not fit in 2 inches"):
-        plan_path(of_bert(), Look(width=2.0))
+    for explained, plan in (
+        (of_bert(), plan_path),
+        (of_gpt2("the " + "believ" * 4), plan_path),
+        (of_bert(pair="the dog"), plan_positions),
+    ):
+        width = 2.0
+        with pytest.raises(UsageError, match="does not fit in 2 inches") as refused:
+            plan(explained, Look(width=width))
+        found = re.search(r"a --width of at least ([\d.]+)in", str(refused.value))
+        assert found is not None
+        least = float(found[1])
+        plan(explained, Look(width=least))
+        with pytest.raises(UsageError, match="does not fit"):
+            plan(explained, Look(width=round(least - 0.1, 1)))
 
 
 def test_the_caption_is_one_sentence_with_model_text_and_scale() -> None:

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -15,7 +16,7 @@ import torch
 from safetensors import safe_open
 
 from attnviz import __version__
-from attnviz.errors import OutputError
+from attnviz.errors import OutputError, UsageError
 from attnviz.export import HEADS, attention_bytes, csv_text, document
 from attnviz.output_folder import OutputFolder, json_text
 from attnviz.syntax import Arc, Parse, Word
@@ -583,3 +584,44 @@ def test_a_run_with_another_profile_keeps_no_figure_of_the_run_before(tmp_path):
     assert (tmp_path / "overview.png").exists()
     save(tmp_path, ["overview.svg"], hand_made())
     assert not (tmp_path / "overview.png").exists()
+
+
+def test_a_name_that_no_folder_can_have_is_one_message(tmp_path):
+    with pytest.raises(
+        OutputError, match=r"cannot make the folder .*xxx: File name too long; nothing was changed"
+    ) as told:
+        hand_made().save(tmp_path / ("x" * 300))
+    assert "make room" not in str(told.value)
+    with pytest.raises(UsageError, match="expected a folder as a text or a Path"):
+        hand_made().save(f"{tmp_path}/a\0b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_named_twice_is_drawn_once(tmp_path):
+    content = hand_made().save(tmp_path / "out", formats=["svg", "svg"], select="L0H0")
+    assert content["figures"] == ["overview.svg", "heads/L00H00.svg"]
+    assert {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")} == {
+        "overview.svg", "heads/L00H00.svg", "captions.md", "heads.csv", "heads.json",
+    }  # fmt: skip
+
+
+def test_a_second_ctrl_c_while_cleaning_up_leaves_nothing(tmp_path, monkeypatch):
+    remove, pressed = shutil.rmtree, []
+
+    def interrupted(*of, **options):
+        if not pressed:
+            pressed.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        remove(*of, **options)
+
+    monkeypatch.setattr("attnviz.output_folder.shutil.rmtree", interrupted)
+
+    def run():
+        with OutputFolder(tmp_path / "out", HEADS) as folder:
+            folder.write("overview.png", b"")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert pressed
+    assert list(tmp_path.iterdir()) == []

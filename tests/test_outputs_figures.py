@@ -190,7 +190,17 @@ def test_long_texts_are_pooled_by_their_largest_and_say_so(long):
     assert not outside(figure)
 
 
-@pytest.mark.parametrize("look", [EACH_OWN, DARK, Look("dark", "per-head", 3.3), Look("light", "shared", 6.5)])
+@pytest.mark.parametrize(
+    "look",
+    [
+        EACH_OWN,
+        DARK,
+        Look("dark", "per-head", 3.3),
+        Look("light", "shared", 6.5),
+        Look("light", "shared", 2.0),
+        Look("light", "per-head", 2.4),
+    ],
+)
 def test_nothing_overprints_or_runs_over_the_edge(bert, gpt2, look):
     for found in (bert, gpt2):
         plans: list[Any] = [weighted_figure(plan_of(found, "L1H1", look), look)]

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from attnviz.ablation.figures import CurvePlan, GradientPlan, HeadsPlan, ImportancePlan, Scatter
-from attnviz.figures.fonts import fitted, text_width
+from attnviz.figures.fonts import fitted, text_width, wrapped
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.heatmaps import DPI
 from attnviz.figures.look import Look
@@ -208,7 +208,7 @@ def draw_gradient(ax: Axes, plan: GradientPlan, panel: Scatter, look: Look) -> P
     _name_dots(ax, plan, panel.values, look)
     correlation = "–" if panel.correlation is None else f"{panel.correlation:.2f}".replace("-", "−")
     room = ax.get_window_extent().width * DPI / ax.figure.dpi
-    title = fitted(f"{panel.measure.title}: rank correlation {correlation}", 7.5, DPI, room)
+    title = "\n".join(wrapped(f"{panel.measure.title}: rank correlation {correlation}", 7.5, DPI, room))
     ax.set_title(title, loc="left", fontsize=7.5, color=ink, pad=4, parse_math=False)
     _dress(ax, look, logarithmic=panel.logarithmic)
     _name_axis(ax, "importance by gradients", look)
@@ -221,8 +221,9 @@ def gradient_figure(plan: GradientPlan, look: Look) -> Figure:
     """A new figure with a panel a measure, title and notes; side by side where there is room."""
     width = page_width(look, 860)
     beside = width >= 700
-    left, above = _LEFT + 30, 22
+    left = _LEFT + 30
     panel = (width - 2 * left - MARGIN) // 2 if beside else width - left - MARGIN
+    above = 22 if panel > 260 else 38  # titles go on in a second line
     height = min(340, panel)
     pitch = above + height + _AXIS
     with figure_style():

@@ -16,9 +16,9 @@ from attnviz.ablation.results import Ablated, Options
 from attnviz.ablation.tables import ablation_report
 from attnviz.ablation.texts import read_sources
 from attnviz.ablation.words import amount
-from attnviz.arguments import check_counts
+from attnviz.arguments import check_counts, check_switch
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, checked_look
 from attnviz.heads import HeadId, selection_texts
 from attnviz.opening import Model, open_checkpoint
 from attnviz.output_folder import OutputFolder, check_folder
@@ -64,7 +64,7 @@ class Ablation(Ablated):
         """
         if what not in self.figures:
             raise UsageError(f"unknown figure {what!r}: expected one of {', '.join(self.figures)}.")
-        return next(iter(self._pictures(look or Look(), top, (what,)))).draw(False)
+        return next(iter(self._pictures(checked_look(look), top, (what,)))).draw(False)
 
     def document(self, figures: Sequence[str] = ()) -> dict[str, Any]:
         """The document of ablate.json, as plain Python values."""
@@ -104,11 +104,12 @@ class Ablation(Ablated):
             OutputError: the folder cannot be written to, or holds foreign files of our names.
             UsageError: no folder, number or list of formats, or an unknown format.
         """
+        check_switch("figures", figures)
         check_folder(folder)
         check_formats(formats)
         check_counts(top=top)
         with OutputFolder(Path(folder), ABLATE) as output:
-            return self.write(output, formats=formats if figures else (), look=look or Look(), top=top)
+            return self.write(output, formats=formats if figures else (), look=checked_look(look), top=top)
 
     def write(
         self,

@@ -7,15 +7,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attnviz import __version__
-from attnviz.arguments import check_counts
+from attnviz.arguments import check_counts, check_switch
 from attnviz.comparison.differences import Differences, find_differences
 from attnviz.comparison.document import COMPARE, compare_document
 from attnviz.comparison.drawing import difference_figure, difference_grid_figure, difference_map_figure
 from attnviz.comparison.figures import difference_plans, plan_difference_grid, plan_difference_map
 from attnviz.comparison.tables import compare_report
 from attnviz.comparison.words import side_names
-from attnviz.errors import UsageError
-from attnviz.figures.look import PLAIN, Look
+from attnviz.figures.look import Look, checked_look
 from attnviz.findings import Findings
 from attnviz.heads import HeadId
 from attnviz.output_folder import OutputFolder, check_folder
@@ -46,7 +45,7 @@ class Comparison(Differences):
         Raises:
             UsageError: the models have no such head, or the width has no room for what is to be drawn.
         """
-        look = _checked(look)
+        look = checked_look(look)
         if what == "overview":
             return difference_grid_figure(plan_difference_grid(self, self.select(select), look), look)
         if what == "map":
@@ -100,11 +99,12 @@ class Comparison(Differences):
             OutputError: the folder cannot be written to, or holds foreign files of our names.
             UsageError: an unknown format or head, or a width without room.
         """
+        check_switch("figures", figures)
         check_folder(folder)
         check_formats(formats)
         drawn = formats if figures else ()
         with OutputFolder(Path(folder), COMPARE) as output:
-            return self.write(output, select=select, top=top, formats=drawn, look=_checked(look))
+            return self.write(output, select=select, top=top, formats=drawn, look=checked_look(look))
 
     def write(
         self,
@@ -183,16 +183,3 @@ def compare(first: Findings, second: Findings) -> Comparison:
     """
     found = find_differences(first, second)
     return Comparison(found.first, found.second, found.heads, found.floor)
-
-
-def _checked(look: Look | None) -> Look:
-    """The look, or the plain one.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if look is None:
-        return PLAIN
-    if not isinstance(look, Look):
-        raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width), found {look!r}.")
-    return look

@@ -1,5 +1,6 @@
 """The figure of a whole layer, planned: its panels, where they stand, and the words around them."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,15 @@ def plan_path(explained: Explained, look: Look) -> PathPlan:
     else:
         page = round(look.width * DPI)
         room = page - left - beyond
-        bands = _fitting_bands(explained, room, sizes, look)
+        fitting = _fitting_bands(explained, room, sizes)
+        if fitting is None:
+            wider = (n / 10 for n in itertools.count(math.ceil(10 * look.width)))
+            enough = next(w for w in wider if _fitting_bands(explained, round(w * DPI) - left - beyond, sizes))
+            raise UsageError(
+                f"the figure of a layer does not fit in {look.width:g} inches with the names of these tokens; "
+                f"expected a --width of at least {enough:g}in, or --no-figures."
+            )
+        bands = fitting
     layout = arrange(bands, left, room, sizes)
     panels = [panel for placed in layout.placed for panel in placed.node.panels]
     names, size = _token_names(explained, panels[0], fonts[2])
@@ -122,8 +131,8 @@ def plan_path(explained: Explained, look: Look) -> PathPlan:
     )
 
 
-def _fitting_bands(explained: Explained, room: float, sizes: Sizes, look: Look) -> list[Band]:
-    """With a row a band, or else in as few rows as can be; the panels as large as they may then be."""
+def _fitting_bands(explained: Explained, room: float, sizes: Sizes) -> list[Band] | None:
+    """With a row a band, or else in as few rows as can be; the panels as large as they may then be; None for no way."""
     best: tuple[int, list[Band]] | None = None
     for size in range(_LARGEST, _LEAST_WRAPPED - 1, -4):
         bands = _bands(explained, size, 0.5)
@@ -131,12 +140,7 @@ def _fitting_bands(explained: Explained, room: float, sizes: Sizes, look: Look) 
         fits = all(row_width(row, sizes) <= room for row in rows)
         if fits and (best is None or len(rows) < best[0]) and (size >= _LEAST or best is None):
             best = len(rows), bands
-    if best is None:
-        raise UsageError(
-            f"the figure of a layer does not fit in {look.width:g} inches with the names of these tokens; "
-            "expected a larger --width, or --no-figures."
-        )
-    return best[1]
+    return None if best is None else best[1]
 
 
 def _bands(explained: Explained, size: float, cell: float) -> list[Band]:

@@ -3,6 +3,7 @@
 No pyplot, so that neither the caller's figures nor the backend are touched.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from attnviz.errors import UsageError
 from attnviz.explanation.explained import Explained
 from attnviz.explanation.position_share import GROUPS, ScoreShares
 from attnviz.figures.heatmap_drawing import figure_style
+from attnviz.figures.heatmaps import DPI
 from attnviz.figures.look import Look
 from attnviz.figures.view_drawing import PIXEL, Numbers, contrasting_ink, page_width, view_page
 from attnviz.figures.wording import counted, quoted
@@ -78,7 +80,8 @@ def plan_positions(explained: Explained, look: Look) -> PositionsPlan:
     column = min(_COLUMN, (page - _LEFT - _RIGHT) // len(groups))
     if column < _NARROWEST:
         raise UsageError(
-            f"the figure of content and position does not fit in {look.width:g} inches; expected a larger --width."
+            f"the figure of content and position does not fit in {look.width:g} inches; expected a --width of at least "
+            f"{math.ceil((_LEFT + _RIGHT + _NARROWEST * len(groups)) / DPI * 10) / 10:g}in."
         )
     every = (*found.heads, found.layer)
     texts = " / ".join(quoted(text) for text in (explained.text, explained.pair) if text is not None)

@@ -9,6 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from attnviz import __version__
+from attnviz.arguments import check_switch
 from attnviz.errors import UsageError
 from attnviz.explanation.document import EXPLAIN, STAGES_FILE, explain_document, stages_bytes
 from attnviz.explanation.explained import Explained, explain_layer
@@ -16,7 +17,7 @@ from attnviz.explanation.path_drawing import path_figure
 from attnviz.explanation.path_figures import plan_path
 from attnviz.explanation.position_drawing import plan_positions, positions_figure
 from attnviz.explanation.tables import explain_report
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, checked_look
 from attnviz.figures.wording import counted
 from attnviz.heads import HeadId
 from attnviz.opening import Model
@@ -45,9 +46,9 @@ class Explanation(Explained):
             UsageError: there is no such figure, or the width has no room for it.
         """
         if what == "path":
-            return path_figure(plan_path(self, look or Look()))
+            return path_figure(plan_path(self, checked_look(look)))
         if what == "positions":
-            return positions_figure(plan_positions(self, look or Look()))
+            return positions_figure(plan_positions(self, checked_look(look)))
         raise UsageError(f"unknown figure {what!r}: expected path or positions.")
 
     def document(self, figures: Sequence[str] = ()) -> dict[str, Any]:
@@ -90,10 +91,13 @@ class Explanation(Explained):
             OutputError: the folder cannot be written to, or holds foreign files of our names.
             UsageError: no folder, an unknown format, or a width without room.
         """
+        check_switch("figures", figures)
         check_folder(folder)
         check_formats(formats)
         with OutputFolder(Path(folder), EXPLAIN) as output:
-            return self.write(output, formats=formats if figures else (), look=look or Look(), save_stages=save_stages)
+            return self.write(
+                output, formats=formats if figures else (), look=checked_look(look), save_stages=save_stages
+            )
 
     def write(
         self,

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +12,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 
-from attnviz.figures.fonts import fitted, text_width
+from attnviz.figures.fonts import text_width, wrapped
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.heatmaps import DPI
 from attnviz.figures.look import Look
@@ -32,7 +33,7 @@ from attnviz.outputs.written import Numbers, WrittenOutputs
 
 __all__ = ["HeadMap", "MapsPlan", "draw_head_map", "maps_figure", "plan_effects", "plan_shares"]
 
-_LEFT, _AXIS, _NAME, _GAP = 56, 50, 24, 0.4
+_LEFT, _AXIS, _NAME, _SECOND_LINE, _GAP = 56, 50, 24, 16, 0.4
 _MOST_COLUMNS = 18
 
 
@@ -209,24 +210,27 @@ def maps_figure(plan: MapsPlan, look: Look) -> Figure:
     cell = natural if look.width is None else max(1.0, min(90.0, (width - _LEFT - MARGIN) / widest))
     row = max(14, min(40, round(0.75 * cell)))
     bars = [bar_place(of.bar, width, _LEFT) for of in plan.maps]
-    heights = [_NAME + n_layers * row + _AXIS + height for _, _, height in bars]
+    names = [_name(of.name, width - _LEFT - MARGIN) for of in plan.maps]
+    above = [_NAME + _SECOND_LINE * (len(lines) - 1) for lines in names]
+    heights = [name + n_layers * row + _AXIS + height for name, (_, _, height) in zip(above, bars, strict=True)]
     with figure_style():
         page = view_page(plan.title, plan.notes, width, sum(heights), look)
         for number, (of, (left, long, _)) in enumerate(zip(plan.maps, bars, strict=True)):
-            top = sum(heights[:number]) + _NAME
+            top = sum(heights[:number]) + above[number]
             ax = page.axes(_LEFT, top, round(of.columns * cell), n_layers * row)
             draw_head_map(ax, of, look)
             if len(plan.maps) > 1:
-                _name(ax, of.name, width - _LEFT - MARGIN, look)
+                style: dict[str, Any] = {"fontsize": 7.5, "color": look.greys.ink, "parse_math": False}
+                ax.set_title("\n".join(names[number]), loc="left", pad=4, **style)
             bar = page.axes(left, top + n_layers * row + _AXIS + 24, long, 12)
             draw_colour_bar(bar, of.norm, of.bar, look, of.mark, colours=of.colours(look))
         return page.figure
 
 
-def _name(ax: Axes, name: str, room: int, look: Look) -> None:
-    """The name in full where there is room, else up to its first mark."""
+def _name(name: str, room: int) -> list[str]:
+    """The name in full where there is room, else up to its first mark, in lines that fit."""
     short = name if text_width(name, 7.5, DPI) <= room else re.split("[:,]", name, maxsplit=1)[0]
-    ax.set_title(fitted(short, 7.5, DPI, room), loc="left", fontsize=7.5, pad=4, color=look.greys.ink, parse_math=False)
+    return wrapped(short, 7.5, DPI, room)
 
 
 def _numbers(values: Iterable[float | None]) -> Numbers:

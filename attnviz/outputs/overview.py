@@ -15,7 +15,7 @@ from attnviz.figures.colours import Array, Pixels
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.heatmaps import DPI, max_pool
 from attnviz.figures.look import Look
-from attnviz.figures.view_bars import BAR_HEIGHT, draw_colour_bar
+from attnviz.figures.view_bars import bar_place, draw_colour_bar
 from attnviz.figures.view_drawing import MARGIN, page_width, view_page
 from attnviz.heads import HeadId
 from attnviz.outputs.figures import check_scale, percent
@@ -24,6 +24,7 @@ from attnviz.outputs.written import WrittenOutputs
 
 __all__ = ["NormGridPlan", "draw_norm_grid", "norm_grid_figure", "plan_norm_grid"]
 
+_LEAST_TURNED = 26
 _SQUARE, _LEFT, _ABOVE, _BELOW, _APART = 120, 56, 24, 10, 14
 _LEAST_PITCH, _WITH_SHARE, _WITH_NAME = 14, 74, 40
 _NORM = "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020)"
@@ -174,7 +175,8 @@ def draw_norm_grid(ax: Axes, plan: NormGridPlan, look: Look) -> AxesImage:
     for layer in plan.layers:
         middle = plan.place(HeadId(layer, plan.columns[0]))[1] + plan.size / 2
         name = f"layer {layer}" if plan.size >= 60 else f"L{layer}"
-        ax.text(-10, middle, name, fontsize=7, color=ink, rotation=90, ha="right", va="center")
+        upright = 0 if plan.size < _LEAST_TURNED else 90
+        ax.text(-10, middle, name, fontsize=7, color=ink, rotation=upright, ha="right", va="center")
     return drawn
 
 
@@ -182,16 +184,17 @@ def norm_grid_figure(plan: NormGridPlan, look: Look) -> Figure:
     """A new figure with the overview, its colour bar, title and notes."""
     with figure_style():
         width, height = plan.extent
-        page = view_page(plan.title, plan.notes, page_width(look, _LEFT + width + MARGIN), height + BAR_HEIGHT, look)
-        draw_norm_grid(page.axes(_LEFT, 0, width, height), plan, look)
         norm = Normalize(0.0, plan.top or 1.0)
         name = (
             "share of the head’s largest ‖A f(x)‖"
             if plan.top is None
             else "norm-weighted ‖A f(x)‖ (scale of all heads)"
         )
-        long = min(420, page.width - _LEFT - MARGIN - 12)  # half of the last number stands beyond the end
-        draw_colour_bar(page.axes(_LEFT, height + 24, long, 12), norm, name, look)
+        wide = page_width(look, _LEFT + width + MARGIN)
+        left, long, bar = bar_place(name, wide, _LEFT)
+        page = view_page(plan.title, plan.notes, wide, height + bar, look)
+        draw_norm_grid(page.axes(_LEFT, 0, width, height), plan, look)
+        draw_colour_bar(page.axes(left, height + 24, long, 12), norm, name, look)
         return page.figure
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attnviz import __version__
-from attnviz.arguments import check_counts
+from attnviz.arguments import check_counts, check_switch
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, checked_look
 from attnviz.figures.wording import quoted
 from attnviz.heads import HeadId
 from attnviz.opening import Model
@@ -71,7 +71,7 @@ class HeadOutputs(WrittenOutputs):
         Raises:
             UsageError: the model has no such head, or the width has no room for what is to be drawn.
         """
-        look = look or EACH_OWN
+        look = checked_look(look, EACH_OWN)
         if what == "overview":
             return norm_grid_figure(plan_norm_grid(self, self.select(select), look), look)
         if what == "shares":
@@ -128,6 +128,7 @@ class HeadOutputs(WrittenOutputs):
             UsageError: no folder, number or list of formats, an unknown format or head, a width without room, or more
                 outputs than can be saved.
         """
+        check_switch("figures", figures)
         check_folder(folder)
         check_formats(formats)
         if top is not None:
@@ -138,7 +139,7 @@ class HeadOutputs(WrittenOutputs):
                 select=select,
                 top=top,
                 formats=formats if figures else (),
-                look=look or EACH_OWN,
+                look=checked_look(look, EACH_OWN),
                 save_outputs=save_outputs,
                 progress=progress,
             )

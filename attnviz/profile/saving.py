@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from attnviz import __version__
+from attnviz.arguments import check_switch
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.profile.document import PROFILE, profile_document
 from attnviz.profile.drawing import profile_files
@@ -32,6 +33,7 @@ def save_profile(
         OutputError: the folder cannot be written to, or holds files of these names that attnviz did not write.
         UsageError: no folder or list of formats, or an unknown format.
     """
+    check_switch("figures", figures)
     check_folder(folder)
     check_formats(formats)
     with OutputFolder(Path(folder), PROFILE) as output:

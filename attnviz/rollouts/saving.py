@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attnviz import __version__
-from attnviz.arguments import check_counts, check_texts
+from attnviz.arguments import check_counts, check_switch, check_texts
 from attnviz.errors import UsageError
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, checked_look
 from attnviz.opening import Model, open_checkpoint
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.plain_tables import plain_text
@@ -53,7 +53,7 @@ class Rollout(RolledOut):
         """
         if what not in FIGURES:
             raise UsageError(f"unknown figure {what!r}: expected one of {', '.join(FIGURES)}.")
-        look = look or Look()
+        look = checked_look(look)
         return next(picture for picture in self._pictures(look, (what,))).draw(False)
 
     def document(self, figures: Sequence[str] = ()) -> dict[str, Any]:
@@ -94,11 +94,12 @@ class Rollout(RolledOut):
             OutputError: the folder cannot be written to, or holds foreign files of our names.
             UsageError: no folder or list of formats, or an unknown format.
         """
+        check_switch("figures", figures)
         check_folder(folder)
         check_formats(formats)
         with OutputFolder(Path(folder), ROLLOUT) as output:
             return self.write(
-                output, formats=formats if figures else (), look=look or Look(), save_rollout=save_rollout
+                output, formats=formats if figures else (), look=checked_look(look), save_rollout=save_rollout
             )
 
     def write(
