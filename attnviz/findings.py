@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnviz.checkpoint import Checkpoint
 from attnviz.errors import UsageError
-from attnviz.heads import HeadId, select_heads
+from attnviz.heads import HeadId, head_named, select_heads
 from attnviz.patterns import Pattern, deciding_pattern
 from attnviz.profile_store import HeadProfile, StoredProfile
 from attnviz.published import PublishedHead
@@ -131,12 +131,8 @@ class Findings:
         Raises:
             UsageError: the model has no such head.
         """
-        wanted = HeadId.parse(head) if isinstance(head, str) else head
-        for found in self.heads:
-            if found.id == wanted:
-                return found
-        last = HeadId(self.checkpoint.n_layers - 1, self.checkpoint.n_heads - 1)
-        raise UsageError(f"the model has no head {wanted}; it has {HeadId(0, 0)} to {last}.")
+        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
+        return next(found for found in self.heads if found.id == wanted)
 
 
 class FindingsWithoutSinks(Findings):

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 from attnviz.errors import UsageError
 
-__all__ = ["HeadId", "all_heads", "select_heads", "selection_texts"]
+__all__ = ["HeadId", "all_heads", "head_named", "select_heads", "selection_texts"]
 
 _ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
 _SELECTION = re.compile(
@@ -42,6 +43,28 @@ class HeadId(NamedTuple):
         if match is None:
             raise UsageError(f"expected a head such as L2H8 or 2.8, found {text!r}.")
         return cls(int(match[1]), int(match[2]))
+
+
+def head_named(given: object, n_layers: int, n_heads: int, others: str = "") -> HeadId:
+    """One head of a model, as a caller names it.
+
+    Args:
+        given: ``L2H8``, ``2.8``, or a HeadId (a pair of numbers).
+        n_layers: layers of the model.
+        n_heads: heads in each layer.
+        others: what could have been given instead, for the message; ends in ``or``.
+
+    Raises:
+        UsageError: it names no head, or one that the model lacks.
+    """
+    match = _ONE_HEAD.fullmatch(given.strip()) if isinstance(given, str) else None
+    pair = (int(match[1]), int(match[2])) if match else given if isinstance(given, tuple) else ()
+    if [isinstance(n, Integral) and not isinstance(n, bool) for n in pair] != [True, True]:
+        raise UsageError(f"expected {others}{' ' * bool(others)}a head such as L2H8 or 2.8, found {given!r}.")
+    named, last = HeadId(*pair), HeadId(n_layers - 1, n_heads - 1)
+    if not (0 <= named.layer <= last.layer and 0 <= named.head <= last.head):
+        raise UsageError(f"the model has no head {named}; it has {HeadId(0, 0)} to {last}.")
+    return named
 
 
 def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:

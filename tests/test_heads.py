@@ -1,9 +1,10 @@
 """How heads are named and selected."""
 
+import numpy as np
 import pytest
 
 from attnviz.errors import UsageError
-from attnviz.heads import HeadId, all_heads, select_heads
+from attnviz.heads import HeadId, all_heads, head_named, select_heads
 
 
 def names(*selections: str, n_layers: int = 6, n_heads: int = 12) -> list[str]:
@@ -142,3 +143,23 @@ def test_absurdly_long_numbers_are_a_usage_error():
 
 def test_usage_errors_exit_with_2():
     assert UsageError.exit_code == 2
+
+
+@pytest.mark.parametrize("given", ["L2H8", " 2.8", HeadId(2, 8), (2, 8), HeadId(np.int64(2), np.int64(8))])
+def test_a_head_is_named_in_every_form(given):
+    assert head_named(given, 6, 12) == HeadId(2, 8)
+
+
+@pytest.mark.parametrize("given", ["map", "L2", None, 5, ["L2H8"], (2,), (2, 8, 1), (2.0, 8), (True, 8)])
+def test_what_is_no_head_is_refused_with_what_could_have_been_given(given):
+    with pytest.raises(UsageError, match=r"^expected a head such as L2H8 or 2\.8, found ") as refused:
+        head_named(given, 6, 12)
+    assert repr(given) in str(refused.value)
+    with pytest.raises(UsageError, match=r"^expected overview, or a head such as"):
+        head_named(given, 6, 12, "overview, or")
+
+
+@pytest.mark.parametrize("given", ["L6H0", "0.12", HeadId(-1, 0), (0, -1)])
+def test_a_head_that_the_model_lacks_is_refused_with_those_that_it_has(given):
+    with pytest.raises(UsageError, match=r"the model has no head L-?\d+H-?\d+; it has L0H0 to L5H11"):
+        head_named(given, 6, 12)

@@ -135,6 +135,15 @@ FOUND = {
 }
 
 
+NAMES_OF_FIGURES = {
+    "explain": "unknown figure 'bogus': expected path or positions",
+    "head_outputs": r"expected overview, shares, effects, or a head such as L2H8 or 2\.8, found 'bogus'",
+    "rollout": "unknown figure 'bogus': expected one of rollout, layers, from",
+    "ablate": "unknown figure 'bogus': expected one of heads",
+    "compare": r"expected overview, map, or a head such as L2H8 or 2\.8, found 'bogus'",
+}
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_what_is_found_refuses_looks_and_switches_that_are_none(name, bert_folder, tmp_path):
     found = FOUND[name](bert_folder)
@@ -147,6 +156,8 @@ def test_what_is_found_refuses_looks_and_switches_that_are_none(name, bert_folde
     with pytest.raises(UsageError, match=r"found 'png, svg'; write \['png', 'svg'\]"):
         found.save(tmp_path / "out", formats="png, svg")
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match=NAMES_OF_FIGURES[name]):
+        found.figure("bogus")
     twice = found.save(tmp_path / "out", formats=["png", "png"], figures=True)
     assert len(set(twice["figures"])) == len(twice["figures"])
 

@@ -16,7 +16,7 @@ from attnviz.comparison.tables import compare_report
 from attnviz.comparison.words import side_names
 from attnviz.figures.look import Look, checked_look
 from attnviz.findings import Findings
-from attnviz.heads import HeadId
+from attnviz.heads import HeadId, head_named
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.plain_tables import plain_text
 from attnviz.saving import Picture, check_formats, write_results
@@ -50,7 +50,9 @@ class Comparison(Differences):
             return difference_grid_figure(plan_difference_grid(self, self.select(select), look), look)
         if what == "map":
             return difference_map_figure(plan_difference_map(self, look), look)
-        return difference_figure(next(difference_plans(self, [self.head(what)], look)), look)
+        model = self.first.checkpoint
+        head = self.head(head_named(what, model.n_layers, model.n_heads, "overview, map, or"))
+        return difference_figure(next(difference_plans(self, [head], look)), look)
 
     def document(self, select: Sequence[str] = (), figures: Sequence[str] = ()) -> dict[str, Any]:
         """The document of compare.json for the selected heads, as plain Python values."""

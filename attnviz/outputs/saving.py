@@ -12,7 +12,7 @@ from attnviz.arguments import check_counts, check_switch
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look, checked_look
 from attnviz.figures.wording import quoted
-from attnviz.heads import HeadId
+from attnviz.heads import HeadId, head_named
 from attnviz.opening import Model
 from attnviz.output_folder import OutputFolder, check_folder
 from attnviz.outputs.document import OUTPUTS, check_size, outputs_bytes, outputs_document
@@ -80,7 +80,9 @@ class HeadOutputs(WrittenOutputs):
             if self.attribution is None:
                 raise UsageError(self.no_attribution)
             return maps_figure(plan_effects(self, self.attribution), look)
-        return weighted_figure(next(weighted_plans(self, [self.head(what)], look)), look)
+        n_layers, n_heads = self.checkpoint.n_layers, self.checkpoint.n_heads
+        head = self.head(head_named(what, n_layers, n_heads, "overview, shares, effects, or"))
+        return weighted_figure(next(weighted_plans(self, [head], look)), look)
 
     def document(self, select: Sequence[str] = (), figures: Sequence[str] = ()) -> dict[str, Any]:
         """The document of outputs.json for the selected heads, as plain Python values."""

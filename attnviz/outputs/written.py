@@ -15,7 +15,7 @@ from attnviz.checkpoint import Checkpoint
 from attnviz.errors import UsageError
 from attnviz.figures.line_views import find_positions
 from attnviz.figures.wording import quoted
-from attnviz.heads import HeadId, select_heads
+from attnviz.heads import HeadId, head_named, select_heads
 from attnviz.opening import Model, open_checkpoint
 from attnviz.outputs.head_writing import HeadWriting, LayerWriting, OutputShares, layer_writing, measure_writing
 from attnviz.outputs.promoted_tokens import Attribution, attribute_logits
@@ -71,12 +71,8 @@ class WrittenOutputs:
         Raises:
             UsageError: the model has no such head.
         """
-        wanted = HeadId.parse(head) if isinstance(head, str) else head
-        for found in self.heads:
-            if found.id == wanted:
-                return found
-        last = HeadId(self.checkpoint.n_layers - 1, self.checkpoint.n_heads - 1)
-        raise UsageError(f"the model has no head {wanted}; it has {HeadId(0, 0)} to {last}.")
+        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
+        return next(found for found in self.heads if found.id == wanted)
 
     def output(self, head: str | HeadId) -> Tensor:
         """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
