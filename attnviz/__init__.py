@@ -23,22 +23,22 @@ from attnviz.errors import (
     VerificationError,
 )
 from attnviz.lazy import lazily
+from attnviz.version import __version__
 
 if TYPE_CHECKING:
-    from attnviz import comparison, figures
-    from attnviz.ablation.saving import Ablation, ablate
-    from attnviz.analysis import Analysis, analyze
-    from attnviz.comparison.saving import Comparison, compare
-    from attnviz.explanation.saving import Explanation, explain
-    from attnviz.heads import HeadId
-    from attnviz.models.configurations import Configuration
-    from attnviz.models.listing import model_configurations
-    from attnviz.outputs.saving import HeadOutputs, head_outputs
-    from attnviz.profile.profiling import Profile, profile_heads
-    from attnviz.profile.saving import save_profile
-    from attnviz.rollouts.saving import Rollout, rollout
-
-__version__ = "0.1.0"
+    from attnviz import figures
+    from attnviz.commands import compare as comparison
+    from attnviz.commands.ablate.saving import Ablation, ablate
+    from attnviz.commands.compare.saving import Comparison, compare
+    from attnviz.commands.explain.saving import Explanation, explain
+    from attnviz.commands.heads.analysis import Analysis, analyze
+    from attnviz.commands.models.configurations import Configuration
+    from attnviz.commands.models.listing import model_configurations
+    from attnviz.commands.outputs.saving import HeadOutputs, head_outputs
+    from attnviz.commands.profile.profiling import Profile, profile_heads
+    from attnviz.commands.profile.saving import save_profile
+    from attnviz.commands.rollout.saving import Rollout, rollout
+    from attnviz.model.head_ids import HeadId
 
 __all__ = [
     "Ablation",
@@ -76,26 +76,26 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Ablation": "attnviz.ablation.saving",
-    "Analysis": "attnviz.analysis",
-    "Comparison": "attnviz.comparison.saving",
-    "Configuration": "attnviz.models.configurations",
-    "Explanation": "attnviz.explanation.saving",
-    "HeadId": "attnviz.heads",
-    "HeadOutputs": "attnviz.outputs.saving",
-    "Profile": "attnviz.profile.profiling",
-    "Rollout": "attnviz.rollouts.saving",
-    "ablate": "attnviz.ablation.saving",
-    "analyze": "attnviz.analysis",
-    "compare": "attnviz.comparison.saving",
-    "comparison": "attnviz.comparison",
-    "explain": "attnviz.explanation.saving",
+    "Ablation": "attnviz.commands.ablate.saving",
+    "Analysis": "attnviz.commands.heads.analysis",
+    "Comparison": "attnviz.commands.compare.saving",
+    "Configuration": "attnviz.commands.models.configurations",
+    "Explanation": "attnviz.commands.explain.saving",
+    "HeadId": "attnviz.model.head_ids",
+    "HeadOutputs": "attnviz.commands.outputs.saving",
+    "Profile": "attnviz.commands.profile.profiling",
+    "Rollout": "attnviz.commands.rollout.saving",
+    "ablate": "attnviz.commands.ablate.saving",
+    "analyze": "attnviz.commands.heads.analysis",
+    "compare": "attnviz.commands.compare.saving",
+    "comparison": "attnviz.commands.compare",
+    "explain": "attnviz.commands.explain.saving",
     "figures": "attnviz.figures",
-    "head_outputs": "attnviz.outputs.saving",
-    "model_configurations": "attnviz.models.listing",
-    "profile_heads": "attnviz.profile.profiling",
-    "rollout": "attnviz.rollouts.saving",
-    "save_profile": "attnviz.profile.saving",
+    "head_outputs": "attnviz.commands.outputs.saving",
+    "model_configurations": "attnviz.commands.models.listing",
+    "profile_heads": "attnviz.commands.profile.profiling",
+    "rollout": "attnviz.commands.rollout.saving",
+    "save_profile": "attnviz.commands.profile.saving",
 }
 
 

@@ -24,7 +24,7 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
             module = sys.modules[package]
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
         module = import_module(modules[name])
-        found = module if modules[name] == f"{package}.{name}" else getattr(module, name)
+        found = getattr(module, name, module)
         setattr(sys.modules[package], name, found)
         return found
 

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from attnviz import __version__
-from attnviz.profile.document import profile_document
-from attnviz.profile.profiling import profile_heads
-from attnviz.profile_store import profile_file_name
-from attnviz.sources import find_checkpoint
+from attnviz.commands.profile.document import profile_document
+from attnviz.commands.profile.profiling import profile_heads
+from attnviz.model.sources import find_checkpoint
+from attnviz.patterns.profile_store import profile_file_name
+from attnviz.version import __version__
 
 SHIPPED = Path(__file__).resolve().parents[1] / "attnviz" / "data" / "profiles"
 

@@ -7,20 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.analysis import Analysis
-from attnviz.architectures import ARCHITECTURES
-from attnviz.checkpoint import Checkpoint
-from attnviz.findings import HeadFindings, Options
-from attnviz.heads import HeadId
-from attnviz.masks import positional_masks, repeat_masks
-from attnviz.patterns import judge, label_of
-from attnviz.profile_store import StoredProfile
-from attnviz.published import PublishedHead
-from attnviz.statistics import Frame, measure
-from attnviz.syntax import Parse, relation_accuracy
-from attnviz.tokens import Tokens, merge_units
-from attnviz.tolerances import Tolerance
-from attnviz.verify import LayerCheck, Verification, VerifiedLayer
+from attnviz.attention.tolerances import Tolerance
+from attnviz.attention.verify import LayerCheck, Verification, VerifiedLayer
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings, Options
+from attnviz.model.architectures import ARCHITECTURES
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId
+from attnviz.model.tokens import Tokens, merge_units
+from attnviz.patterns.masks import positional_masks, repeat_masks
+from attnviz.patterns.profile_store import StoredProfile
+from attnviz.patterns.published import PublishedHead
+from attnviz.patterns.statistics import Frame, measure
+from attnviz.patterns.syntax import Parse, relation_accuracy
+from attnviz.patterns.verdicts import judge, label_of
 
 LABELS = ("[CLS]", "the", "cat", "ran", "away", "[SEP]")
 

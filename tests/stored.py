@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attnviz.heads import HeadId
-from attnviz.profile_store import StoredCorpus, StoredProfile, StoredRole
-from attnviz.published import PublishedHead
-from attnviz.sources import find_checkpoint, weights_sha256
+from attnviz.model.head_ids import HeadId
+from attnviz.model.sources import find_checkpoint, weights_sha256
+from attnviz.patterns.profile_store import StoredCorpus, StoredProfile, StoredRole
+from attnviz.patterns.published import PublishedHead
 
 WEIGHTS = "ab" * 32
 """A hash of no file."""

@@ -13,8 +13,8 @@ from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
 import attnviz
-from attnviz.ablation import passes as ablation_passes
 from attnviz.cli.program import app
+from attnviz.commands.ablate import passes as ablation_passes
 from attnviz.errors import CorpusError, UsageError, VerificationError
 from tests.conftest import needs_minilm
 from tests.corpora import sentences

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from attnviz.ablation.drawing import (
+from attnviz.commands.ablate.drawing import (
     curve_figure,
     draw_curve,
     draw_gradient,
@@ -19,8 +19,8 @@ from attnviz.ablation.drawing import (
     importance_figure,
     importance_norm,
 )
-from attnviz.ablation.figures import plan_curve, plan_gradient, plan_heads, plan_importance
-from attnviz.ablation.saving import Ablation, ablate
+from attnviz.commands.ablate.figures import plan_curve, plan_gradient, plan_heads, plan_importance
+from attnviz.commands.ablate.saving import Ablation, ablate
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from tests.ablations import TEXTS, next_token_model, states_model
@@ -102,7 +102,7 @@ def test_the_map_of_a_selection(positive: Ablation) -> None:
 def test_units_of_the_map(signed: Ablation, size: float, factor: int, unit: str) -> None:
     from dataclasses import replace
 
-    from attnviz.ablation.results import Estimate
+    from attnviz.commands.ablate.results import Estimate
 
     heads = [
         replace(head, damage={"loss": Estimate(size, None, None), "kl": head.damage["kl"]}) for head in signed.heads

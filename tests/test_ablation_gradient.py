@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.ablation import gradient_importance
-from attnviz.ablation.gradient_importance import layer_normalised, spearman
-from attnviz.ablation.saving import ablate
-from attnviz.checkpoint import from_loaded
+from attnviz.commands.ablate import gradient_importance
+from attnviz.commands.ablate.gradient_importance import layer_normalised, spearman
+from attnviz.commands.ablate.saving import ablate
+from attnviz.model.checkpoint import from_loaded
 from tests.ablations import TEXTS, masked_token_model, next_token_model, states_model
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from attnviz.ablation.damage import MEASURES
-from attnviz.ablation.document import ABLATE, ablation_csv
-from attnviz.ablation.results import Curve, CurvePoint, Estimate, HeadDamage, SetDamage
-from attnviz.ablation.saving import Ablation, ablate
-from attnviz.ablation.words import (
+from attnviz.commands.ablate.damage import MEASURES
+from attnviz.commands.ablate.document import ABLATE, ablation_csv
+from attnviz.commands.ablate.results import Curve, CurvePoint, Estimate, HeadDamage, SetDamage
+from attnviz.commands.ablate.saving import Ablation, ablate
+from attnviz.commands.ablate.words import (
     ADDITIVE,
     COMPENSATED,
     NO_COST,
@@ -26,7 +26,7 @@ from attnviz.ablation.words import (
     span,
     verdict_of,
 )
-from attnviz.heads import HeadId, all_heads
+from attnviz.model.head_ids import HeadId, all_heads
 from tests.ablations import TEXTS, masked_token_model, next_token_model, states_model
 from tests.corpora import sentences
 

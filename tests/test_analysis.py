@@ -12,13 +12,13 @@ from transformers import BertForMaskedLM
 
 import attnviz
 from attnviz import analyze
-from attnviz.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
-from attnviz.heads import HeadId
-from attnviz.profile_store import store_profile
-from attnviz.published import published_heads
-from attnviz.sources import find_checkpoint
-from attnviz.syntax import load_parser
+from attnviz.model.head_ids import HeadId
+from attnviz.model.sources import find_checkpoint
+from attnviz.patterns.profile_store import store_profile
+from attnviz.patterns.published import published_heads
+from attnviz.patterns.syntax import load_parser
 from tests import independent
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.hand_made import hand_made
@@ -311,7 +311,7 @@ def test_without_syntax_there_is_no_parse_and_a_reason(found: Analysis):
 
 
 def test_without_a_parser_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch, found: Analysis):
-    monkeypatch.setattr("attnviz.syntax.importlib.util.find_spec", lambda *_: None)
+    monkeypatch.setattr("attnviz.patterns.syntax.importlib.util.find_spec", lambda *_: None)
     bare = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer())
     assert bare.parse is None
     assert "attnviz[syntax]" in bare.syntax_note
@@ -448,7 +448,9 @@ def test_minilm_comes_with_a_profile():
 def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[tuple[Any, ...]] = []
     known = published_heads("gpt2", "gpt2", 12, 12)
-    monkeypatch.setattr("attnviz.analysis.published_heads", lambda *call: asked.append(call) or known[:3])
+    monkeypatch.setattr(
+        "attnviz.commands.heads.analysis.published_heads", lambda *call: asked.append(call) or known[:3]
+    )
     found = analyze(SENTENCE, model=gpt2_folder, syntax=False)
     assert asked == [(str(gpt2_folder), "gpt2", 3, 4, None)]
     assert found.published == known[:3]

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnviz.attention import (
+from attnviz.attention.capture import LayerRecord, capture_layers
+from attnviz.attention.reference import (
     HeadParameters,
     Projection,
     allowed_positions,
@@ -21,9 +22,8 @@ from attnviz.attention import (
     multi_head_attention,
     project,
 )
-from attnviz.capture import LayerRecord, capture_layers
-from attnviz.checkpoint import Checkpoint, from_loaded
 from attnviz.errors import ArchitectureError
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.models import sharp_bert, sharp_gpt2
 
 PATTERN_LIMIT = {torch.float32: 1e-5, torch.float64: 1e-13}
@@ -402,7 +402,7 @@ def test_the_key_bias_moves_no_weight(n, n_heads, d_head, seed, sharpness):
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_head_outputs_and_the_bias_add_up_to_the_attention_output(kind: str) -> None:
-    from attnviz.attention import head_outputs, transformed_values
+    from attnviz.attention.reference import head_outputs, transformed_values
 
     model = (sharp_bert if kind == "bert" else sharp_gpt2)().double()
     parameters = from_loaded(model, object()).architecture.parameters(model, 1)

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnviz.capture import capture_layers
-from attnviz.checkpoint import from_loaded
+from attnviz.attention.capture import capture_layers
 from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.reading import Place
 from attnviz.errors import CheckpointError, TextError
-from attnviz.syntax import Arc
+from attnviz.model.checkpoint import from_loaded
+from attnviz.patterns.syntax import Arc
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from attnviz.commands.heads.findings import without_sinks
 from attnviz.figures.captions import captions_text, heatmap_caption, overview_caption, read_captions
 from attnviz.figures.heatmaps import heatmap_plans
 from attnviz.figures.look import Look
 from attnviz.figures.overviews import model_overview_plan
-from attnviz.findings import without_sinks
 from tests.hand_made import hand_made, uniform_pattern
 from tests.stored import PROFILE
 

@@ -15,11 +15,11 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from attnviz import __version__
 from attnviz.cli.program import app
 from attnviz.errors import VerificationError
 from attnviz.figures.captions import read_captions
-from attnviz.profile_store import store_profile
+from attnviz.patterns.profile_store import store_profile
+from attnviz.version import __version__
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.stored import document_for
 
@@ -645,7 +645,7 @@ def test_wrong_usage_is_told_before_the_model_is_loaded(heads, monkeypatch):
     def never(*_, **__):
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("attnviz.opening.load_checkpoint", never)
+    monkeypatch.setattr("attnviz.model.opening.load_checkpoint", never)
     looks = (["--scale", "x"], ["--theme", "x"], ["--width", "x"], ["--map", "x"])
     for arguments in (["--format", "gif"], ["--figures", "x"], ["--device", "gpu"], ["--dtype", "int8"], *looks):
         assert_refused(heads(*arguments), 2, "expected")
@@ -666,7 +666,7 @@ def test_an_output_path_that_is_a_file_is_refused(heads, here):
 
 
 def test_a_foreign_overview_is_refused_before_the_model_is_loaded(heads, here, monkeypatch):
-    monkeypatch.setattr("attnviz.analysis.analyze", lambda *_, **__: pytest.fail("the model was run"))
+    monkeypatch.setattr("attnviz.commands.heads.analysis.analyze", lambda *_, **__: pytest.fail("the model was run"))
     (here / "out").mkdir()
     (here / "out" / "overview.png").write_text("mine")
     result = heads()
@@ -679,12 +679,12 @@ def test_heads_that_do_not_verify_exit_with_3_and_write_nothing(heads, monkeypat
     def differ(*_, **__):
         raise VerificationError("the recomputed heads do not reproduce the model: 1 of 3 layers differ.")
 
-    monkeypatch.setattr("attnviz.analysis.verify_attention", differ)
+    monkeypatch.setattr("attnviz.commands.heads.analysis.verify_attention", differ)
     assert_refused(heads(), 3, "attnviz: the recomputed heads do not reproduce the model")
 
 
 def test_a_wrong_scale_exits_with_3_and_writes_nothing(heads, monkeypatch):
-    import attnviz.attention as attention
+    import attnviz.attention.reference as attention
 
     right = attention.multi_head_attention
 
@@ -699,7 +699,7 @@ def test_a_bug_keeps_its_traceback(heads, monkeypatch):
     def bug(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("attnviz.analysis.verify_attention", bug)
+    monkeypatch.setattr("attnviz.commands.heads.analysis.verify_attention", bug)
     assert isinstance(heads().exception, ZeroDivisionError)
     assert not Path("out").exists()
 

@@ -117,7 +117,7 @@ def test_the_narrowest_width_has_room_for_every_figure(run: Any, models: list[st
 
 
 def test_one_model_is_loaded_once(run: Any, bert_folder: Path, models: list[str], monkeypatch: pytest.MonkeyPatch):
-    from attnviz import opening
+    from attnviz.model import opening
 
     loaded = []
     load = opening.load_checkpoint
@@ -251,7 +251,7 @@ def test_models_of_other_architecture_are_refused_by_what_differs(run: Any, bert
 
 
 def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, models: list[str], monkeypatch: pytest.MonkeyPatch):
-    from attnviz import verify
+    from attnviz.attention import verify
 
     within, checked = verify._within, []
     monkeypatch.setattr(verify, "_within", lambda *case: checked.append(case) or (len(checked) < 9 and within(*case)))
@@ -263,7 +263,7 @@ def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, models: list[str],
 
 
 def test_revisions_belong_to_the_models_in_order(run: Any, models: list[str], monkeypatch: pytest.MonkeyPatch):
-    from attnviz import sources
+    from attnviz.model import sources
 
     asked = []
     find = sources.find_checkpoint

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from attnviz.cli import profile as cli_profile
 from attnviz.cli.program import app
+from attnviz.commands.profile.measuring import Measuring
 from attnviz.corpora import sampling
 from attnviz.corpora.processes import Process
-from attnviz.profile.measuring import Measuring
 from tests import corpora
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -154,8 +154,12 @@ def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch:
 
 
 def test_without_scikit_learn_one_figure_is_left_out(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("attnviz.profile.likeness.likeness_unavailable", lambda: "likeness.png needs scikit-learn")
-    monkeypatch.setattr("attnviz.profile.drawing.likeness_unavailable", lambda: "likeness.png needs scikit-learn")
+    monkeypatch.setattr(
+        "attnviz.commands.profile.likeness.likeness_unavailable", lambda: "likeness.png needs scikit-learn"
+    )
+    monkeypatch.setattr(
+        "attnviz.commands.profile.drawing.likeness_unavailable", lambda: "likeness.png needs scikit-learn"
+    )
     result = run("trees.conllu", figures=True)
     assert "attnviz: likeness.png needs scikit-learn" in result.stderr
     assert "likeness.png" not in document()["figures"]
@@ -237,7 +241,7 @@ def test_interrupted_before_anything_was_measured_there_is_nothing_to_keep(run: 
     def stopping(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.profile.profiling.load_checkpoint", stopping)
+    monkeypatch.setattr("attnviz.commands.profile.profiling.load_checkpoint", stopping)
     result = run("trees.conllu")
     assert result.exit_code == 130
     assert result.stderr.strip() == "attnviz: interrupted; nothing was written."
@@ -251,7 +255,7 @@ def test_what_was_measured_is_kept_until_it_is_written(run: Any, monkeypatch: py
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("attnviz.profile.saving.profile_files", stopping)
+        patched.setattr("attnviz.commands.profile.saving.profile_files", stopping)
         assert run("trees.conllu", figures=True).exit_code == 130
     assert Path("out/profile.unfinished").exists()
     assert "going on after 40 texts" in run("trees.conllu").stderr
@@ -329,7 +333,7 @@ def test_an_empty_name_of_the_folder_is_refused():
 
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli_profile, "this_process", lambda: Process(1, 2, 1))
-    monkeypatch.setattr("attnviz.profile.profiling.profile_heads", lambda *_, **__: None)
+    monkeypatch.setattr("attnviz.commands.profile.profiling.profile_heads", lambda *_, **__: None)
     result = run("trees.conllu")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert run("missing.conllu").stderr == ""

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.comparison.differences import LARGEST_DISTANCE, find_differences, measure_difference
-from attnviz.comparison.document import COMPARE, compare_csv
-from attnviz.comparison.saving import Comparison
+from attnviz.commands.compare.differences import LARGEST_DISTANCE, find_differences, measure_difference
+from attnviz.commands.compare.document import COMPARE, compare_csv
+from attnviz.commands.compare.saving import Comparison
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.figures.captions import read_captions
 from attnviz.figures.look import Look
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

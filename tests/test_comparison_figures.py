@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
 import attnviz
-from attnviz.comparison.differences import LARGEST_DISTANCE, Differences
-from attnviz.comparison.drawing import (
+from attnviz.commands.compare.differences import LARGEST_DISTANCE, Differences
+from attnviz.commands.compare.drawing import (
     difference_figure,
     difference_grid_figure,
     difference_map_figure,
@@ -26,7 +26,7 @@ from attnviz.comparison.drawing import (
     draw_difference_map,
     root_norm,
 )
-from attnviz.comparison.figures import (
+from attnviz.commands.compare.figures import (
     difference_plans,
     extreme_pool,
     plan_difference,
@@ -34,7 +34,7 @@ from attnviz.comparison.figures import (
     plan_difference_map,
     rounded_up,
 )
-from attnviz.comparison.sizes import (
+from attnviz.commands.compare.sizes import (
     MEAN_COLUMN,
     cell_numbers,
     every_which,
@@ -43,13 +43,13 @@ from attnviz.comparison.sizes import (
     label_size,
     room_for_cells,
 )
-from attnviz.comparison.words import short, side_lines, side_names, signed
+from attnviz.commands.compare.words import short, side_lines, side_names, signed
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width
 from attnviz.figures.heatmaps import DPI
 from attnviz.figures.look import THEMES, Look
 from attnviz.figures.rendering import FORMATS, figure_bytes
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 from tests.models import bert_tokenizer, sharp_bert
 from tests.test_drawing import HOSTILE, ODD_SETTINGS
 

@@ -11,11 +11,11 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-from attnviz import sources
+from attnviz.commands.models import config_files
+from attnviz.commands.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.models import config_files
-from attnviz.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
-from attnviz.sources import BUILT_IN
+from attnviz.model import sources
+from attnviz.model.sources import BUILT_IN
 from tests.conftest import needs_minilm
 
 FIRST, SECOND = "a" * 40, "b" * 40

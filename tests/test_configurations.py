@@ -22,14 +22,14 @@ from transformers import (
 )
 
 import attnviz
-from attnviz.architectures import architecture_of
-from attnviz.checkpoint import empty_model
+from attnviz.commands.models.config_files import ConfigFile, built_in_configs
+from attnviz.commands.models.config_reading import built_in_configuration, read_configuration
+from attnviz.commands.models.configurations import Configuration, width_of_heads
+from attnviz.commands.models.known_configurations import PAPERS, paper_configuration, paper_configurations, paper_name
+from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bert_parameters, gpt2_parameters
 from attnviz.errors import CheckpointError
-from attnviz.models.config_files import ConfigFile, built_in_configs
-from attnviz.models.config_reading import built_in_configuration, read_configuration
-from attnviz.models.configurations import Configuration, width_of_heads
-from attnviz.models.known_configurations import PAPERS, paper_configuration, paper_configurations, paper_name
-from attnviz.models.parameter_counts import Sizes, attention_parameters, bert_parameters, gpt2_parameters
+from attnviz.model.architectures import architecture_of
+from attnviz.model.checkpoint import empty_model
 from tests.conftest import needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
@@ -377,7 +377,7 @@ def test_a_reason_without_a_setting_is_given_in_full(tmp_path, monkeypatch):
     def refuse(*args: Any) -> None:
         raise attnviz.ArchitectureError("it is too strange")
 
-    monkeypatch.setattr("attnviz.architectures.architecture_of", refuse)
+    monkeypatch.setattr("attnviz.model.architectures.architecture_of", refuse)
     assert read(tmp_path, model_type="bert").reason == "it is too strange"
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from attnviz.corpora.reading import Place, open_corpus, read_examples, read_sentences
 from attnviz.errors import AttnvizError, CorpusError
-from attnviz.syntax import Arc
+from attnviz.patterns.syntax import Arc
 from tests.conftest import SHARED
 
 pytest.importorskip("conllu", reason="needs the extra profile")

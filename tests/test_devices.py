@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attnviz.devices import DTYPES, resolve_device, resolve_dtype
 from attnviz.errors import DeviceError, UsageError
+from attnviz.model.devices import DTYPES, resolve_device, resolve_dtype
 
 CPU = torch.device("cpu")
 
@@ -92,7 +92,7 @@ def test_dtype_by_name(name, expected):
 
 
 def test_every_dtype_has_a_tolerance():
-    from attnviz.tolerances import TOLERANCES
+    from attnviz.attention.tolerances import TOLERANCES
 
     assert set(DTYPES.values()) == set(TOLERANCES)
 

@@ -28,7 +28,7 @@ from attnviz.figures.look import Look
 from attnviz.figures.overview_drawing import draw_overview, overview_figure
 from attnviz.figures.overviews import model_overview_plan, plan_overview
 from attnviz.figures.wording import quoted
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 
 ODD_SETTINGS = {
     "text.usetex": True,
@@ -689,7 +689,7 @@ from attnviz.figures.heatmap_drawing import heatmap_figure, draw_heatmap
 from attnviz.figures.heatmaps import plan_heatmap
 from attnviz.figures.overview_drawing import overview_figure
 from attnviz.figures.overviews import plan_overview
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 from attnviz.figures.rendering import figure_bytes, heatmap_files
 plan = plan_heatmap(np.eye(3, dtype=np.float32), ["a", "b", "c"], quiet=[False] * 3, title="t")
 overview = plan_overview([(HeadId(0, 0), "x", np.eye(3, dtype=np.float32))], title="t")

@@ -13,14 +13,14 @@ from safetensors.torch import load_file
 from transformers import BertModel
 
 import attnviz
+from attnviz.commands.explain.document import EXPLAIN, explain_csv
+from attnviz.commands.explain.position_drawing import plan_positions
+from attnviz.commands.explain.saving import Explanation, explain
+from attnviz.commands.explain.stage_numbers import shown_numbers, summary
+from attnviz.commands.explain.stage_words import stage_words
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
-from attnviz.explanation.document import EXPLAIN, explain_csv
-from attnviz.explanation.position_drawing import plan_positions
-from attnviz.explanation.saving import Explanation, explain
-from attnviz.explanation.stage_numbers import shown_numbers, summary
-from attnviz.explanation.stage_words import stage_words
 from attnviz.figures.look import Look
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

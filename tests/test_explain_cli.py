@@ -12,7 +12,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
-from attnviz.explanation import layer_reference
+from attnviz.commands.explain import layer_reference
 from tests.conftest import SENTENCE
 
 runner = CliRunner()
@@ -141,7 +141,7 @@ def test_interrupting_leaves_nothing(bert_folder: Path, monkeypatch: pytest.Monk
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.explanation.saving.explain", interrupted)
+    monkeypatch.setattr("attnviz.commands.explain.saving.explain", interrupted)
     done = run(SENTENCE, "-m", bert_folder)
     assert done.exit_code == 130
     assert "interrupted; nothing was written" in done.stderr

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.commands.explain import position_share
+from attnviz.commands.explain.layer_reference import widened
+from attnviz.commands.explain.layer_stages import embedded
+from attnviz.commands.explain.position_drawing import draw_positions, plan_positions, positions_figure
+from attnviz.commands.explain.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
+from attnviz.commands.explain.saving import Explanation, explain
+from attnviz.commands.explain.stages import VerifiedStages, verify_stages
 from attnviz.errors import UsageError, VerificationError
-from attnviz.explanation import position_share
-from attnviz.explanation.layer_reference import widened
-from attnviz.explanation.layer_stages import embedded
-from attnviz.explanation.position_drawing import draw_positions, plan_positions, positions_figure
-from attnviz.explanation.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
-from attnviz.explanation.saving import Explanation, explain
-from attnviz.explanation.stages import VerifiedStages, verify_stages
 from attnviz.figures.look import Look
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.conftest import SENTENCE
 from tests.models import (
     LOOKS_AT,

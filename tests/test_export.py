@@ -15,11 +15,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from attnviz import __version__
+from attnviz.commands.heads.export import HEADS, attention_bytes, csv_text, document
 from attnviz.errors import OutputError, UsageError
-from attnviz.export import HEADS, attention_bytes, csv_text, document
-from attnviz.output_folder import OutputFolder, json_text
-from attnviz.syntax import Arc, Parse, Word
+from attnviz.patterns.syntax import Arc, Parse, Word
+from attnviz.results.output_folder import OutputFolder, json_text
+from attnviz.version import __version__
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE, published
 
@@ -614,7 +614,7 @@ def test_a_second_ctrl_c_while_cleaning_up_leaves_nothing(tmp_path, monkeypatch)
             os.kill(os.getpid(), signal.SIGINT)
         remove(*of, **options)
 
-    monkeypatch.setattr("attnviz.output_folder.shutil.rmtree", interrupted)
+    monkeypatch.setattr("attnviz.results.output_folder.shutil.rmtree", interrupted)
 
     def run():
         with OutputFolder(tmp_path / "out", HEADS) as folder:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.analysis import analyze
+from attnviz.commands.heads.analysis import analyze
+from attnviz.commands.heads.findings import without_sinks
 from attnviz.errors import UsageError
 from attnviz.figures.colours import LEVELS, colour_levels, colour_map, colour_table, magnified
 from attnviz.figures.fonts import text_width
@@ -15,9 +16,8 @@ from attnviz.figures.heatmaps import HeatmapPlan, heatmap_plans, max_pool, names
 from attnviz.figures.look import Look
 from attnviz.figures.overviews import model_overview_plan, plan_overview
 from attnviz.figures.wording import counted, ordinal, quoted
-from attnviz.findings import without_sinks
-from attnviz.heads import HeadId
-from attnviz.syntax import Arc, Parse, Word
+from attnviz.model.head_ids import HeadId
+from attnviz.patterns.syntax import Arc, Parse, Word
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE
 

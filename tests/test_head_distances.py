@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.capture import capture_layers
-from attnviz.checkpoint import from_loaded
+from attnviz.attention.capture import capture_layers
+from attnviz.commands.profile.head_distances import MOST_QUERIES, HeadDistanceTally
 from attnviz.corpora.batches import Text, collate, encode
-from attnviz.profile.head_distances import MOST_QUERIES, HeadDistanceTally
+from attnviz.model.checkpoint import from_loaded
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}

@@ -7,9 +7,9 @@ import torch
 from transformers import BertModel, GPT2Model
 
 from attnviz import analyze
-from attnviz.analysis import Analysis
-from attnviz.patterns import Pattern
-from attnviz.syntax import load_parser, parse_texts
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.patterns.syntax import load_parser, parse_texts
+from attnviz.patterns.verdicts import Pattern
 from tests.conftest import needs_parser
 from tests.models import (
     CAUSAL_LOOKS_AT,

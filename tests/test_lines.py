@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
+from attnviz.commands.heads.findings import without_sinks
 from attnviz.errors import UsageError
 from attnviz.figures.line_drawing import MOST_HEIGHT, draw_lines, lines_figure, lines_figures
 from attnviz.figures.line_layout import LEAST_DISTANCE, SMALLEST_LETTERS, LinesLayout, laid_out
@@ -31,8 +32,7 @@ from attnviz.figures.line_views import (
 from attnviz.figures.lines import MOST_HEADS, MOST_LINES, WHOLE_ROWS, plan_lines
 from attnviz.figures.look import THEMES, Look
 from attnviz.figures.rendering import figure_bytes
-from attnviz.findings import without_sinks
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.test_drawing import HOSTILE, ODD_SETTINGS, new_axes, pixels_of, random_pattern, texts
 

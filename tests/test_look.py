@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 
+from attnviz.commands.heads.results import Analysis
 from attnviz.errors import UsageError
 from attnviz.figures.colours import LEVELS, colour_levels, colour_table, ink_on
 from attnviz.figures.look import PLAIN, SCALES, THEMES, Look, parse_width
-from attnviz.results import Analysis
 
 VIEWS = ("heatmap", "overview", "lines", "map", "mean", "pair_figure", "save")
 

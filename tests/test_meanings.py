@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.capture import capture_layers
-from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.attention.capture import capture_layers
+from attnviz.commands.profile.meanings import MeaningTally, mean_embedding
 from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.bootstrap import text_weights
-from attnviz.profile.meanings import MeaningTally, mean_embedding
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests import independent
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

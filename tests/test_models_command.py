@@ -16,12 +16,12 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
+from attnviz.commands.models.configurations import Configuration
+from attnviz.commands.models.document import models_document
+from attnviz.commands.models.known_configurations import paper_configuration, paper_configurations
+from attnviz.commands.models.listing import model_configurations
+from attnviz.commands.models.tables import models_report
 from attnviz.errors import UsageError
-from attnviz.models.configurations import Configuration
-from attnviz.models.document import models_document
-from attnviz.models.known_configurations import paper_configuration, paper_configurations
-from attnviz.models.listing import model_configurations
-from attnviz.models.tables import models_report
 from tests.conftest import needs_minilm
 from tests.test_config_files import FIRST, put
 
@@ -125,7 +125,7 @@ def test_from_python_a_list_of_configurations(bert_folder):
     assert isinstance(found, attnviz.Configuration)
     assert found.n_layers == 3
     told: list[tuple[int, int]] = []
-    from attnviz.models.listing import model_configurations
+    from attnviz.commands.models.listing import model_configurations
 
     both = model_configurations([str(bert_folder), "gpt2-xl"], lambda *step: told.append(step))
     assert both == [found, paper_configuration("gpt2-xl")]

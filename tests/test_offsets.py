@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.capture import capture_layers
-from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.attention.capture import capture_layers
+from attnviz.commands.profile.offsets import OFFSETS, OffsetTally
+from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.batches import Text, batches
 from attnviz.corpora.bootstrap import text_weights
-from attnviz.profile.offsets import OFFSETS, OffsetTally
-from attnviz.profile.tallies import StatisticsTally
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests import independent
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.test_meanings import TEXTS

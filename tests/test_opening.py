@@ -13,9 +13,9 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from attnviz.checkpoint import from_loaded
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.opening import open_checkpoint
+from attnviz.model.checkpoint import from_loaded
+from attnviz.model.opening import open_checkpoint
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 TOKENIZERS = {"bert": bert_tokenizer, "gpt2": gpt2_tokenizer}

@@ -10,16 +10,16 @@ import torch
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 
 import attnviz
-from attnviz import attention
-from attnviz.checkpoint import from_loaded
+from attnviz.attention import reference as attention
+from attnviz.attention.tolerances import TOLERANCES
+from attnviz.attention.verify import verify_attention
+from attnviz.commands.outputs import head_writing
+from attnviz.commands.outputs.head_writing import LayerWriting, measure_writing
+from attnviz.commands.outputs.saving import HeadOutputs
+from attnviz.commands.outputs.written import find_outputs
 from attnviz.errors import TextError, UsageError, VerificationError
-from attnviz.heads import HeadId
-from attnviz.outputs import head_writing
-from attnviz.outputs.head_writing import LayerWriting, measure_writing
-from attnviz.outputs.saving import HeadOutputs
-from attnviz.outputs.written import find_outputs
-from attnviz.tolerances import TOLERANCES
-from attnviz.verify import verify_attention
+from attnviz.model.checkpoint import from_loaded
+from attnviz.model.head_ids import HeadId
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
+from attnviz.commands.outputs import document as outputs_document
 from attnviz.errors import UsageError
-from attnviz.outputs import document as outputs_document
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint
 from tests.test_outputs import model_of
@@ -283,14 +283,14 @@ def test_a_narrow_width_for_many_heads_leaves_nothing_behind(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("attnviz.attention.head_outputs", "do not sum to the model's own attention output"),
-        ("attnviz.outputs.promoted_tokens._embeddings", "do not sum to the model's own logits at position"),
+        ("attnviz.attention.reference.head_outputs", "do not sum to the model's own attention output"),
+        ("attnviz.commands.outputs.promoted_tokens._embeddings", "do not sum to the model's own logits at position"),
     ],
 )
 def test_sums_that_do_not_verify_are_exit_code_3(run: Any, place: str, message: str, monkeypatch: pytest.MonkeyPatch):
     wrong: Any = {
-        "attnviz.attention.head_outputs": lambda A, v, p: v @ p.output_weight,
-        "attnviz.outputs.promoted_tokens._embeddings": lambda *_: [],
+        "attnviz.attention.reference.head_outputs": lambda A, v, p: v @ p.output_weight,
+        "attnviz.commands.outputs.promoted_tokens._embeddings": lambda *_: [],
     }[place]
     monkeypatch.setattr(place, wrong)
     result = run("gpt2", "-o", "out", figures=True)
@@ -305,7 +305,7 @@ def test_an_interrupt_leaves_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.outputs.saving.maps_figure", interrupted)
+    monkeypatch.setattr("attnviz.commands.outputs.saving.maps_figure", interrupted)
     result = run("bert", "-o", "out", figures=True)
     assert result.exit_code == 130
     assert "interrupted; nothing was written" in result.stderr

@@ -12,15 +12,15 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 import attnviz
+from attnviz.commands.outputs.drawing import draw_norms, draw_value_norms, weighted_figure
+from attnviz.commands.outputs.figures import WeightedPlan, percent, signed, weighted_plans
+from attnviz.commands.outputs.maps import draw_head_map, maps_figure, plan_effects, plan_shares
+from attnviz.commands.outputs.overview import draw_norm_grid, norm_grid_figure, plan_norm_grid
+from attnviz.commands.outputs.saving import EACH_OWN, HeadOutputs
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.figures.rendering import figure_bytes
-from attnviz.heads import HeadId
-from attnviz.outputs.drawing import draw_norms, draw_value_norms, weighted_figure
-from attnviz.outputs.figures import WeightedPlan, percent, signed, weighted_plans
-from attnviz.outputs.maps import draw_head_map, maps_figure, plan_effects, plan_shares
-from attnviz.outputs.overview import draw_norm_grid, norm_grid_figure, plan_norm_grid
-from attnviz.outputs.saving import EACH_OWN, HeadOutputs
+from attnviz.model.head_ids import HeadId
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
 from tests.test_outputs import model_of

@@ -8,15 +8,15 @@ import torch
 from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
 
 import attnviz
+from attnviz.attention.tolerances import TOLERANCES
+from attnviz.commands.outputs import promoted_tokens
+from attnviz.commands.outputs.head_writing import LayerWriting
+from attnviz.commands.outputs.promoted_tokens import MOST_TOKENS
+from attnviz.commands.outputs.residual_stream import recording_stream
+from attnviz.commands.outputs.saving import HeadOutputs
 from attnviz.errors import CheckpointError, UsageError, VerificationError
-from attnviz.heads import HeadId
-from attnviz.outputs import promoted_tokens
-from attnviz.outputs.head_writing import LayerWriting
-from attnviz.outputs.promoted_tokens import MOST_TOKENS
-from attnviz.outputs.residual_stream import recording_stream
-from attnviz.outputs.saving import HeadOutputs
-from attnviz.tokens import vocabulary_labels
-from attnviz.tolerances import TOLERANCES
+from attnviz.model.head_ids import HeadId
+from attnviz.model.tokens import vocabulary_labels
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.test_outputs import D_MODEL, N_HEADS, N_LAYERS, loops, own_numbers
@@ -269,7 +269,7 @@ def _feed_forward_of_the_layer_before(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.feed_forward[0] = torch.zeros_like(stream.feed_forward[0])
         return right(verified, stream, position)
 
-    monkeypatch.setattr("attnviz.outputs.written.attribute_logits", wrong)
+    monkeypatch.setattr("attnviz.commands.outputs.written.attribute_logits", wrong)
 
 
 def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 
-from attnviz.analysis import analyze
+from attnviz.commands.heads.analysis import analyze
 from attnviz.errors import UsageError
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.look import SCALES, Look

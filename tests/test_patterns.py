@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from attnviz.findings import HeadFindings
-from attnviz.heads import HeadId
-from attnviz.patterns import (
+from attnviz.commands.heads.findings import HeadFindings
+from attnviz.model.head_ids import HeadId
+from attnviz.patterns.profile_store import HeadProfile, StoredRole
+from attnviz.patterns.statistics import SCALARS, Frame
+from attnviz.patterns.syntax import RelationAccuracy
+from attnviz.patterns.verdicts import (
     BROAD_SHARE,
     ENOUGH,
     HETEROGENEOUS,
@@ -16,9 +19,6 @@ from attnviz.patterns import (
     judge,
     label_of,
 )
-from attnviz.profile_store import HeadProfile, StoredRole
-from attnviz.statistics import SCALARS, Frame
-from attnviz.syntax import RelationAccuracy
 from tests.stored import role
 from tests.verified import frame_of
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from attnviz.analysis import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.figures.rendering import figure_bytes
 from tests.hand_made import hand_made
 

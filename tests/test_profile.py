@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz import syntax
-from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.commands.profile import profiling as profile_module
+from attnviz.commands.profile.document import profile_document
+from attnviz.commands.profile.measuring import Measuring
+from attnviz.commands.profile.profiling import Profile, profile_heads
 from attnviz.corpora import sampling
 from attnviz.corpora.processes import Process
 from attnviz.corpora.resuming import Unfinished
 from attnviz.errors import CorpusError, OutputError, UsageError, VerificationError
-from attnviz.profile import profiling as profile_module
-from attnviz.profile.document import profile_document
-from attnviz.profile.measuring import Measuring
-from attnviz.profile.profiling import Profile, profile_heads
+from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.patterns import syntax
 from tests import corpora
 from tests.conftest import SHARED, needs_minilm, needs_parser
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -282,7 +282,7 @@ def test_outside_of_the_main_thread_signals_are_left_alone(checkpoint: Checkpoin
 def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("attnviz.profile.measuring._SAVED_EVERY", 0.0)
+    monkeypatch.setattr("attnviz.commands.profile.measuring._SAVED_EVERY", 0.0)
     saved = Unfinished.save
     calls: list[int] = []
 

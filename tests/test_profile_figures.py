@@ -18,12 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from attnviz.figures.colours import colour_table
-from attnviz.figures.fonts import text_width
-from attnviz.heads import HeadId
-from attnviz.profile import drawing
-from attnviz.profile.drawing import profile_figures, profile_files
-from attnviz.profile.figures import (
+from attnviz.commands.profile import drawing
+from attnviz.commands.profile.drawing import profile_figures, profile_files
+from attnviz.commands.profile.figures import (
     MOST_MAPS,
     MOST_RELATIONS,
     Caption,
@@ -33,7 +30,7 @@ from attnviz.profile.figures import (
     plan_role_map,
     plan_score_maps,
 )
-from attnviz.profile.likeness import (
+from attnviz.commands.profile.likeness import (
     LABEL_SIZE,
     NEAR,
     ROOM,
@@ -43,9 +40,12 @@ from attnviz.profile.likeness import (
     place_labels,
     plan_likeness,
 )
-from attnviz.profile.pages import new_page
-from attnviz.profile.role_families import FAMILIES, NO_ROLE, clearest_roles, family_of, short_name
-from attnviz.profile.roles import Role
+from attnviz.commands.profile.pages import new_page
+from attnviz.commands.profile.role_families import FAMILIES, NO_ROLE, clearest_roles, family_of, short_name
+from attnviz.commands.profile.roles import Role
+from attnviz.figures.colours import colour_table
+from attnviz.figures.fonts import text_width
+from attnviz.model.head_ids import HeadId
 from tests.test_drawing import HOSTILE, ODD_SETTINGS
 
 LAYERS, HEADS = 2, 3

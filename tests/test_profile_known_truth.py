@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import BertModel, GPT2Model
 
-from attnviz.checkpoint import Checkpoint, from_loaded
-from attnviz.heads import HeadId
-from attnviz.profile.profiling import profile_heads
-from attnviz.profile.roles import Role
+from attnviz.commands.profile.profiling import profile_heads
+from attnviz.commands.profile.roles import Role
+from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.model.head_ids import HeadId
 from tests.models import (
     CAUSAL_KNOWN_HEADS,
     KNOWN_HEADS,

@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from attnviz import profile_store
 from attnviz.errors import CheckpointError, OutputError
-from attnviz.heads import HeadId
-from attnviz.profile_store import StoredCorpus, StoredRole, find_profile, model_shape, profile_file_name, store_profile
-from attnviz.sources import MINILM_SHA256, Source, find_checkpoint, weights_sha256
+from attnviz.model.head_ids import HeadId
+from attnviz.model.sources import MINILM_SHA256, Source, find_checkpoint, weights_sha256
+from attnviz.patterns import profile_store
+from attnviz.patterns.profile_store import (
+    StoredCorpus,
+    StoredRole,
+    find_profile,
+    model_shape,
+    profile_file_name,
+    store_profile,
+)
 from tests.conftest import needs_minilm
 from tests.stored import WEIGHTS, profile_of, role
 
@@ -164,7 +171,7 @@ def test_the_hash_of_shards_is_that_of_all_of_them_in_order(tmp_path):
 @needs_minilm
 def test_minilm_is_not_hashed_twice(monkeypatch):
     source = find_checkpoint("minilm")
-    monkeypatch.setattr("attnviz.sources.weight_files", lambda _: pytest.fail("hashed again"))
+    monkeypatch.setattr("attnviz.model.sources.weight_files", lambda _: pytest.fail("hashed again"))
     assert weights_sha256(source) == MINILM_SHA256
 
 
@@ -293,7 +300,7 @@ def test_a_profile_that_is_not_utf8_is_left_out(user_folder):
 
 def test_without_platformdirs_nothing_is_stored_and_the_shipped_profile_is_still_found(monkeypatch, shipped):
     put(shipped)
-    monkeypatch.setattr("attnviz.profile_store.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("attnviz.patterns.profile_store.importlib.util.find_spec", lambda _: None)
     with pytest.raises(
         OutputError, match=r"not stored, and attnviz heads will not show it, .* type: pip install 'attnviz\[profile\]'"
     ):

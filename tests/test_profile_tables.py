@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from attnviz.checkpoint import from_loaded
-from attnviz.heads import HeadId
-from attnviz.profile.profiling import Profile, profile_heads
-from attnviz.profile.roles import Role
-from attnviz.profile.tables import profile_report
+from attnviz.commands.profile.profiling import Profile, profile_heads
+from attnviz.commands.profile.roles import Role
+from attnviz.commands.profile.tables import profile_report
+from attnviz.model.checkpoint import from_loaded
+from attnviz.model.head_ids import HeadId
 from tests import corpora
 from tests.models import bert_config, bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

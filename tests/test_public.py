@@ -93,7 +93,7 @@ def test_all_holds_every_error_and_what_analyze_gives():
     assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)
 
 
-LAZY = ["attnviz", "attnviz.comparison", "attnviz.figures"]
+LAZY = ["attnviz", "attnviz.commands.compare", "attnviz.figures"]
 
 
 @pytest.mark.parametrize("name", LAZY)
@@ -165,7 +165,7 @@ def test_what_is_found_refuses_looks_and_switches_that_are_none(name, bert_folde
 def test_packages_of_figures_are_there_at_once():
     code = "import attnviz; print(attnviz.figures.Look().theme, attnviz.comparison.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "light attnviz.comparison\n"
+    assert done.stdout == "light attnviz.commands.compare\n"
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -20,12 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from typer.testing import CliRunner
 
+from attnviz.attention.tolerances import TOLERANCES
 from attnviz.cli.program import app
 from attnviz.errors import AttnvizError
 from attnviz.figures.figure_sets import FIGURES
 from attnviz.figures.look import Look
-from attnviz.patterns import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
-from attnviz.tolerances import TOLERANCES
+from attnviz.patterns.verdicts import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from tests.conftest import SHARED, needs_minilm, needs_parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -140,7 +140,7 @@ def test_the_relations_of_the_readme_are_what_the_program_prints() -> None:
     from rich.console import Console
 
     from attnviz import profile_heads
-    from attnviz.profile.tables import profile_report
+    from attnviz.commands.profile.tables import profile_report
 
     found = profile_heads("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], device="cpu")
     console = Console(width=100, file=io.StringIO())

@@ -23,7 +23,7 @@ from attnviz.figures.overview_drawing import overview_figure
 from attnviz.figures.overviews import plan_overview
 from attnviz.figures.palettes import indexed, palette
 from attnviz.figures.rendering import FORMATS, figure_bytes, heatmap_files, heatmap_pixels, overview_file
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 from tests.test_drawing import ODD_SETTINGS
 
 TITLES = (

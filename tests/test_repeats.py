@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnviz import analyze
-from attnviz.heads import HeadId
-from attnviz.masks import duplicate, induction, repeat_masks
-from attnviz.output_folder import json_text
-from attnviz.patterns import judge, label_of
-from attnviz.statistics import ON_REPEATS, REPEATS, measure
+from attnviz.model.head_ids import HeadId
+from attnviz.patterns.masks import duplicate, induction, repeat_masks
+from attnviz.patterns.statistics import ON_REPEATS, REPEATS, measure
+from attnviz.patterns.verdicts import judge, label_of
+from attnviz.results.output_folder import json_text
 from tests import independent
 from tests.models import (
     CAUSAL_LOOKS_AT,

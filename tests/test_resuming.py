@@ -9,7 +9,7 @@ import torch
 from attnviz.corpora.batches import Text
 from attnviz.corpora.resuming import ChangedCorpusError, Measured, Unfinished
 from attnviz.errors import OutputError
-from attnviz.syntax import Arc
+from attnviz.patterns.syntax import Arc
 
 TEXTS = [Text(f"text {number}", number=number) for number in range(6)]
 

@@ -9,12 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS
-from attnviz.heads import HeadId
-from attnviz.patterns import BROAD_SHARE, PATTERN_NAMES
-from attnviz.profile.offsets import OFFSETS
-from attnviz.profile.repeats import RepeatScores
-from attnviz.profile.roles import (
+from attnviz.commands.profile.offsets import OFFSETS
+from attnviz.commands.profile.repeats import RepeatScores
+from attnviz.commands.profile.roles import (
     ENOUGH_INSTANCES,
     ERROR_RATE,
     SEMANTIC_MARGIN,
@@ -27,8 +24,11 @@ from attnviz.profile.roles import (
     syntax_roles,
     wilson,
 )
-from attnviz.profile.tallies import NameTally, RelationCount
-from attnviz.syntax import DIRECTIONS
+from attnviz.commands.profile.tallies import NameTally, RelationCount
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS
+from attnviz.model.head_ids import HeadId
+from attnviz.patterns.syntax import DIRECTIONS
+from attnviz.patterns.verdicts import BROAD_SHARE, PATTERN_NAMES
 
 NOTHING = math.nan
 ANYTHING = (0.0, 1.0)

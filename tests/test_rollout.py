@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attnviz
-from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
-from attnviz.rollouts import max_flow, summed_norms
-from attnviz.rollouts.attention_rollout import (
+from attnviz.commands.rollout import max_flow, summed_norms
+from attnviz.commands.rollout.attention_rollout import (
     mixed_with_identity,
     norm_patterns,
     rolled_out,
     rows_apart,
     uniform_pattern,
 )
-from attnviz.rollouts.max_flow import FlowGraph, flow_shares
-from attnviz.rollouts.rolling import MOST_FLOWS
-from attnviz.tokens import merge_pattern
+from attnviz.commands.rollout.max_flow import FlowGraph, flow_shares
+from attnviz.commands.rollout.rolling import MOST_FLOWS
+from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
+from attnviz.model.tokens import merge_pattern
 from tests.models import (
     CAUSAL_LOOKS_AT,
     LOOKS_AT,
@@ -298,7 +298,7 @@ def test_a_missing_bias_is_noticed(kind: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def project_without_bias(x: torch.Tensor, projection: Any) -> torch.Tensor:
-    from attnviz.attention import Projection, project
+    from attnviz.attention.reference import Projection, project
 
     return project(x, Projection(projection.weight, torch.zeros_like(projection.bias)))
 

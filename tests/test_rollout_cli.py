@@ -212,15 +212,15 @@ def test_bad_input_is_one_message_and_nothing_is_written(run: Any, options: list
 
 
 def test_without_scipy_the_flow_names_what_to_type(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("attnviz.rollouts.max_flow.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("attnviz.commands.rollout.max_flow.importlib.util.find_spec", lambda _: None)
     for option in ("--flow", "--all-flows"):
         refused(run(option), 1, "is not installed; type: pip install 'attnviz[flow]'")
     assert run("--no-flow").exit_code == 0
 
 
 def test_parts_that_do_not_add_up_exit_with_3(run: Any, monkeypatch: pytest.MonkeyPatch):
-    right = attnviz.attention.transformed_values
-    monkeypatch.setattr("attnviz.rollouts.summed_norms.transformed_values", lambda *of: 1.1 * right(*of))
+    right = attnviz.attention.reference.transformed_values
+    monkeypatch.setattr("attnviz.commands.rollout.summed_norms.transformed_values", lambda *of: 1.1 * right(*of))
     refused(run(figures=True), 3, "does not sum to the model's attention output: at query")
 
 
@@ -228,7 +228,7 @@ def test_an_interrupted_run_writes_nothing(run: Any, monkeypatch: pytest.MonkeyP
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.rollouts.saving.tiles_figure", lambda *_, **__: interrupted())
+    monkeypatch.setattr("attnviz.commands.rollout.saving.tiles_figure", lambda *_, **__: interrupted())
     refused(run(figures=True), 130, "attnviz: interrupted; nothing was written.")
 
 

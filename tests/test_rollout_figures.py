@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import attnviz
+from attnviz.commands.rollout.drawing import bars_figure, draw_bars, draw_tile, tiles_figure
+from attnviz.commands.rollout.figures import MOST_BARS, plan_bars, plan_layers, plan_rollout
+from attnviz.commands.rollout.words import chosen, flow_sentence, sink_sentence, spread_sentence, text_in_words
 from attnviz.errors import UsageError
 from attnviz.figures.look import THEMES, Look
 from attnviz.figures.rendering import FORMATS, figure_bytes
-from attnviz.rollouts.drawing import bars_figure, draw_bars, draw_tile, tiles_figure
-from attnviz.rollouts.figures import MOST_BARS, plan_bars, plan_layers, plan_rollout
-from attnviz.rollouts.words import chosen, flow_sentence, sink_sentence, spread_sentence, text_in_words
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.test_drawing import HOSTILE, ODD_SETTINGS
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attnviz.profile_store import StoredCorpus, find_profile, profile_file_name
-from attnviz.sources import MINILM_SHA256, Source
+from attnviz.model.sources import MINILM_SHA256, Source
+from attnviz.patterns.profile_store import StoredCorpus, find_profile, profile_file_name
 from tests.conftest import SHARED, needs_minilm
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,10 +20,10 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from attnviz import sources
-from attnviz.checkpoint import load_checkpoint
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.sources import BUILT_IN, MINILM_SHA256, Source, find_checkpoint, weight_files
+from attnviz.model import sources
+from attnviz.model.checkpoint import load_checkpoint
+from attnviz.model.sources import BUILT_IN, MINILM_SHA256, Source, find_checkpoint, weight_files
 from tests.conftest import needs_minilm
 from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
 

@@ -24,7 +24,7 @@ from attnviz.figures.statistic_map import (
     statistic_map_figure,
     statistic_named,
 )
-from attnviz.statistics import SCALARS
+from attnviz.patterns.statistics import SCALARS
 from tests.hand_made import by_design, hand_made
 from tests.test_drawing import ODD_SETTINGS, pixels_of, texts
 

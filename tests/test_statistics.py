@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attnviz import masks
+from attnviz.attention.tolerances import Tolerance
+from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.errors import VerificationError
-from attnviz.statistics import ON_REPEATS, REPEATS, SCALARS, SHARES, Frame, measure
-from attnviz.tolerances import Tolerance
-from attnviz.verify import LayerCheck, VerifiedLayer
+from attnviz.patterns import masks
+from attnviz.patterns.statistics import ON_REPEATS, REPEATS, SCALARS, SHARES, Frame, measure
 from tests.verified import frame_of, random_patterns, verified
 
 SINK, TEXT = True, False

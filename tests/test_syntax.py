@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from attnviz.errors import ParserError
-from attnviz.syntax import Arc, Parse, RelationAccuracy, Word, load_parser, parse_texts, relation_accuracy
-from attnviz.tokens import Tokens, tokenize
+from attnviz.model.tokens import Tokens, tokenize
+from attnviz.patterns.syntax import Arc, Parse, RelationAccuracy, Word, load_parser, parse_texts, relation_accuracy
 from tests.conftest import needs_parser
 from tests.models import bert_tokenizer, gpt2_tokenizer
 from tests.verified import verified

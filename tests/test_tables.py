@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnviz.published import published_heads
-from attnviz.syntax import Arc, Parse, Word
+from attnviz.patterns.published import published_heads
+from attnviz.patterns.syntax import Arc, Parse, Word
 from tests.hand_made import by_design, hand_made
 from tests.stored import PROFILE, profile_of, published, role
 

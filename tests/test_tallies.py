@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.capture import capture_layers
-from attnviz.checkpoint import from_loaded
+from attnviz.attention.capture import capture_layers
+from attnviz.commands.profile.tallies import NameTally, RelationTally, StatisticsTally, between_spans
 from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.bootstrap import standard_error, text_weights
-from attnviz.profile.tallies import NameTally, RelationTally, StatisticsTally, between_spans
-from attnviz.statistics import SHARES
-from attnviz.syntax import Arc
-from attnviz.tokens import merge_pattern
+from attnviz.model.checkpoint import from_loaded
+from attnviz.model.tokens import merge_pattern
+from attnviz.patterns.statistics import SHARES
+from attnviz.patterns.syntax import Arc
 from tests import independent
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.test_batches import sentence

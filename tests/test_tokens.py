@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from attnviz.errors import CheckpointError, TextError
-from attnviz.tokens import Tokens, merge_pattern, merge_units, tokenize, visible
+from attnviz.model.tokens import Tokens, merge_pattern, merge_units, tokenize, visible
 from tests.models import bert_tokenizer, gpt2_tokenizer
 
 BERT = bert_tokenizer()

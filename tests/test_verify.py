@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from transformers import BertForMaskedLM, GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from attnviz import attention, verify
-from attnviz.architectures.bert import Bert
-from attnviz.architectures.gpt2 import GPT2
-from attnviz.attention import HeadParameters, Projection
-from attnviz.capture import capture_layers
-from attnviz.checkpoint import Checkpoint, from_loaded
+from attnviz.attention import reference as attention
+from attnviz.attention import verify
+from attnviz.attention.capture import capture_layers
+from attnviz.attention.reference import HeadParameters, Projection
+from attnviz.attention.tolerances import TOLERANCES
+from attnviz.attention.verify import LayerCheck, VerifiedAttention, VerifiedLayer, verify_attention
 from attnviz.cli.program import app
 from attnviz.errors import AttnvizError, VerificationError
-from attnviz.tolerances import TOLERANCES
-from attnviz.verify import LayerCheck, VerifiedAttention, VerifiedLayer, verify_attention
+from attnviz.model.architectures.bert import Bert
+from attnviz.model.architectures.gpt2 import GPT2
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 

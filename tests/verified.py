@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.masks import positional_masks, repeat_masks
-from attnviz.statistics import Frame
-from attnviz.tokens import Units
-from attnviz.tolerances import Tolerance
-from attnviz.verify import LayerCheck, VerifiedLayer
+from attnviz.attention.tolerances import Tolerance
+from attnviz.attention.verify import LayerCheck, VerifiedLayer
+from attnviz.model.tokens import Units
+from attnviz.patterns.masks import positional_masks, repeat_masks
+from attnviz.patterns.statistics import Frame
 
 
 def verified(patterns: Any, dtype: torch.dtype = torch.float32) -> VerifiedLayer:

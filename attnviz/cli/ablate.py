@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from attnviz.cli import options
-from attnviz.errors import UsageError
-from attnviz.terminal import (
+from attnviz.cli.runner import (
     check_out,
     decoded,
     errors_to_exit_codes,
@@ -18,6 +17,7 @@ from attnviz.terminal import (
     say_what_was_written,
     split_names,
 )
+from attnviz.errors import UsageError
 
 __all__ = ["ablate"]
 
@@ -89,17 +89,17 @@ def ablate(
 
         look = Look(theme, width=None if width is None else parse_width(width))
         wanted = (split_names(formats) or ["png"]) if figures else []
-        from attnviz.ablation.document import ABLATE
-        from attnviz.output_folder import OutputFolder
-        from attnviz.sources import find_checkpoint
+        from attnviz.commands.ablate.document import ABLATE
+        from attnviz.model.sources import find_checkpoint
+        from attnviz.results.output_folder import OutputFolder
 
         source = find_checkpoint(model, revision)
         folder = results_folder(out, [model], "ablate")
         with OutputFolder(folder, ABLATE) as output, progress(quiet, rate=True) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.ablation.saving import ablate as remove
-            from attnviz.saving import check_formats
+            from attnviz.commands.ablate.saving import ablate as remove
+            from attnviz.results.saving import check_formats
 
             check_formats(wanted)
             found = remove(
@@ -121,7 +121,7 @@ def ablate(
             document = found.write(
                 output, formats=wanted, look=look, top=top, tell=lambda done, total: tell("drawing", done, total)
             )
-        from attnviz.ablation.tables import ablation_report
+        from attnviz.commands.ablate.tables import ablation_report
 
         print_results(folder, document, lambda width: ablation_report(found, top=top, width=width), as_json, quiet)
         say_what_was_written(output, quiet)

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnviz.cli import options
-from attnviz.errors import UsageError
-from attnviz.terminal import (
+from attnviz.cli.runner import (
     check_out,
     decoded,
     errors_to_exit_codes,
@@ -17,11 +16,12 @@ from attnviz.terminal import (
     say_what_was_written,
     split_names,
 )
+from attnviz.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from attnviz.sources import Source
+    from attnviz.model.sources import Source
 
 __all__ = ["compare"]
 
@@ -116,17 +116,17 @@ def compare(
         look = Look(theme, scale, None if width is None else parse_width(width))
         wanted = (split_names(formats) or ["png"]) if figures else []
         sources = _sources(names, revisions or [])
-        from attnviz.comparison.document import COMPARE
-        from attnviz.output_folder import OutputFolder
+        from attnviz.commands.compare.document import COMPARE
+        from attnviz.results.output_folder import OutputFolder
 
         folder = results_folder(out, names, "compare")
         with OutputFolder(folder, COMPARE) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.analysis import Analysis, analyze
-            from attnviz.comparison.saving import TOP
-            from attnviz.comparison.saving import compare as compare_sides
-            from attnviz.saving import check_formats
+            from attnviz.commands.compare.saving import TOP
+            from attnviz.commands.compare.saving import compare as compare_sides
+            from attnviz.commands.heads.analysis import Analysis, analyze
+            from attnviz.results.saving import check_formats
 
             check_formats(wanted)
             sides: list[Analysis] = []
@@ -157,7 +157,7 @@ def compare(
                 look=look,
                 tell=lambda done, total: tell("drawing", done, total),
             )
-        from attnviz.comparison.tables import compare_report
+        from attnviz.commands.compare.tables import compare_report
 
         rows = (0 if select else TOP) if top is None else top
         listed = found.select(select or ())
@@ -187,7 +187,7 @@ def _sources(names: list[str], revisions: list[str]) -> "list[Source]":
     Raises:
         UsageError: revisions are given, but not one for each model.
     """
-    from attnviz.sources import find_checkpoint
+    from attnviz.model.sources import find_checkpoint
 
     if revisions and len(revisions) != len(names):
         raise UsageError(

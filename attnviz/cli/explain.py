@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from attnviz.cli import options
-from attnviz.terminal import (
+from attnviz.cli.runner import (
     check_out,
     decoded,
     errors_to_exit_codes,
@@ -70,10 +70,10 @@ def explain(
         pair = None if pair is None else decoded("--pair", pair)
         followed = None if token is None else decoded("--token", token)
         check_out(out)
-        from attnviz.explanation.document import EXPLAIN
+        from attnviz.commands.explain.document import EXPLAIN
         from attnviz.figures.look import Look, parse_width
-        from attnviz.output_folder import OutputFolder
-        from attnviz.sources import find_checkpoint
+        from attnviz.model.sources import find_checkpoint
+        from attnviz.results.output_folder import OutputFolder
 
         look = Look(theme, width=None if width is None else parse_width(width))
         asked = split_names(formats) or ["png"]
@@ -82,8 +82,8 @@ def explain(
         with OutputFolder(folder, EXPLAIN) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.explanation.saving import explain as explain_text
-            from attnviz.saving import check_formats
+            from attnviz.commands.explain.saving import explain as explain_text
+            from attnviz.results.saving import check_formats
 
             check_formats(asked)
             found = explain_text(
@@ -106,7 +106,7 @@ def explain(
                 save_stages=save_stages,
                 tell=lambda done, total: tell("drawing", done, total),
             )
-        from attnviz.explanation.tables import explain_report
+        from attnviz.commands.explain.tables import explain_report
 
         print_results(folder, document, lambda width: explain_report(found, width=width), as_json, quiet)
         say_what_was_written(output, quiet)

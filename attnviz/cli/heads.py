@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from attnviz.cli import options
-from attnviz.errors import UsageError
-from attnviz.terminal import (
+from attnviz.cli.runner import (
     check_out,
     decoded,
     errors_to_exit_codes,
@@ -18,6 +17,7 @@ from attnviz.terminal import (
     say_what_was_written,
     split_names,
 )
+from attnviz.errors import UsageError
 
 __all__ = ["heads"]
 
@@ -102,21 +102,21 @@ def heads(
         sentence = read_text(text)
         pair = None if pair is None else decoded("--pair", pair)
         check_out(out)
-        from attnviz.sources import find_checkpoint
+        from attnviz.model.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
         statistics = split_names(maps)
         wanted_figures = _figure_sets(figures, pair is not None, from_token is not None, bool(statistics))
         wanted_formats = split_names(formats) or ["png"]
         started = None if from_token is None else decoded("--from", from_token)
-        from attnviz.export import HEADS
-        from attnviz.output_folder import OutputFolder
+        from attnviz.commands.heads.export import HEADS
+        from attnviz.results.output_folder import OutputFolder
 
         folder = results_folder(out, [model])
         with OutputFolder(folder, HEADS) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.analysis import analyze, check_figures
+            from attnviz.commands.heads.analysis import analyze, check_figures
             from attnviz.figures.figure_sets import Drawing
             from attnviz.figures.look import Look, parse_width
 
@@ -147,7 +147,7 @@ def heads(
                 save_attention=save_attention,
                 progress=tell,
             )
-        from attnviz.tables import report
+        from attnviz.commands.heads.tables import report
 
         chosen = analysis.select(select or ())
         print_results(folder, document, lambda width: report(analysis, chosen, top=top, width=width), as_json, quiet)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from attnviz import __version__
 from attnviz.cli.options import AsJson
-from attnviz.terminal import check_out, decoded, errors_to_exit_codes, print_tables, printable, printing, progress
+from attnviz.cli.runner import check_out, decoded, errors_to_exit_codes, print_tables, printable, printing, progress
+from attnviz.version import __version__
 
 __all__ = ["models"]
 
@@ -38,25 +38,25 @@ def models(
     with errors_to_exit_codes() as outcome:
         check_out(out)
         wanted = [decoded("NAME", name) for name in names or []]
-        from attnviz.models.document import MODELS, models_document
-        from attnviz.models.listing import model_configurations
+        from attnviz.commands.models.document import MODELS, models_document
+        from attnviz.commands.models.listing import model_configurations
 
         with progress(quiet=False) as tell:
             found = model_configurations(wanted, lambda done, total: tell("reading", done, total))
         document = models_document(found, __version__)
         if out is not None:
-            from attnviz.output_folder import OutputFolder
+            from attnviz.results.output_folder import OutputFolder
 
             with OutputFolder(Path(out), MODELS) as output:
                 outcome.folder = output
                 document = output.commit(document)
         with printing(Path(out or ".")):
             if as_json:
-                from attnviz.output_folder import json_text
+                from attnviz.results.output_folder import json_text
 
                 sys.stdout.write(json_text(document))
             else:
-                from attnviz.models.tables import models_report
+                from attnviz.commands.models.tables import models_report
 
                 print_tables(lambda width: models_report(found, width=width))
             sys.stdout.flush()

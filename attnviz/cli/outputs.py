@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from attnviz.cli import options
-from attnviz.terminal import (
+from attnviz.cli.runner import (
     check_out,
     decoded,
     errors_to_exit_codes,
@@ -77,21 +77,21 @@ def outputs(
         at = None if at is None else decoded("--at", at)
         check_out(out)
         from attnviz.figures.look import Look, parse_width
-        from attnviz.sources import find_checkpoint
+        from attnviz.model.sources import find_checkpoint
 
         look = Look(theme, scale, None if width is None else parse_width(width))
         wanted = (split_names(formats) or ["png"]) if figures else []
         source = find_checkpoint(model, revision)
-        from attnviz.output_folder import OutputFolder
-        from attnviz.outputs.document import OUTPUTS
+        from attnviz.commands.outputs.document import OUTPUTS
+        from attnviz.results.output_folder import OutputFolder
 
         folder = results_folder(out, [model], "outputs")
         with OutputFolder(folder, OUTPUTS) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.outputs.figures import check_scale
-            from attnviz.outputs.saving import TOP, head_outputs
-            from attnviz.saving import check_formats
+            from attnviz.commands.outputs.figures import check_scale
+            from attnviz.commands.outputs.saving import TOP, head_outputs
+            from attnviz.results.saving import check_formats
 
             check_formats(wanted)
             check_scale(look)
@@ -114,7 +114,7 @@ def outputs(
                 save_outputs=save_outputs,
                 progress=tell,
             )
-        from attnviz.outputs.tables import outputs_report
+        from attnviz.commands.outputs.tables import outputs_report
 
         rows = (0 if select else TOP) if top is None else top
         chosen = found.select(select or ())

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnviz.cli import options
-from attnviz.corpora.processes import own_file, this_process
-from attnviz.errors import OutputError, UsageError
-from attnviz.terminal import (
+from attnviz.cli.runner import (
     check_out,
     errors_to_exit_codes,
     print_results,
@@ -19,11 +17,13 @@ from attnviz.terminal import (
     say_what_was_written,
     split_names,
 )
+from attnviz.corpora.processes import own_file, this_process
+from attnviz.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from attnviz.sources import Source
+    from attnviz.model.sources import Source
 
 __all__ = ["profile"]
 
@@ -89,24 +89,24 @@ def profile(
         check_out(out)
         if not corpora and not repeats:
             raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
-        from attnviz.sources import find_checkpoint
+        from attnviz.model.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
         wanted_formats = split_names(formats) or ["png"]
-        from attnviz.output_folder import OutputFolder
+        from attnviz.results.output_folder import OutputFolder
 
         folder = results_folder(out, [model])
         outcome.kept = own_file(folder / "profile.unfinished", process)
         with ExitStack() as stack:
-            from attnviz.profile.document import PROFILE
+            from attnviz.commands.profile.document import PROFILE
 
             output = stack.enter_context(OutputFolder(folder, PROFILE)) if process.first else None
             outcome.folder = output
             tell = stack.enter_context(progress(quiet, rate=True))
             tell("loading", 0, 0)
-            from attnviz.profile.profiling import profile_heads
-            from attnviz.profile.saving import write_profile
-            from attnviz.saving import check_formats
+            from attnviz.commands.profile.profiling import profile_heads
+            from attnviz.commands.profile.saving import write_profile
+            from attnviz.results.saving import check_formats
 
             check_formats(wanted_formats)
             found = profile_heads(
@@ -130,7 +130,7 @@ def profile(
             document = write_profile(output, found, wanted, lambda count: tell("figures", count, 0))
         for kept in folder.glob("profile.unfinished*"):
             kept.unlink(missing_ok=True)
-        from attnviz.profile.tables import profile_report
+        from attnviz.commands.profile.tables import profile_report
 
         print_results(folder, document, lambda _: profile_report(found, top=top), as_json, quiet)
         for message in _afterwards(document, source, store, figures):
@@ -140,8 +140,8 @@ def profile(
 
 def _afterwards(document: dict[str, Any], source: "Source", store: bool | None, figures: bool) -> "Iterator[str]":
     """Keep the profile for ``attnviz heads``, and say what was done and what could not be."""
-    from attnviz.profile.likeness import likeness_unavailable
-    from attnviz.profile_store import find_profile, model_shape, store_profile
+    from attnviz.commands.profile.likeness import likeness_unavailable
+    from attnviz.patterns.profile_store import find_profile, model_shape, store_profile
 
     if figures and document["statistics"] is not None and (missing := likeness_unavailable()) is not None:
         yield missing

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from attnviz import __version__
 from attnviz.cli.ablate import ablate
 from attnviz.cli.compare import compare
 from attnviz.cli.explain import explain
@@ -20,6 +19,7 @@ from attnviz.cli.models import models
 from attnviz.cli.outputs import outputs
 from attnviz.cli.profile import profile
 from attnviz.cli.rollout import rollout
+from attnviz.version import __version__
 
 __all__ = ["app", "main"]
 

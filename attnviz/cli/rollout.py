@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from attnviz.cli import options
-from attnviz.terminal import (
+from attnviz.cli.runner import (
     check_out,
     decoded,
     errors_to_exit_codes,
@@ -77,24 +77,24 @@ def rollout(
         pair = None if pair is None else decoded("--pair", pair)
         from_token = None if from_token is None else decoded("--from", from_token)
         check_out(out)
+        from attnviz.commands.rollout.max_flow import check_flow_library
         from attnviz.figures.look import Look, parse_width
-        from attnviz.rollouts.max_flow import check_flow_library
 
         look = Look(theme, width=None if width is None else parse_width(width))
         wanted = (split_names(formats) or ["png"]) if figures else []
         if flow or all_flows:
             check_flow_library()
-        from attnviz.output_folder import OutputFolder
-        from attnviz.rollouts.document import ROLLOUT
-        from attnviz.sources import find_checkpoint
+        from attnviz.commands.rollout.document import ROLLOUT
+        from attnviz.model.sources import find_checkpoint
+        from attnviz.results.output_folder import OutputFolder
 
         source = find_checkpoint(model, revision)
         folder = results_folder(out, [model], "rollout")
         with OutputFolder(folder, ROLLOUT) as output, progress(quiet) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.rollouts.saving import rollout as roll_out
-            from attnviz.saving import check_formats
+            from attnviz.commands.rollout.saving import rollout as roll_out
+            from attnviz.results.saving import check_formats
 
             check_formats(wanted)
             found = roll_out(
@@ -113,7 +113,7 @@ def rollout(
                 progress=tell,
             )
             document = found.write(output, formats=wanted, look=look, save_rollout=save_rollout, progress=tell)
-        from attnviz.rollouts.tables import rollout_report
+        from attnviz.commands.rollout.tables import rollout_report
 
         print_results(folder, document, lambda width: rollout_report(found, top=top, width=width), as_json, quiet)
         say_what_was_written(output, quiet)

@@ -8,10 +8,10 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from attnviz.checkpoint import Checkpoint
 from attnviz.corpora.reading import Place
 from attnviz.errors import CheckpointError, TextError
-from attnviz.syntax import Arc
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.patterns.syntax import Arc
 
 __all__ = ["Batch", "Item", "Span", "Text", "batches", "collate", "encode"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from attnviz import syntax
 from attnviz.errors import CorpusError
-from attnviz.syntax import Arc
+from attnviz.patterns import syntax
+from attnviz.patterns.syntax import Arc
 
 __all__ = ["Corpus", "Example", "Place", "Sentence", "open_corpus", "read_examples", "read_sentences"]
 

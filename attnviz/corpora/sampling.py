@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.capture import LayerRecord, capture_layers
-from attnviz.checkpoint import Checkpoint
+from attnviz.attention.capture import LayerRecord, capture_layers
+from attnviz.attention.tolerances import TOLERANCES
+from attnviz.attention.verify import LayerCheck, Verification, verify_record, worse_of
 from attnviz.corpora.batches import Batch
-from attnviz.tolerances import TOLERANCES
-from attnviz.verify import LayerCheck, Verification, verify_record, worse_of
+from attnviz.model.checkpoint import Checkpoint
 
 __all__ = ["EVERY", "SampledAttention"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnviz.corpora.batches import Span, Text
 from attnviz.corpora.reading import Corpus, read_examples, read_sentences
-from attnviz.syntax import LEFT_OUT, Arc, load_parser
+from attnviz.patterns.syntax import LEFT_OUT, Arc, load_parser
 
 __all__ = ["LONGEST", "SHORTEST", "Parser", "find_parser", "numbered_texts", "ready"]
 

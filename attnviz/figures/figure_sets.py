@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from attnviz.commands.heads.findings import Findings, HeadFindings, without_sinks
 from attnviz.errors import UsageError
 from attnviz.figures.captions import heatmap_caption, overview_caption
 from attnviz.figures.heatmaps import HeatmapPlan, heatmap_plans
@@ -15,7 +16,6 @@ from attnviz.figures.overviews import model_overview_plan
 from attnviz.figures.pairs import pair_figures
 from attnviz.figures.rendering import FORMATS, figure_bytes, heatmap_files, overview_file
 from attnviz.figures.statistic_map import map_figures, statistic_named
-from attnviz.findings import Findings, HeadFindings, without_sinks
 
 __all__ = ["DEFAULT_FIGURES", "FIGURES", "Drawing", "check_figures", "figure_count", "figure_files"]
 

@@ -13,12 +13,12 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
+from attnviz.commands.heads.findings import Findings, HeadFindings
 from attnviz.figures.colours import Array, Pixels, colour_levels
 from attnviz.figures.fonts import drawable, fitted, text_width
 from attnviz.figures.look import PLAIN, Look
 from attnviz.figures.wording import ordinal, quoted
-from attnviz.findings import Findings, HeadFindings
-from attnviz.tokens import visible
+from attnviz.model.tokens import visible
 
 __all__ = [
     "DPI",

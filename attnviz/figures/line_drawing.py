@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path
 from matplotlib.transforms import ScaledTranslation
 
+from attnviz.commands.heads.findings import Findings, HeadFindings
 from attnviz.figures.colours import Array, outer_ink
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width, wrapped
 from attnviz.figures.heatmap_drawing import figure_style
@@ -29,7 +30,6 @@ from attnviz.figures.line_legend import (
 from attnviz.figures.line_views import lines_plans
 from attnviz.figures.lines import LinesPlan
 from attnviz.figures.look import Look
-from attnviz.findings import Findings, HeadFindings
 
 __all__ = ["MOST_HEIGHT", "draw_lines", "lines_figure", "lines_figures"]
 

@@ -5,15 +5,15 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from attnviz.commands.heads.findings import Findings, HeadFindings, without_sinks
 from attnviz.errors import UsageError
 from attnviz.figures.colours import Array
 from attnviz.figures.lines import MOST_HEADS, MOST_LINES, WHOLE_ROWS, LinesPlan, plan_lines, too_many
 from attnviz.figures.look import PLAIN, Look
 from attnviz.figures.view_drawing import text_line
 from attnviz.figures.wording import quoted
-from attnviz.findings import Findings, HeadFindings, without_sinks
-from attnviz.heads import HeadId
-from attnviz.tokens import visible
+from attnviz.model.head_ids import HeadId
+from attnviz.model.tokens import visible
 
 __all__ = ["MOST_PICTURES", "MOST_ROWS", "find_positions", "heads_with_lines", "lines_plan", "lines_plans"]
 
@@ -109,7 +109,7 @@ def lines_plans(
         heads: up to eight share one picture, ``lines``; more get one each, ``lines/L02H08``.
         look: scale, theme and width.
         from_token: show the attention of this token alone, see :func:`find_positions`.
-        drop_special: leave sinks out, see :func:`attnviz.findings.without_sinks`.
+        drop_special: leave sinks out, see :func:`attnviz.commands.heads.findings.without_sinks`.
         threshold: the least weight to draw; see :func:`attnviz.figures.lines.plan_lines`.
 
     Raises:

@@ -17,7 +17,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.colours import Array
 from attnviz.figures.line_rows import Positions, Rows, breaks_between, every_row, gathered_rows
 from attnviz.figures.look import FAINTEST, Look
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 
 __all__ = ["FAINTEST_LINE", "MOST_HEADS", "MOST_LINES", "WHOLE_ROWS", "LinesPlan", "plan_lines", "too_many"]
 

@@ -15,6 +15,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from attnviz.commands.heads.findings import Findings, without_sinks
 from attnviz.figures.colours import Array, outer_ink
 from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.heatmap_drawing import figure_style
@@ -32,8 +33,7 @@ from attnviz.figures.view_drawing import (
     text_line,
     view_page,
 )
-from attnviz.findings import Findings, without_sinks
-from attnviz.tokens import visible
+from attnviz.model.tokens import visible
 
 __all__ = [
     "MeanTile",
@@ -159,7 +159,7 @@ def plan_means(findings: Findings, look: Look, *, drop_special: bool = False, ov
     """Plan the mean pattern over the heads of each layer and over all heads.
 
     The mean is taken over the verified patterns, element by element; with ``drop_special`` over the patterns without
-    sinks, as they are drawn head by head, see :func:`attnviz.findings.without_sinks`.
+    sinks, as they are drawn head by head, see :func:`attnviz.commands.heads.findings.without_sinks`.
 
     Args:
         findings: of one text.

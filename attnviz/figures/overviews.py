@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from matplotlib.colors import to_rgb
 
+from attnviz.commands.heads.findings import Findings, HeadFindings
 from attnviz.errors import UsageError
 from attnviz.figures.colours import Array, Pixels, colour_levels, colour_table, magnified
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family, family_of_label
@@ -18,9 +19,8 @@ from attnviz.figures.fonts import text_width, wrapped
 from attnviz.figures.heatmaps import DPI, each_pattern, max_pool
 from attnviz.figures.look import PLAIN, Look
 from attnviz.figures.wording import counted, quoted
-from attnviz.findings import Findings, HeadFindings
-from attnviz.heads import HeadId
-from attnviz.tokens import visible
+from attnviz.model.head_ids import HeadId
+from attnviz.model.tokens import visible
 
 __all__ = ["LegendEntry", "OverviewPlan", "labels_from_profile", "model_overview_plan", "plan_overview"]
 

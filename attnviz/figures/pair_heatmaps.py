@@ -19,6 +19,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from attnviz.commands.heads.findings import Findings, HeadFindings
 from attnviz.errors import UsageError
 from attnviz.figures.colours import Array, outer_ink
 from attnviz.figures.fonts import fitted, text_width
@@ -39,8 +40,7 @@ from attnviz.figures.view_drawing import (
     view_page,
 )
 from attnviz.figures.wording import counted, quoted
-from attnviz.findings import Findings, HeadFindings
-from attnviz.tokens import visible
+from attnviz.model.tokens import visible
 
 __all__ = [
     "PairHeatmapPlan",

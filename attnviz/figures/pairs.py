@@ -13,6 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
+from attnviz.commands.heads.findings import Findings, HeadFindings
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.look import Look
 from attnviz.figures.pair_heatmaps import (
@@ -36,8 +37,7 @@ from attnviz.figures.view_drawing import (
     value_size,
     view_page,
 )
-from attnviz.findings import Findings, HeadFindings
-from attnviz.tokens import visible
+from attnviz.model.tokens import visible
 
 __all__ = ["PairPlan", "draw_pair", "pair_figure", "pair_figures", "pair_norm", "plan_pair"]
 

@@ -12,6 +12,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from attnviz.commands.heads.findings import Findings
 from attnviz.errors import UsageError
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.look import Look
@@ -29,10 +30,9 @@ from attnviz.figures.view_drawing import (
     view_page,
     written,
 )
-from attnviz.findings import Findings
-from attnviz.masks import distances
-from attnviz.statistics import ON_REPEATS, REPEATS, SCALARS
-from attnviz.tokens import visible
+from attnviz.model.tokens import visible
+from attnviz.patterns.masks import distances
+from attnviz.patterns.statistics import ON_REPEATS, REPEATS, SCALARS
 
 __all__ = [
     "StatisticMapPlan",
@@ -147,7 +147,7 @@ def plan_statistic_map(findings: Findings, statistic: str) -> StatisticMapPlan:
 
     Args:
         findings: of one text.
-        statistic: any of :data:`attnviz.statistics.SCALARS`; defined in :func:`attnviz.statistics.measure`.
+        statistic: any of :data:`attnviz.patterns.statistics.SCALARS`; defined in :func:`attnviz.patterns.statistics.measure`.
 
     Raises:
         UsageError: no such statistic.

@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
+from attnviz.commands.heads.findings import Findings
 from attnviz.figures.colours import Array, outer_ink
 from attnviz.figures.fonts import font_families, text_width, wrapped
 from attnviz.figures.heatmaps import DPI, named_every, quotes
 from attnviz.figures.look import Look
 from attnviz.figures.wording import counted
-from attnviz.findings import Findings
 
 __all__ = [
     "MARGIN",

@@ -1,7 +1,7 @@
 """Texts, counts and places in words, as all figures, tables and captions have them."""
 
 from attnviz.figures.fonts import isolated
-from attnviz.tokens import visible
+from attnviz.model.tokens import visible
 
 __all__ = ["counted", "ordinal", "quoted"]
 

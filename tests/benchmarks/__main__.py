@@ -39,7 +39,7 @@ def start_up() -> list[Row]:
 
 def whole_command() -> list[Row]:
     """``attnviz heads TEXT --figures overview`` against one eager forward pass with attentions."""
-    from attnviz.sources import find_checkpoint
+    from attnviz.model.sources import find_checkpoint
 
     folder = str(find_checkpoint("minilm").folder)
     with tempfile.TemporaryDirectory() as out:
@@ -178,12 +178,12 @@ def long_text() -> list[Row]:
 
 def whole_treebank() -> list[Row]:
     """A profile of minilm on a treebank, everything counted, against forward passes of the same sentences."""
-    from attnviz.checkpoint import load_checkpoint
+    from attnviz.commands.profile.profiling import profile_heads
     from attnviz.corpora.batches import batches
     from attnviz.corpora.reading import open_corpus
     from attnviz.corpora.texts import numbered_texts, ready
-    from attnviz.profile.profiling import profile_heads
-    from attnviz.sources import find_checkpoint
+    from attnviz.model.checkpoint import load_checkpoint
+    from attnviz.model.sources import find_checkpoint
 
     path = Path(os.environ.get("TREEBANK", "../shared/data/ud/en_ewt-ud-dev.conllu"))
     if not path.exists():

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from attnviz.figures.overviews import plan_overview
 from attnviz.figures.rendering import overview_file
-from attnviz.heads import HeadId
+from attnviz.model.head_ids import HeadId
 from tests.benchmarks.measure import peak_memory
 
 LAYERS = HEADS = 12

@@ -1,0 +1,3 @@
+"""The reference attention, and how it is verified against the running model."""
+
+__all__: list[str] = []

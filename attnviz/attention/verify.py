@@ -1,0 +1,323 @@
+"""Recompute every head with the reference attention and hold it against the model's own."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.attention import reference as attention
+from attnviz.attention.capture import LayerRecord, capture_layers
+from attnviz.attention.tolerances import TOLERANCES, Tolerance
+from attnviz.errors import VerificationError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.tokens import Tokens
+
+__all__ = [
+    "LayerCheck",
+    "Verification",
+    "VerifiedAttention",
+    "VerifiedLayer",
+    "verify_attention",
+    "verify_record",
+    "worse_of",
+]
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """How closely one layer's heads reproduce the model.
+
+    Attributes:
+        layer: counted from 0.
+        heads_compared: heads whose pattern was compared.
+        pattern_error: largest absolute difference of a weight, over heads, queries and keys.
+        output_error: largest absolute difference of the output divided by ``output_scale``.
+        output_scale: the layer's largest absolute output in the model.
+    """
+
+    layer: int
+    heads_compared: int
+    pattern_error: float
+    output_error: float
+    output_scale: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was compared, and how closely; it exists only where everything passed."""
+
+    tolerance: Tolerance
+    layers: tuple[LayerCheck, ...]
+
+    @property
+    def heads_compared(self) -> int:
+        """Heads whose pattern was compared, over all layers."""
+        return sum(check.heads_compared for check in self.layers)
+
+    @property
+    def pattern_error(self) -> float:
+        """The largest difference of an attention weight in any layer."""
+        return max(check.pattern_error for check in self.layers)
+
+    @property
+    def output_error(self) -> float:
+        """The largest relative difference of the attention output in any layer."""
+        return max(check.output_error for check in self.layers)
+
+
+@dataclass(frozen=True)
+class VerifiedLayer:
+    """The reference patterns of a layer, each held against the model's own.
+
+    Attributes:
+        check: how closely; construction fails where it is not within the tolerance.
+        tolerance: the tolerance that applied.
+        pattern: [batch, n_heads, n, n], axes query then key.
+    """
+
+    check: LayerCheck
+    tolerance: Tolerance
+    pattern: Tensor
+
+    @property
+    def wide(self) -> Tensor:
+        """The pattern in float32 at least, so that sums over it are exact enough for statistics."""
+        return self.pattern if self.pattern.dtype == torch.float64 else self.pattern.float()
+
+    def __post_init__(self) -> None:
+        """Refuse what did not verify, so that no number can be taken from it."""
+        if not _within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
+            raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
+
+
+class VerifiedAttention:
+    """The verified heads of one text: patterns are recomputed on demand, not kept.
+
+    Only the d_model-sized inputs and outputs of the layers stay in memory. A recomputed layer must match the
+    fingerprint taken at verification, so a model that was changed in between is noticed.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        tokens: Tokens,
+        verification: Verification,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        fingerprints: list[Tensor],
+    ) -> None:
+        """Called by :func:`verify_attention` alone."""
+        self.checkpoint = checkpoint
+        self.tokens = tokens
+        self.verification = verification
+        self._inputs = inputs
+        self._outputs = outputs
+        self._fingerprints = fingerprints
+
+    def attention_input(self, layer: int) -> Tensor:
+        """What W_Q, W_K and W_V of a layer are applied to, as the model gave it, [1, n, d_model]."""
+        return self._inputs[layer]
+
+    def model_output(self, layer: int) -> Tensor:
+        """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model]."""
+        return self._outputs[layer]
+
+    def layer(self, layer: int) -> VerifiedLayer:
+        """Recompute the patterns of one layer.
+
+        Raises:
+            VerificationError: the model's weights are no longer those that were verified.
+        """
+        check = self.verification.layers[layer]
+        x, model = self._inputs[layer], self.checkpoint
+        if (x.dtype, x.device) != (model.dtype, model.device):
+            raise VerificationError(
+                f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {model.device}; "
+                "analyze again."
+            )
+        pattern, _ = _recompute(model, layer, x, None)
+        if not torch.allclose(_fingerprint(pattern), self._fingerprints[layer], rtol=1e-4, atol=1e-4):
+            raise VerificationError(
+                f"layer {layer} no longer gives the verified patterns: "
+                "the model's weights changed since; analyze again."
+            )
+        return VerifiedLayer(check, self.verification.tolerance, pattern)
+
+
+@dataclass
+class _Mismatch:
+    """The worst difference found so far in a run that does not verify."""
+
+    layer: int
+    message: str
+    excess: float
+
+
+def verify_attention(
+    checkpoint: Checkpoint, tokens: Tokens, visit: Callable[[VerifiedLayer], None]
+) -> VerifiedAttention:
+    """Run the model once; recompute, compare and hand over its attention layer by layer.
+
+    For every layer the reference recomputes, from the layer's input and the checkpoint's
+    parameters, the pattern of every head and the attention output after W_O, and compares both
+    with the model's own.
+
+    Args:
+        checkpoint: the model.
+        tokens: one text.
+        visit: called with each verified layer, first layer first; its pattern is dropped afterwards.
+
+    Raises:
+        VerificationError: a layer differs by more than the tolerance of the dtype; the message
+            names the place of the worst difference.
+    """
+    tolerance = TOLERANCES[checkpoint.dtype]
+    checks: list[LayerCheck] = []
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
+    fingerprints: list[Tensor] = []
+    mismatches: list[_Mismatch] = []
+
+    def compare(record: LayerRecord) -> None:
+        pattern, output = _recompute(checkpoint, record.layer, record.attention_input, model_inputs["attention_mask"])
+        check = _compare(record, pattern, output)
+        checks.append(check)
+        if not _within(check, tolerance):
+            mismatches.append(_locate(record, pattern, output, check, tolerance, lambda _: tokens.labels))
+        if mismatches:
+            return
+        inputs.append(record.attention_input)
+        outputs.append(record.output)
+        fingerprints.append(_fingerprint(pattern))
+        visit(VerifiedLayer(check, tolerance, pattern))
+
+    model_inputs = tokens.model_inputs(checkpoint.device)
+    capture_layers(checkpoint, model_inputs, compare)
+    if mismatches:
+        worst = max(mismatches, key=lambda mismatch: mismatch.excess)
+        raise VerificationError(
+            f"the recomputed heads do not reproduce the model: {len(mismatches)} of {len(checks)} layers differ. "
+            f"{worst.message} Nothing was drawn. --dtype float64 tells rounding, which it shrinks, from an error, "
+            "which it does not."
+        )
+    return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, outputs, fingerprints)
+
+
+def verify_record(
+    checkpoint: Checkpoint, record: LayerRecord, attention_mask: Tensor, labels: Callable[[int], Sequence[str]]
+) -> VerifiedLayer:
+    """Recompute one layer of a batch and compare it with what the model gave.
+
+    Args:
+        checkpoint: the model.
+        record: what the layer took and gave.
+        attention_mask: [batch, n], 1 for a token and 0 for padding.
+        labels: from a text's place in the batch to the names of its tokens, for the message.
+
+    Raises:
+        VerificationError: they differ by more than the tolerance of the dtype.
+    """
+    tolerance = TOLERANCES[checkpoint.dtype]
+    pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask)
+    check = _compare(record, pattern, output)
+    if not _within(check, tolerance):
+        found = _locate(record, pattern, output, check, tolerance, labels)
+        raise VerificationError(
+            f"the recomputed heads do not reproduce the model. {found.message} Nothing was written."
+        )
+    return VerifiedLayer(check, tolerance, pattern)
+
+
+def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
+    """The larger errors of two checks of the same layer."""
+    if one is None:
+        return other
+    return LayerCheck(
+        layer=other.layer,
+        heads_compared=other.heads_compared,
+        pattern_error=max(one.pattern_error, other.pattern_error),
+        output_error=max(one.output_error, other.output_error),
+        output_scale=max(one.output_scale, other.output_scale),
+    )
+
+
+def _recompute(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    if attention_mask is None:
+        attention_mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
+    with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
+        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        allowed = attention.allowed_positions(attention_mask, parameters.causal)
+        return attention.multi_head_attention(x, parameters, allowed)
+
+
+def _fingerprint(pattern: Tensor) -> Tensor:
+    """A few numbers a head that change when any weight does, or when weights or heads change places.
+
+    Products with fixed random vectors on both sides, [batch, n_heads, 4].
+    """
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.rand(5, pattern.shape[-1], generator=generator).to(pattern)
+    fingerprint: Tensor = vectors[0] @ (pattern @ vectors[1:].T)
+    return fingerprint.float()
+
+
+def _compare(record: LayerRecord, pattern: Tensor, output: Tensor) -> LayerCheck:
+    if pattern.shape != record.pattern.shape:
+        raise VerificationError(
+            f"layer {record.layer}: the reference gives patterns of shape {tuple(pattern.shape)}, "
+            f"the model of shape {tuple(record.pattern.shape)}."
+        )
+    scale = float(record.output.abs().max())
+    difference = float((output - record.output).abs_().max())
+    return LayerCheck(
+        layer=record.layer,
+        heads_compared=pattern.shape[1],
+        pattern_error=float((pattern - record.pattern).abs_().max()),
+        output_error=difference / scale if scale > 0 else difference,
+        output_scale=scale,
+    )
+
+
+def _within(check: LayerCheck, tolerance: Tolerance) -> bool:
+    """Written so that a comparison with NaN is a failure."""
+    return check.pattern_error <= tolerance.pattern and check.output_error <= tolerance.output
+
+
+def _locate(
+    record: LayerRecord,
+    pattern: Tensor,
+    output: Tensor,
+    check: LayerCheck,
+    tolerance: Tolerance,
+    labels: Callable[[int], Sequence[str]],
+) -> _Mismatch:
+    if not (torch.isfinite(record.pattern).all() and torch.isfinite(record.output).all()):
+        message = (
+            f"The model's own attention in layer {record.layer} has values that are not finite in "
+            f"{str(record.output.dtype).removeprefix('torch.')}; a wider --dtype may help."
+        )
+        return _Mismatch(record.layer, message, float("inf"))
+    if not check.pattern_error <= tolerance.pattern:
+        found = (pattern - record.pattern).abs().nan_to_num_(nan=torch.inf)
+        batch, head, query, key = _argmax(found)
+        message = (
+            f"The largest difference is in layer {record.layer}, head {head} (L{record.layer}H{head}), "
+            f"query {query} ({labels(batch)[query]!r}), key {key} ({labels(batch)[key]!r}): "
+            f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
+            f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
+        )
+        return _Mismatch(record.layer, message, check.pattern_error / tolerance.pattern)
+    batch, query, dimension = _argmax((output - record.output).abs().nan_to_num_(nan=torch.inf))
+    message = (
+        f"All patterns agree, but the attention output of layer {record.layer} (all {pattern.shape[1]} heads together) "
+        f"differs most at query {query} ({labels(batch)[query]!r}), dimension {dimension}: "
+        f"the model gives {record.output[batch, query, dimension]:.6g}, "
+        f"the reference {output[batch, query, dimension]:.6g} "
+        f"(tolerance {tolerance.output:g} of the layer's largest output, {check.output_scale:.6g})."
+    )
+    return _Mismatch(record.layer, message, check.output_error / tolerance.output)
+
+
+def _argmax(values: Tensor) -> tuple[int, ...]:
+    return tuple(int(index) for index in torch.unravel_index(values.argmax(), values.shape))

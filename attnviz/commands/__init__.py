@@ -1,0 +1,3 @@
+"""One folder a command: measure, views, report."""
+
+__all__: list[str] = []

@@ -1,0 +1,226 @@
+r"""How much of the first layer's scores comes from content and how much from position embeddings.
+
+The first layer's attention input is a layer norm of word + position (+ segment) embeddings. With the mean and the
+standard deviation that the norm finds in the actual sum held fixed, the norm is linear, so that its output is exactly
+
+    x = content + position + segment + constant
+
+``content`` is the word embedding, ``position`` the position embedding, ``segment`` the token type's, each less its
+mean over the tokens of this text, through the norm; ``constant`` is the sum of these means through the norm, and the
+norm's bias. Taking the means out matters: a vector may be added to all words and taken from all positions without
+changing the model, and here it does not change the result. Queries and keys split alike (their biases are constant),
+and every score is exactly the sum of the products of a part of the query with a part of the key. Ke et al. 2021,
+"Rethinking Positional Encoding in Language Pre-training", split scores so (without the norm) into word-to-word,
+word-to-position, position-to-word and position-to-position.
+
+The softmax ignores what all keys of a query have in common, so only the differences between the keys of a query
+count. The share of a term is
+
+    sum over queries and keys of (term - its mean over the query's keys) (score - its mean over the query's keys)
+    divided by the same sum of (score - its mean over the query's keys)^2
+
+over the keys that the query may attend to: the covariance of the term with the score by the variance of the score.
+Shares of all terms sum to 1; a term that works against the others has a negative one. They are the terms' Shapley
+values of that variance (Colini-Baldeschi, Scarsini & Vaccari 2018, "Variance Allocation and Shapley Value").
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.attention.reference import HeadParameters, Projection
+from attnviz.attention.tolerances import TOLERANCES
+from attnviz.commands.explain.layer_reference import LayerNorm, widened
+from attnviz.commands.explain.layer_stages import layer_parameters, reference_norm
+from attnviz.commands.explain.stages import VerifiedStages
+from attnviz.errors import VerificationError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.tokens import Tokens
+
+__all__ = ["GROUPS", "TERMS", "PositionShares", "ScoreShares", "input_parts", "position_shares"]
+
+TERMS = (
+    "content_content",
+    "constant_content",
+    "position_position",
+    "constant_position",
+    "content_position",
+    "position_content",
+    "segment",
+    "constant",
+)
+"""Part of the query, part of the key; ``segment``: of the key or the query; ``constant``: of the key."""
+
+GROUPS = {
+    "content": ("content_content", "constant_content"),
+    "position": ("position_position", "constant_position"),
+    "both": ("content_position", "position_content"),
+    "segment": ("segment",),
+    "constant": ("constant",),
+}
+"""What a term depends on, besides a part that is the same for all tokens, and the terms of each."""
+
+
+_ROUNDING = 1e-6
+"""Scores that differ by less than this share of the largest one differ by rounding."""
+
+
+@dataclass(frozen=True)
+class ScoreShares:
+    """Where the scores of a head, or of all heads, come from.
+
+    Attributes:
+        terms: by name, the share of each of :data:`TERMS`; None where no score differs from another of the same query
+            by more than rounding, and for ``segment`` where there is one segment alone.
+        spread: root mean square difference of a score from the mean of its query's scores.
+    """
+
+    terms: dict[str, float | None]
+    spread: float
+
+    @property
+    def groups(self) -> dict[str, float | None]:
+        """By name, the share of each of :data:`GROUPS`."""
+        return {name: _sum([self.terms[term] for term in terms]) for name, terms in GROUPS.items()}
+
+
+@dataclass(frozen=True)
+class PositionShares:
+    """The shares of every head of the first layer, and of all its scores together.
+
+    Attributes:
+        heads: [n_heads].
+        layer: of the scores of all heads together: a head whose scores vary more counts for more.
+        error: largest difference between the sum of the terms and the score, divided by ``scale``.
+        scale: the largest absolute score.
+        tolerance: what ``error`` may be.
+        segments: whether the text has two segments, which the model tells apart.
+    """
+
+    heads: tuple[ScoreShares, ...]
+    layer: ScoreShares
+    error: float
+    scale: float
+    tolerance: float
+    segments: bool
+
+
+def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStages) -> PositionShares:
+    """Split the scores of the first layer, head by head.
+
+    Args:
+        checkpoint: the model.
+        tokens: the text.
+        stages: its first layer.
+
+    Raises:
+        VerificationError: the terms do not add up to the scores that were verified.
+        ValueError: the stages are not those of the first layer.
+    """
+    if stages.layer != 0:
+        raise ValueError(f"embeddings enter the first layer alone. Got layer {stages.layer}.")
+    with torch.inference_mode():
+        parts = input_parts(checkpoint, tokens)
+        heads = layer_parameters(checkpoint, 0).heads
+        scores, allowed = stages["scores"].tensor, stages["mask"].tensor
+        scale = float(scores.abs().max())
+        error, products, counts, scales = 0.0, [], [], []
+        for head in range(len(scores)):
+            terms = dict(_terms(parts, heads, head))
+            total = torch.stack(list(terms.values())).sum(0)
+            error = max(error, float((total - widened(scores[head])).abs().nan_to_num_(nan=torch.inf).max()))
+            centred = _centred(total, allowed)
+            variance = centred.square().sum()
+            products.append([*((_centred(terms[term], allowed) * centred).sum() for term in TERMS), variance])
+            counts.append(int(allowed.sum()))
+            scales.append(float(scores[head].abs().max()))
+    relative, tolerance = error / scale if scale > 0 else error, TOLERANCES[checkpoint.dtype].output
+    if not relative <= tolerance:
+        raise VerificationError(
+            "the scores of the first layer, split into what comes from content and from positions, do not add up: "
+            f"the sum of the terms is off by {relative:.2g} of the largest score (tolerance {tolerance:g}). "
+            "Nothing was written."
+        )
+    sums = torch.tensor(products, dtype=torch.float64)
+    segments = checkpoint.architecture.segments and len(set(tokens.type_ids or ())) > 1
+    shares = tuple(
+        _shares(row, count, largest, segments) for row, count, largest in zip(sums, counts, scales, strict=True)
+    )
+    of_all = _shares(sums.sum(0), sum(counts), scale, segments)
+    return PositionShares(shares, of_all, relative, scale, tolerance, segments)
+
+
+def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
+    """The parts of the first layer's attention input, [n, d_model] each, in float32 at least; they add up to it.
+
+    Returns:
+        ``content``, ``position``, ``segment`` and ``constant``.
+    """
+    architecture, device = checkpoint.architecture, checkpoint.device
+    tables = architecture.embeddings(checkpoint.model)
+    ids = torch.tensor(tokens.ids, device=device)
+    raw = {"content": widened(tables.words[ids]), "position": widened(tables.positions[: len(tokens)])}
+    if tables.segments is None:
+        raw["segment"] = torch.zeros_like(raw["content"])
+    else:
+        types = torch.tensor(tokens.type_ids or [0] * len(tokens), device=device)
+        raw["segment"] = widened(tables.segments[types])
+    first = architecture.modules(checkpoint.model)[0]
+    norm = reference_norm(checkpoint, first.attention_norm if tables.norm is None else tables.norm)
+    return _through(norm, raw)
+
+
+def _through(norm: LayerNorm, raw: dict[str, Tensor]) -> dict[str, Tensor]:
+    whole = torch.stack(list(raw.values())).sum(0)
+    means = {name: part.mean(0, keepdim=True) for name, part in raw.items()}
+    scale = norm.scale(whole)
+    parts = {name: norm.linear_part(part - means[name], scale) for name, part in raw.items()}
+    common = torch.stack(list(means.values())).sum(0)
+    return {**parts, "constant": norm.linear_part(common, scale) + widened(norm.bias)}
+
+
+def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterator[tuple[str, Tensor]]:
+    """The terms of the scores of one head, [n, n] each."""
+    query = _projected(parts, heads.query, head)
+    key = _projected(parts, heads.key, head)
+    varying = query["content"] + query["position"] + query["constant"]
+    for one in ("content", "position"):
+        for other in ("content", "position"):
+            yield f"{one}_{other}", heads.scale * query[one] @ key[other].T
+    for other in ("content", "position"):
+        yield f"constant_{other}", heads.scale * query["constant"] @ key[other].T
+    whole_key = key["content"] + key["position"] + key["constant"]
+    yield "segment", heads.scale * (varying @ key["segment"].T + query["segment"] @ (whole_key + key["segment"]).T)
+    yield "constant", heads.scale * varying @ key["constant"].T
+
+
+def _projected(parts: dict[str, Tensor], projection: Projection, head: int) -> dict[str, Tensor]:
+    """Every part of the input times the head's matrix, [n, d_head]; the bias is constant."""
+    weight, bias = widened(projection.weight[head]), widened(projection.bias[head])
+    projected = {name: part @ weight for name, part in parts.items()}
+    return {**projected, "constant": projected["constant"] + bias}
+
+
+def _centred(values: Tensor, allowed: Tensor) -> Tensor:
+    """Less the mean over the keys of each query that it may attend to; 0 elsewhere."""
+    kept = torch.where(allowed, values, 0)
+    return torch.where(allowed, kept - kept.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True), 0)
+
+
+def _shares(sums: Tensor, count: int, scale: float, segments: bool) -> ScoreShares:
+    """From the products of every term with the score, the last entry that of the score with itself."""
+    variance = float(sums[-1])
+    spread = (variance / count) ** 0.5
+    measured = spread > _ROUNDING * scale
+    shares = {
+        term: float(value) / variance if measured and (segments or term != "segment") else None
+        for term, value in zip(TERMS, sums[:-1], strict=True)
+    }
+    return ScoreShares(shares, spread)
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -1,0 +1,3 @@
+"""The command ``attnviz heads``."""
+
+__all__: list[str] = []

@@ -1,0 +1,293 @@
+"""Direct logit attribution: which tokens a head's output promotes, through nothing but the final norm and unembedding.
+
+In a pre-norm model (GPT-2) the last residual stream x at a position is a sum: word and position embeddings, every
+head's output, every b_O, every feed-forward network. The final layer norm with the standard deviation s that x has in
+the model held fixed, and the unembedding W_U after it, are linear, so that the logits are the sum of what each part
+c contributes (nostalgebraist 2020; Elhage et al. 2021)::
+
+    logits(c) = ((c - mean of c) / s * gamma) W_U,     s = sqrt(variance of x + epsilon)
+
+and beta W_U, which no part writes. Every contribution has its mean over the vocabulary removed, since a number added
+to all logits changes no probability. That all parts sum to the model's own logits is checked at the position, or
+nothing is given. It is the direct effect alone: what later layers make of a head's output is in their parts.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.attention.verify import VerifiedAttention
+from attnviz.commands.outputs.head_writing import layer_writing, without_gradients
+from attnviz.commands.outputs.residual_stream import ResidualStream
+from attnviz.errors import VerificationError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId
+from attnviz.model.tokens import vocabulary_labels
+
+__all__ = [
+    "MOST_TOKENS",
+    "Attribution",
+    "HeadPromotion",
+    "PartEffect",
+    "TokenLogit",
+    "attribute_logits",
+]
+
+MOST_TOKENS = 10
+"""Tokens listed of those that a head promotes most, and of those that it suppresses most."""
+
+
+@dataclass(frozen=True)
+class TokenLogit:
+    """A token of the vocabulary and a number of logits, mean over the vocabulary removed.
+
+    Attributes:
+        id: in the vocabulary.
+        text: as figures and tables show it.
+        logit: in nats of log-odds against the geometric mean of all tokens.
+    """
+
+    id: int
+    text: str
+    logit: float
+
+
+@dataclass(frozen=True)
+class HeadPromotion:
+    """What one head's output adds to the logits directly.
+
+    Attributes:
+        id: layer and head.
+        promoted: the tokens whose logit it raises most, the most first; none where it raises none.
+        suppressed: those whose logit it lowers most, the most first; none likewise.
+        predicted: what it adds to the logit of the token that the model predicts.
+        actual: what it adds to that of the token that follows in the text; None at the end of the text.
+    """
+
+    id: HeadId
+    promoted: tuple[TokenLogit, ...]
+    suppressed: tuple[TokenLogit, ...]
+    predicted: float
+    actual: float | None
+
+
+@dataclass(frozen=True)
+class PartEffect:
+    """What another part than a head adds to the logits of the predicted and of the actual next token.
+
+    Attributes:
+        name: ``word embedding``, ``position embedding``, ``attention bias``, ``feed-forward``, ``final norm bias``,
+            ``unembedding bias``.
+        layer: counted from 0; None for what belongs to no layer.
+        predicted, actual: as of a :class:`HeadPromotion`.
+    """
+
+    name: str
+    layer: int | None
+    predicted: float
+    actual: float | None
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The logits at one position as a sum over heads and other parts.
+
+    Attributes:
+        position: of the query, counted from 0.
+        predicted: the token with the highest logit.
+        actual: the token that follows in the text; None at its end.
+        heads: in the model's order.
+        parts: all that is not a head.
+        deviation: s, the standard deviation of the last residual stream that is held fixed.
+        error: largest absolute difference of the sum of all parts from the model's own logits, mean over the
+            vocabulary removed from both, divided by ``scale``.
+        scale: the largest absolute of these logits.
+        tolerance: that applied to ``error``.
+    """
+
+    position: int
+    predicted: TokenLogit
+    actual: TokenLogit | None
+    heads: tuple[HeadPromotion, ...]
+    parts: tuple[PartEffect, ...]
+    deviation: float
+    error: float
+    scale: float
+    tolerance: float
+
+    def of(self, head: HeadId) -> HeadPromotion:
+        """What one head promotes."""
+        return next(found for found in self.heads if found.id == head)
+
+
+def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Attribution:
+    """Take the logits at one position apart; the heads of a layer at a time.
+
+    Args:
+        verified: the heads of one text.
+        stream: recorded in the forward pass in which they were verified.
+        position: of the query, counted from 0.
+
+    Raises:
+        VerificationError: the parts do not sum to the model's own logits, within the tolerance for outputs of the
+            number format (:data:`attnviz.attention.tolerances.TOLERANCES`), or the model was changed since.
+    """
+    checkpoint, tokens = verified.checkpoint, verified.tokens
+    assert stream.last is not None
+    assert stream.normed is not None
+    with without_gradients(checkpoint.device):
+        unembedding = _Unembedding(checkpoint, stream.last[position])
+        own = unembedding.logits(stream.normed[position])
+        sums = _Sums(own, (int(own.argmax()), tokens.ids[position + 1] if position + 1 < len(tokens) else None))
+        for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
+            sums.add_part(name, None, unembedding(vector))
+        for layer in range(checkpoint.n_layers):
+            writing = layer_writing(verified, layer)
+            sums.add_heads(layer, unembedding(writing.outputs_at(position)))
+            sums.add_part("attention bias", layer, unembedding(writing.parameters.output_bias))
+            sums.add_part("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
+        for name, logits in unembedding.constants():
+            sums.add_part(name, None, logits)
+        error, scale, tolerance = _compare(verified, position, sums.total, own)
+    predicted, actual = sums.targets
+    named = _Names(checkpoint, sums)
+    return Attribution(
+        position=position,
+        predicted=named.token(predicted, float(own[predicted])),
+        actual=None if actual is None else TokenLogit(actual, tokens.labels[position + 1], float(own[actual])),
+        heads=tuple(named.promotion(head) for head in sums.heads),
+        parts=tuple(sums.parts),
+        deviation=unembedding.deviation,
+        error=error,
+        scale=scale,
+        tolerance=tolerance,
+    )
+
+
+@dataclass(frozen=True)
+class _Promotion:
+    """A head's strongest tokens before they have names: ids and logits."""
+
+    id: HeadId
+    promoted: list[tuple[int, float]]
+    suppressed: list[tuple[int, float]]
+    effects: tuple[float, float | None]
+
+
+class _Sums:
+    """What is added up: the parts' logits, of which only the strongest tokens and two targets are kept."""
+
+    def __init__(self, own: Tensor, targets: tuple[int, int | None]) -> None:
+        """Of the model's own logits [vocabulary], the shape; of the targets, the predicted and the actual token."""
+        self.total = torch.zeros_like(own)
+        self.targets = targets
+        self.parts: list[PartEffect] = []
+        self.heads: list[_Promotion] = []
+
+    def add_part(self, name: str, layer: int | None, logits: Tensor) -> None:
+        self.total += logits
+        self.parts.append(PartEffect(name, layer, *self._effects(logits)))
+
+    def add_heads(self, layer: int, logits: Tensor) -> None:
+        """Of all heads of a layer, [n_heads, vocabulary]."""
+        self.total += logits.sum(0)
+        count = min(MOST_TOKENS, logits.shape[-1])
+        strongest = [
+            [
+                list(zip(ids, values, strict=True))
+                for ids, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+            ]
+            for top in (logits.topk(count), logits.topk(count, largest=False))
+        ]
+        for head, (of, promoted, suppressed) in enumerate(zip(logits, *strongest, strict=True)):
+            self.heads.append(_Promotion(HeadId(layer, head), promoted, suppressed, self._effects(of)))
+
+    def _effects(self, logits: Tensor) -> tuple[float, float | None]:
+        predicted, actual = self.targets
+        return float(logits[predicted]), None if actual is None else float(logits[actual])
+
+
+class _Names:
+    """The labels of all tokens that are listed, looked up at once."""
+
+    def __init__(self, checkpoint: Checkpoint, sums: _Sums) -> None:
+        listed = {token for head in sums.heads for token, _ in (*head.promoted, *head.suppressed)}
+        ids = sorted(listed | {sums.targets[0]})
+        self._labels = dict(zip(ids, vocabulary_labels(checkpoint.tokenizer, ids), strict=True))
+
+    def token(self, token: int, logit: float) -> TokenLogit:
+        return TokenLogit(token, self._labels[token], logit)
+
+    def promotion(self, head: _Promotion) -> HeadPromotion:
+        promoted, suppressed = (
+            tuple(self.token(token, logit) for token, logit in entries if sign * logit > 0)
+            for entries, sign in ((head.promoted, 1), (head.suppressed, -1))
+        )
+        return HeadPromotion(head.id, promoted, suppressed, *head.effects)
+
+
+class _Unembedding:
+    """From a part of the last residual stream to its part of the logits, in float32 at least."""
+
+    def __init__(self, checkpoint: Checkpoint, last: Tensor) -> None:
+        """Hold the deviation of the last residual stream [d_model] fixed."""
+        norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
+        head: Any = checkpoint.language_head
+        self._head = head
+        self.wide = torch.float64 if checkpoint.dtype == torch.float64 else torch.float32
+        self._gamma, self._beta = self.widened(norm.weight), self.widened(norm.bias)
+        self._weight = self.widened(head.weight)
+        self._bias = None if head.bias is None else self.widened(head.bias)
+        variance = self.widened(last).var(correction=0)
+        self.deviation = float((variance + norm.eps).sqrt())
+
+    def widened(self, values: Tensor) -> Tensor:
+        """In the number format of the sums."""
+        return values.to(self.wide)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """The model's own, by its own module, of its own normed residual stream at the position, [vocabulary]."""
+        return _centred(self.widened(self._head(normed[None])[0]))
+
+    def __call__(self, part: Tensor) -> Tensor:
+        """From [.., d_model] to [.., vocabulary]."""
+        values = self.widened(part)
+        normed = (values - values.mean(-1, keepdim=True)) / self.deviation * self._gamma
+        return _centred(normed @ self._weight.T)
+
+    def constants(self) -> Iterator[tuple[str, Tensor]]:
+        """What is added whatever the text: [vocabulary] each."""
+        yield "final norm bias", _centred(self._beta @ self._weight.T)
+        if self._bias is not None:
+            yield "unembedding bias", _centred(self._bias)
+
+
+def _embeddings(checkpoint: Checkpoint, token: int, position: int) -> Iterator[tuple[str, Tensor]]:
+    tables = checkpoint.architecture.embeddings(checkpoint.model)
+    yield "word embedding", tables.words[token]
+    yield "position embedding", tables.positions[position]
+
+
+def _centred(logits: Tensor) -> Tensor:
+    return logits - logits.mean(-1, keepdim=True)
+
+
+def _compare(verified: VerifiedAttention, position: int, total: Tensor, own: Tensor) -> tuple[float, float, float]:
+    scale = float(own.abs().max())
+    difference = (total - own).abs()
+    error = float(difference.max()) / (scale or 1.0)
+    tolerance = verified.verification.tolerance.output
+    if not error <= tolerance:  # a NaN is a failure, too
+        token = int(difference.nan_to_num(nan=torch.inf).argmax())
+        (label,) = vocabulary_labels(verified.checkpoint.tokenizer, [token])
+        raise VerificationError(
+            "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
+            f"{position} ({verified.tokens.labels[position]!r}): they differ most for the token {label!r}: the model "
+            f"gives {float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
+            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was drawn. --dtype float64 tells rounding, "
+            "which it shrinks, from an error, which it does not."
+        )
+    return error, scale, tolerance

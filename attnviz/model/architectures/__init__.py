@@ -1,0 +1,43 @@
+"""The architectures that the reference attention reproduces: one file and one entry each."""
+
+from typing import Any
+
+import torch
+
+from attnviz.errors import ArchitectureError
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules
+from attnviz.model.architectures.bert import Bert
+from attnviz.model.architectures.gpt2 import GPT2
+
+__all__ = ["ARCHITECTURES", "Architecture", "Embeddings", "LayerModules", "architecture_of"]
+
+_SIZES = {
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "hidden_size": "a width",
+    "vocab_size": "a vocabulary",
+    "max_position_embeddings": "positions",
+}
+
+ARCHITECTURES: dict[str, Architecture] = {"bert": Bert(), "gpt2": GPT2()}
+
+
+def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
+    """The architecture of a transformers config, checked to be one that is reproduced in this dtype.
+
+    Raises:
+        ArchitectureError: an unknown ``model_type``, a setting that is not reproduced, or a model
+            without layers, heads or words.
+    """
+    model_type = getattr(config, "model_type", None)
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ArchitectureError(
+            f"the reference attention does not reproduce the architecture {model_type!r}; expected one of: {known}."
+        )
+    for size, what in _SIZES.items():
+        if getattr(config, size) < 1:
+            raise ArchitectureError(f"the config has {size}={getattr(config, size)}; expected a model with {what}.")
+    architecture = ARCHITECTURES[model_type]
+    architecture.refuse(config, dtype)
+    return architecture

@@ -1,0 +1,120 @@
+"""What the rest of attnviz asks of an architecture."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.attention.reference import HeadParameters
+
+__all__ = ["Architecture", "Embeddings", "LayerModules"]
+
+
+@dataclass(frozen=True)
+class LayerModules:
+    """The modules of a layer from which its steps are read, and at which they are changed.
+
+    Attributes:
+        block: the whole layer: its first argument is the residual stream [batch, n, d_model], and so is what it
+            returns, alone or as the first of a tuple.
+        projections: they give queries, keys and values [batch, n, d_model] each, or one gives all three side by side.
+        pattern: its first argument is the attention's input [batch, n, d_model]; it returns a pair
+            of which the second is the pattern [batch, n_heads, n, n] (with eager attention).
+        concatenated: its first argument is the heads' weighted values side by side, [batch, n, n_heads * d_head]:
+            the linear map W_O, b_O.
+        output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
+            the first of a pair, before the residual is added.
+        attention_norm: the layer norm before the attention (pre-norm), or after its residual (post-norm).
+        expand: the feed-forward network's first linear map, d_model to d_ff.
+        contract: its second one, d_ff to d_model; its first argument is what the activation gives [batch, n, d_ff].
+        feed_forward_norm: the layer norm before the feed-forward network (pre-norm), or after its residual.
+    """
+
+    block: nn.Module
+    projections: tuple[nn.Module, ...]
+    pattern: nn.Module
+    concatenated: nn.Module
+    output: nn.Module
+    attention_norm: nn.Module
+    expand: nn.Module
+    contract: nn.Module
+    feed_forward_norm: nn.Module
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The tables that the first layer's input is made from.
+
+    Attributes:
+        words: [vocabulary, d_model].
+        positions: [positions, d_model].
+        segments: [2, d_model]: token types; None where the model has none.
+        norm: the layer norm over their sum; None where there is none before the first layer.
+    """
+
+    words: Tensor
+    positions: Tensor
+    segments: Tensor | None
+    norm: nn.Module | None
+
+
+class Architecture(Protocol):
+    """One family of transformers models, as the reference attention needs to see it."""
+
+    name: str
+    """The ``model_type`` of transformers' config: ``bert``, ``gpt2``."""
+
+    class_prefix: str
+    """What the names of its model classes begin with: ``Bert``, ``GPT2``."""
+
+    head_weights: tuple[str, ...]
+    """First name of the weights that belong to a task's head, not to the model under it."""
+
+    optional_weights: tuple[str, ...]
+    """First name of the weights that no attention depends on, so that a checkpoint may lack them."""
+
+    old_buffers: tuple[str, ...]
+    """Endings of what earlier versions of transformers saved beside the weights: constant masks."""
+
+    segments: bool
+    """Whether it tells the two segments of a sentence pair apart by token type."""
+
+    sink_first: bool
+    """Whether position 0 counts as a sink even where no special token stands there."""
+
+    causal: bool
+    """Whether a query sees only itself and what precedes it."""
+
+    pre_norm: bool
+    """Whether layer norms stand before attention and feed-forward network (else after their residuals)."""
+
+    epsilon_setting: str
+    """What its config calls the small number that layer norms add to the variance."""
+
+    activation_setting: str
+    """What its config calls the name of the feed-forward network's activation."""
+
+    language_class: str
+    """Of transformers' Auto classes, the one that loads the model with its language-modelling head."""
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Raise ArchitectureError where the config asks for what the reference does not reproduce."""
+
+    def base_model(self, model: nn.Module) -> nn.Module:
+        """The bare encoder or decoder inside a model with any head."""
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """What makes logits [.., vocabulary] of the last hidden state, in a model with any head; None without one."""
+
+    def modules(self, base_model: nn.Module) -> list[LayerModules]:
+        """Where to read each layer's own steps, first layer first."""
+
+    def embeddings(self, base_model: nn.Module) -> Embeddings:
+        """The tables that the first layer's input is made from."""
+
+    def final_norm(self, base_model: nn.Module) -> nn.Module | None:
+        """The layer norm after the last layer; None where there is none."""
+
+    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+        """The layer's parameters, split by head (views, not copies, where the layout permits)."""

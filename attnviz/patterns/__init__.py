@@ -1,0 +1,3 @@
+"""What heads do: masks, statistics, relations, verdicts."""
+
+__all__: list[str] = []

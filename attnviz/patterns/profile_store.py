@@ -1,0 +1,323 @@
+"""Profiles that outlive their run: kept by the hash of the weights, found again by ``attnviz heads``.
+
+A profile lies in the user's data folder (the place that the platform has for it, through platformdirs) or
+ships with attnviz. The name of its file begins with the model's shape, so that no weights are hashed
+for a model of which there is no profile.
+"""
+
+import importlib.util
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+from attnviz.errors import OutputError, UsageError
+from attnviz.model.head_ids import HeadId
+from attnviz.model.sources import Source, weights_sha256
+
+__all__ = [
+    "SYNTACTIC",
+    "HeadProfile",
+    "StoredCorpus",
+    "StoredProfile",
+    "StoredRole",
+    "find_profile",
+    "model_shape",
+    "profile_file_name",
+    "store_profile",
+]
+
+SYNTACTIC = "syntactic:"
+"""What the role of a relation begins with."""
+
+_SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoredCorpus:
+    """A corpus that a stored profile was measured on: the name of its file, and how many of its texts."""
+
+    name: str
+    sentences: int
+
+
+@dataclass(frozen=True)
+class StoredRole:
+    """One role of one head, as a stored profile has it.
+
+    Attributes:
+        role: ``previous-token``, ``syntactic:nsubj``, ``coreference``, …
+        score, baseline: 0-1; the baseline is uniform attention's, or the trivial guess's.
+        n: content positions, instances or sequences behind the score.
+        interval: of the score, corrected for the number of heads.
+        passed: the profile's verdict.
+        direction: of a relation or of coreference, who attends to whom; None otherwise.
+    """
+
+    role: str
+    score: float
+    baseline: float
+    n: int
+    interval: tuple[float, float]
+    passed: bool
+    direction: str | None = None
+
+    @property
+    def margin(self) -> float:
+        """Score above baseline."""
+        return self.score - self.baseline
+
+    @property
+    def relation(self) -> str | None:
+        """The relation of a syntactic role, ``nsubj``; None for any other."""
+        return self.role.removeprefix(SYNTACTIC) if self.role.startswith(SYNTACTIC) else None
+
+
+@dataclass(frozen=True)
+class HeadProfile:
+    """What a stored profile says of one head.
+
+    Attributes:
+        roles: those that pass, the furthest above its baseline first.
+        judged_relations: whether the profile judged relations at all.
+    """
+
+    roles: tuple[StoredRole, ...]
+    judged_relations: bool
+
+    @property
+    def relations(self) -> tuple[StoredRole, ...]:
+        """The relations that pass, the furthest above its baseline first."""
+        return tuple(role for role in self.roles if role.relation is not None)
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """A profile as it was found.
+
+    Attributes:
+        path: of its file.
+        shipped: it came with attnviz; else it is the user's own.
+        corpora: what it was measured on; empty where that was random tokens only.
+        seed: of the run.
+        version: of the attnviz that made it.
+        roles: by head, in the file's order; of a shipped profile only those that passed.
+    """
+
+    path: Path
+    shipped: bool
+    corpora: tuple[StoredCorpus, ...]
+    seed: int
+    version: str
+    roles: dict[HeadId, tuple[StoredRole, ...]]
+
+    @property
+    def sentences(self) -> int:
+        """Texts of all corpora together."""
+        return sum(corpus.sentences for corpus in self.corpora)
+
+    @property
+    def measured_on(self) -> str:
+        """The corpora with their sizes, for people."""
+        named = [f"{corpus.name}, {corpus.sentences:,} texts" for corpus in self.corpora]
+        return "; ".join(named) or "random tokens, repeated"
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where it comes from, for a JSON document; no folder, so that this says the same on any machine."""
+        return {
+            "source": "shipped" if self.shipped else "yours",
+            "file": self.path.name,
+            "attnviz": self.version,
+            "seed": self.seed,
+            "sentences": self.sentences,
+            "corpora": [asdict(corpus) for corpus in self.corpora],
+        }
+
+    def of(self, head: HeadId) -> HeadProfile:
+        """What it says of one head."""
+        passed = [role for role in self.roles.get(head, ()) if role.passed]
+        judged = any(role.relation is not None for roles in self.roles.values() for role in roles)
+        return HeadProfile(tuple(sorted(passed, key=lambda role: -role.margin)), judged)
+
+
+def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:
+    """What the name of a profile's file begins with: ``bert-6x12x384``."""
+    return f"{architecture}-{n_layers}x{n_heads}x{d_model}"
+
+
+def profile_file_name(document: dict[str, Any]) -> str:
+    """The name of the file for a document of profile.json."""
+    model = document["model"]
+    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
+    return f"{shape}-{model['weights_sha256']}.json"
+
+
+def store_profile(document: dict[str, Any]) -> Path:
+    """Keep the document of profile.json in the user's data folder; an older one of the same weights is replaced.
+
+    Returns:
+        the file, whole.
+
+    Raises:
+        OutputError: platformdirs is not installed, or the folder cannot be written to; the older one stays.
+    """
+    folder = _user_folder()
+    if folder is None:
+        raise OutputError(
+            "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
+            "installed; type: pip install 'attnviz[profile]'"
+        )
+    path = folder / profile_file_name(document)
+    content = json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".attnviz-", dir=folder)
+        staged = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(content)
+            staged.replace(path)
+        finally:
+            staged.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"the profile was not stored, and attnviz heads will not show it: cannot write to {folder}: "
+            f"{error.strerror or error}; make room or mend its permissions, and profile again."
+        ) from error
+    return path
+
+
+def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:
+    """The stored profile of these very weights: the user's own, else the one that ships with attnviz.
+
+    Args:
+        source: of the checkpoint; its weights are hashed only where a profile of the shape is there.
+        shape: from :func:`model_shape`.
+        warn: told of a file that cannot be used; the search goes on without it.
+    """
+    folders = [(folder, folder == _SHIPPED) for folder in (_user_folder(), _SHIPPED) if folder is not None]
+    if not any(any(folder.glob(f"{shape}-*.json")) for folder, _ in folders):
+        return None
+    weights = weights_sha256(source)
+    for folder, shipped in folders:
+        path = folder / f"{shape}-{weights}.json"
+        try:
+            return _read(path, shipped, shape, weights)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, RecursionError) as error:
+            mend = "reinstall attnviz" if shipped else "delete it, or make it again with attnviz profile"
+            reason = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
+            warn(f"the stored profile {path} was left out: expected a profile.json of these weights, {reason}; {mend}.")
+    return None
+
+
+def _user_folder() -> Path | None:
+    """Where a user's own profiles lie; None without platformdirs."""
+    if importlib.util.find_spec("platformdirs") is None:
+        return None
+    from platformdirs import user_data_path
+
+    return user_data_path("attnviz", appauthor=False) / "profiles"
+
+
+def _read(path: Path, shipped: bool, shape: str, weights: str) -> StoredProfile:
+    """A stored profile.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged, or of other weights.
+    """
+    document = _object(json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant), "the document")
+    model = _object(document.get("model"), "model")
+    if f"{shape}-{weights}.json" != _named(model):
+        raise ValueError("found one of another model")
+    roles: dict[HeadId, list[StoredRole]] = {}
+    for entry in _list(document, "roles"):
+        content = _object(entry, "a role")
+        roles.setdefault(_head(content, model), []).append(_role(content))
+    return StoredProfile(
+        path=path,
+        shipped=shipped,
+        corpora=tuple(_corpus(_object(entry, "a corpus")) for entry in _list(document, "corpora")),
+        seed=_typed(document, "seed", int),
+        version=_typed(document, "attnviz", str),
+        roles={head: tuple(of_head) for head, of_head in roles.items()},
+    )
+
+
+def _named(model: dict[str, Any]) -> str:
+    strings = {key: _typed(model, key, str) for key in ("architecture", "weights_sha256")}
+    sizes = {key: _typed(model, key, int) for key in ("n_layers", "n_heads", "d_model")}
+    return profile_file_name({"model": {**strings, **sizes}})
+
+
+def _head(role: dict[str, Any], model: dict[str, Any]) -> HeadId:
+    name = _typed(role, "id", str)
+    try:
+        head = HeadId.parse(name)
+    except UsageError as error:
+        raise ValueError(f"found {name!r} for a head") from error
+    if head.layer >= model["n_layers"] or head.head >= model["n_heads"]:
+        raise ValueError(f"found the head {head}, which the model lacks")
+    return head
+
+
+def _role(content: dict[str, Any]) -> StoredRole:
+    interval = _list(content, "interval")
+    if len(interval) != 2:
+        raise ValueError(f"found an interval of {len(interval)} numbers")
+    low, high = (_number({"interval": bound}, "interval") for bound in interval)
+    direction = content.get("direction")
+    return StoredRole(
+        role=_typed(content, "role", str),
+        score=_number(content, "score"),
+        baseline=_number(content, "baseline"),
+        n=_typed(content, "n", int),
+        interval=(low, high),
+        passed=_typed(content, "passed", bool),
+        direction=None if direction is None else _typed(content, "direction", str),
+    )
+
+
+def _corpus(content: dict[str, Any]) -> StoredCorpus:
+    return StoredCorpus(PurePath(_typed(content, "path", str)).name, _typed(content, "sentences", int))
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"found {_kind(value)} for {what}")
+    return value
+
+
+def _list(content: dict[str, Any], key: str) -> list[Any]:
+    return _typed(content, key, list)
+
+
+def _number(content: dict[str, Any], key: str) -> float:
+    value = content.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"found {_kind(value)} for {key}")
+    return float(value)
+
+
+def _typed(content: dict[str, Any], key: str, kind: type[T]) -> T:
+    value = content.get(key)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"found {_kind(value)} for {key}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"found {name}, which is no number of JSON")

@@ -1,0 +1,105 @@
+"""Heads that papers name in models that everybody has: as published, and apart from anything measured here."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attnviz.model.head_ids import HeadId
+
+__all__ = ["PublishedHead", "published_entries", "published_heads"]
+
+_FILE = Path(__file__).parents[1] / "data" / "published_heads.json"
+
+
+@dataclass(frozen=True)
+class PublishedHead:
+    """A head and what a paper says of it.
+
+    Attributes:
+        id: the head; layers and heads count from 0, whatever the paper does.
+        role: as the paper names it; of a relation with ``syntactic:`` before it.
+        paper, year, title: to cite.
+        score, baseline: 0-1, as the paper gives them; None where it gives none.
+        direction: of a relation, who attends to whom; None otherwise.
+        offset: of a relation, the fixed offset behind the baseline; None otherwise.
+        weaker: the paper puts the head in brackets.
+        note: what to know before one quotes the numbers; None where there is nothing.
+        measured: on what, and how.
+        by_name: only the name says that this is the paper's model: a fine-tuned one may look the same.
+    """
+
+    id: HeadId
+    role: str
+    paper: str
+    year: int
+    title: str
+    score: float | None
+    baseline: float | None
+    direction: str | None
+    offset: int | None
+    weaker: bool
+    note: str | None
+    measured: str
+    by_name: bool
+
+
+def published_heads(
+    name: str, architecture: str, n_layers: int, n_heads: int, revision: str | None = None
+) -> tuple[PublishedHead, ...]:
+    """The heads that papers name in this model; none for a model of another name or shape.
+
+    Args:
+        name: a hub id (any case), or a folder whose last part is the model's name.
+        architecture: ``bert`` or ``gpt2``.
+        n_layers: layers of the model.
+        n_heads: heads in each layer.
+        revision: the hub's commit; None where the model does not come from the hub, so that only its name speaks.
+    """
+    for model in _models():
+        of_shape = (architecture, n_layers, n_heads) == (model["architecture"], model["n_layers"], model["n_heads"])
+        if of_shape and _is_named(name, revision, model):
+            return tuple(_head(entry, model["paper"], revision is None) for entry in model["heads"])
+    return ()
+
+
+def published_entries(heads: Iterable[PublishedHead]) -> list[dict[str, Any]]:
+    """Published heads for a JSON document."""
+    return [{**asdict(head), "id": str(head.id)} for head in heads]
+
+
+@cache
+def _models() -> list[dict[str, Any]]:
+    models: list[dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))["models"]
+    return models
+
+
+def _is_named(name: str, revision: str | None, model: dict[str, Any]) -> bool:
+    if name.casefold() in model["ids"]:
+        return True
+    if revision is not None:
+        return False
+    try:
+        return Path(name).is_dir() and Path(name).resolve().name.casefold() == model["name"]
+    except (OSError, ValueError):
+        return False
+
+
+def _head(entry: dict[str, Any], paper: dict[str, Any], by_name: bool) -> PublishedHead:
+    return PublishedHead(
+        id=HeadId.parse(entry["id"]),
+        role=entry["role"],
+        paper=paper["cited"],
+        year=paper["year"],
+        title=paper["title"],
+        score=entry["score"],
+        baseline=entry["baseline"],
+        direction=entry["direction"],
+        offset=entry["offset"],
+        weaker=entry["weaker"],
+        note=entry["note"],
+        measured=paper["measured"],
+        by_name=by_name,
+    )

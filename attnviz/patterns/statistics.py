@@ -1,0 +1,163 @@
+"""What the numbers of a head are: entropy, distance, confidence, sink, and shares under masks.
+
+Written for one head: ``A[q, k]`` is the pattern over n positions; ``S`` are the sink positions,
+``C`` all others ("content"). Every share stands beside its baseline, the same share under attention
+that is uniform over what the mask allows.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from attnviz.attention.verify import VerifiedLayer
+from attnviz.model.tokens import Units, merge_pattern
+from attnviz.patterns.masks import allowed_units, distances
+
+__all__ = ["ON_REPEATS", "REPEATS", "SCALARS", "SHARES", "Frame", "measure"]
+
+SHARES = ("previous", "current", "next", "local", "long_range")
+"""Statistics that are shares of a mask, in the order of the documents."""
+
+REPEATS = ("induction", "duplicate")
+"""Shares of the masks that need a text with repeated tokens."""
+
+ON_REPEATS = {name: f"{name}_on_repeats" for name in REPEATS}
+"""From such a share to the statistic that looks only at the queries with a copy before them."""
+
+SCALARS = ("entropy", "distance", "confidence", "sink", *SHARES, *REPEATS, *ON_REPEATS.values())
+"""All statistics that :func:`measure` gives for every head."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the statistics of every head of one text have in common.
+
+    Attributes:
+        units: tokens, or words.
+        causal: whether a query sees only itself and what precedes it.
+        masks: by statistic, boolean [n, n]; None where it cannot apply to this architecture.
+    """
+
+    units: Units
+    causal: bool
+    masks: dict[str, Tensor | None]
+
+    @cached_property
+    def content(self) -> Tensor:
+        """Positions that are not sinks, boolean [n]."""
+        return ~torch.tensor(self.units.sink, dtype=torch.bool)
+
+    @cached_property
+    def allowed(self) -> Tensor:
+        """Keys that each query may attend to, boolean [n, n]."""
+        return allowed_units(len(self.units), self.causal)
+
+    @cached_property
+    def entropy_uniform(self) -> float:
+        """Mean over all queries of ln of the number of allowed keys, in nats."""
+        return float(self.allowed.sum(1).double().log().mean())
+
+    @cached_property
+    def sink_baseline(self) -> float | None:
+        """Mean over content queries of the share of allowed keys that are sinks; None without either."""
+        allowed = self.allowed[self.content]
+        if not len(allowed) or bool(self.content.all()):
+            return None
+        return float(((allowed & ~self.content).sum(1) / allowed.sum(1)).double().mean())
+
+    @cached_property
+    def content_pairs(self) -> Tensor:
+        """Pairs of a content query and a content key, boolean [n, n]."""
+        return self.content[:, None] & self.content[None, :]
+
+    @cached_property
+    def selected(self) -> dict[str, Tensor]:
+        """The masks over allowed content pairs; without those that hold no pair on this text."""
+        pairs = self.content_pairs & self.allowed
+        restricted = {name: mask & pairs for name, mask in self.masks.items() if mask is not None}
+        return {name: mask for name, mask in restricted.items() if bool(mask.any())}
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """What attention is multiplied by and summed: distance, content pairs, each mask; [n * n, 2 + masks].
+
+        Every sum of a layer then comes from one matrix product with its flattened patterns.
+        """
+        columns = [distances(len(self.units)).abs(), self.content_pairs, *self.selected.values()]
+        return torch.stack([column.flatten().float() for column in columns], 1)
+
+    @cached_property
+    def baselines(self) -> dict[str, float | None]:
+        """By share: the same under uniform attention over allowed content; None where not measurable."""
+        keys = (self.content_pairs & self.allowed)[self.content].sum(1)
+        means = {
+            name: float((mask[self.content].sum(1) / keys).double().mean()) for name, mask in self.selected.items()
+        }
+        return {name: means.get(name) for name in self.masks}
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """By share: how many content queries have a key under the mask, which is what a share rests on."""
+        found = {name: int(mask.any(1).sum()) for name, mask in self.selected.items()}
+        return {name: found.get(name, 0) for name in self.masks}
+
+    @cached_property
+    def baselines_on_repeats(self) -> dict[str, float | None]:
+        """By share of :data:`REPEATS`: what uniform attention gives a copy, mean over the queries with one."""
+        shares = {
+            name: (mask.sum(1) / self.allowed.sum(1))[mask.any(1)].double().mean()
+            for name, mask in self.selected.items()
+        }
+        return {name: float(shares[name]) if name in shares else None for name in REPEATS}
+
+
+def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]:
+    """The statistics of every head of one verified layer, for a single text.
+
+    =============  ==========================================================  ======================
+    entropy        mean over q of -sum_k A ln A, in nats                        Clark et al. 2019
+    distance       mean over q of sum_k A[q,k] abs(q-k), in tokens (or words)   Vig & Belinkov 2019
+    confidence     mean over q of max_k A[q,k], 0-1                             Voita et al. 2019
+    sink           mean over q in C of sum over k in S of A[q,k], 0-1           Xiao et al. 2023
+    share of M     sum of A over content pairs under M / over content pairs     after Clark et al. 2019
+    on repeats     mean of sum_k A under M over the q with such a k, 0-1        Olsson et al. 2022
+    =============  ==========================================================  ======================
+
+    Args:
+        layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the frame's units here.
+        frame: units and masks of the text.
+
+    Returns:
+        by name (:data:`SCALARS`), one number a head; None for what this text cannot measure.
+    """
+    pattern = merge_pattern(layer.wide[0], frame.units.members)
+    n_heads, n, _ = pattern.shape
+    content = frame.content.to(pattern.device)
+    distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ frame.weights.to(pattern)).T]
+    result: dict[str, list[float | None]] = {
+        "entropy": _numbers(torch.special.entr(pattern).sum(-1).mean(-1)),
+        "distance": [_ratio(of_head, n) for of_head in distance],
+        "confidence": _numbers(pattern.amax(-1).mean(-1)),
+        "sink": [None] * n_heads,
+        **{name: [None] * n_heads for name in (*SHARES, *REPEATS, *ON_REPEATS.values())},
+    }
+    if not content.any():
+        return result
+    if not content.all():
+        result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
+    for name, values in zip(frame.selected, shares, strict=True):
+        result[name] = [_ratio(value, of) for value, of in zip(values, total, strict=True)]
+        if name in REPEATS:
+            result[ON_REPEATS[name]] = [_ratio(value, frame.counts[name]) for value in values]
+    return result
+
+
+def _ratio(value: float | None, of: float | None) -> float | None:
+    return None if value is None or not of else value / of
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [number if math.isfinite(number) else None for number in values.double().tolist()]

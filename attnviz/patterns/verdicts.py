@@ -1,0 +1,263 @@
+"""Named thresholds with their sources: from numbers to verdicts, and from verdicts to one label."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnviz.patterns.profile_store import HeadProfile, StoredRole
+from attnviz.patterns.statistics import ON_REPEATS, REPEATS, SHARES, Frame
+from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
+
+__all__ = [
+    "BROAD_SHARE",
+    "ENOUGH",
+    "HETEROGENEOUS",
+    "MAJORITY",
+    "MARGIN",
+    "NOT_MEASURABLE",
+    "PATTERN_NAMES",
+    "SINK_ONLY",
+    "SINK_SHARE",
+    "Pattern",
+    "deciding_pattern",
+    "judge",
+    "label_of",
+]
+
+MAJORITY = 0.5
+"""A positional pattern holds where it takes more than half of the attention (Clark et al. 2019, section 3.1)."""
+
+MARGIN = 0.10
+"""... and is at least 10 points above its baseline (Voita et al. 2019, section 5.2, for syntactic heads)."""
+
+_LEAST_MARGIN = MARGIN - 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
+
+SINK_SHARE = 0.6
+"""A head rests on the sinks where they take more than this (Clark et al. 2019, plotting code for [CLS], [SEP])."""
+
+SINK_ONLY = 0.9
+"""Above this, too little attention lands on content for a positional pattern (Vig & Belinkov 2019, section 4.3)."""
+
+BROAD_SHARE = 3.8 / 4.5
+"""Entropy as a share of the uniform entropy (Clark et al. 2019: above 3.8 of about 4.5 nats)."""
+
+ENOUGH = 10
+"""Below this ``n`` a score is an indication only; attnviz's own choice, since no paper judges by one sentence."""
+
+HETEROGENEOUS = "heterogeneous"
+"""The label of a head that shows none of the patterns (Kovaleva et al. 2019)."""
+
+NOT_MEASURABLE = "not measurable"
+"""The label of a head about which this text can say nothing."""
+
+PATTERN_NAMES = {
+    "previous": "previous-token",
+    "current": "current-token",
+    "next": "next-token",
+    "local": "local",
+    "long_range": "long-range",
+}
+"""From the statistic of a share to the name of the pattern that it measures."""
+
+REPEAT_NAMES = {"induction": "induction", "duplicate": "duplicate-token"}
+"""The same for the shares that need a text with repeated tokens."""
+
+ENOUGH_REPEATS = 3
+"""Queries with a copy before them that a label asks for; attnviz's own choice: one or two agree by chance."""
+
+_SPECIFIC = ("previous-token", "next-token", "current-token", *REPEAT_NAMES.values())
+_GENERAL = ("sink", "local", "long-range", "broad")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A verdict on one pattern of one head, with its evidence.
+
+    Attributes:
+        name: ``previous-token``, ``sink``, …, or a relation of the parser (``nsubj``).
+        kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``; ``profile`` for a relation that
+            a stored profile found.
+        score: the share (0-1) or accuracy (0-1) measured; None where this text cannot measure it.
+        baseline: the same under uniform attention, or the best fixed offset's accuracy.
+        n: how many queries (or instances of the relation) the score rests on.
+        passed: score against threshold; see ``threshold``.
+        threshold: the rule in words, with its source.
+        direction: of a relation, who attends to whom; None otherwise.
+        offset: of a relation, the best fixed offset; None otherwise.
+        on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
+            that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
+        baseline_on_repeats: the same under uniform attention.
+    """
+
+    name: str
+    kind: str
+    score: float | None
+    baseline: float | None
+    n: int
+    passed: bool
+    threshold: str
+    direction: str | None = None
+    offset: int | None = None
+    on_repeats: float | None = None
+    baseline_on_repeats: float | None = None
+
+    @property
+    def enough(self) -> bool:
+        """Whether ``n`` is large enough for more than an indication."""
+        return self.n >= ENOUGH
+
+    @property
+    def margin(self) -> float:
+        """Score above baseline; minus infinity where not measurable."""
+        return float("-inf") if self.score is None else self.score - (self.baseline or 0.0)
+
+
+def judge(
+    statistics: dict[str, float | None], frame: Frame, relations: Sequence[RelationAccuracy], head: int
+) -> list[Pattern]:
+    """Every pattern of one head with its verdict; roles overlap, so several may pass.
+
+    Args:
+        statistics: of this head, by name, from :func:`attnviz.patterns.statistics.measure`.
+        frame: of the text, for baselines and n.
+        relations: of the head's layer, from :func:`attnviz.patterns.syntax.relation_accuracy`.
+        head: the head's place in its layer.
+    """
+    resting = (statistics["sink"] or 0.0) > SINK_ONLY
+    patterns = [_positional(name, statistics[name], frame, resting) for name in SHARES]
+    patterns += [_repeats(name, statistics, frame) for name in REPEATS]
+    patterns += [_sink(statistics["sink"], frame), _broad(statistics["entropy"], frame)]
+    return patterns + [_syntactic(relation, head) for relation in relations]
+
+
+def label_of(patterns: Sequence[Pattern], profile: HeadProfile | None = None) -> str:
+    """One word for a head: the most telling of the patterns that passed.
+
+    In order: sink, where it takes over 0.9; a syntactic relation with ``n`` of 10 or more; previous,
+    next or current token, induction or duplicate token (with ``n`` of 3 or more), whichever is further
+    above its baseline; sink; local; long-range; broad; else heterogeneous. Scores come first: a
+    head may show several patterns, and all of them stand in its evidence.
+
+    A stored profile that judged relations takes precedence over the relations of the one text, which then
+    give no label. The profile's does, if it passes there and is right for over half of the words, and if neither
+    sink nor any of the tokens named above is further above its baseline on the text.
+
+    Args:
+        patterns: of the head on the text.
+        profile: what a stored profile says of the head; None where there is none.
+    """
+    pattern = deciding_pattern(patterns, profile)
+    if pattern is not None:
+        return f"syntactic:{pattern.name}" if pattern.kind in ("syntactic", "profile") else pattern.name
+    measurable = any(pattern.score is not None for pattern in patterns if pattern.kind in ("positional", "sink"))
+    return HETEROGENEOUS if measurable else NOT_MEASURABLE
+
+
+def deciding_pattern(patterns: Sequence[Pattern], profile: HeadProfile | None = None) -> Pattern | None:
+    """The pattern that gave the label, of the text or of the profile; None for a heterogeneous head."""
+    passed = {pattern.name: pattern for pattern in patterns if pattern.passed and pattern.kind != "syntactic"}
+    sink = passed.get("sink")
+    if sink is not None and sink.score is not None and sink.score > SINK_ONLY:
+        return sink
+    specific = [passed[name] for name in _SPECIFIC if name in passed]
+    specific = [pattern for pattern in specific if pattern.kind != "repeats" or pattern.n >= ENOUGH_REPEATS]
+    strongest = max(specific, key=lambda pattern: pattern.margin, default=sink)
+    if profile is not None and profile.judged_relations:
+        relation = next((_of_profile(role) for role in profile.relations if role.score > MAJORITY), None)
+        if relation is not None and (strongest is None or relation.margin > strongest.margin):
+            return relation
+    else:
+        relations = [pattern for pattern in patterns if pattern.kind == "syntactic" and pattern.passed]
+        enough = [pattern for pattern in relations if pattern.enough]
+        if enough:
+            return max(enough, key=lambda pattern: pattern.margin)
+    return strongest or next((passed[name] for name in _GENERAL if name in passed), None)
+
+
+def _of_profile(role: StoredRole) -> Pattern:
+    """A relation that passes in a stored profile, as a pattern."""
+    return Pattern(
+        name=role.relation or role.role,
+        kind="profile",
+        score=role.score,
+        baseline=role.baseline,
+        n=role.n,
+        passed=role.passed,
+        threshold="the verdict of the stored profile",
+        direction=role.direction,
+    )
+
+
+def _positional(name: str, score: float | None, frame: Frame, resting: bool) -> Pattern:
+    baseline = frame.baselines[name]
+    return Pattern(
+        name=PATTERN_NAMES[name],
+        kind="positional",
+        score=score,
+        baseline=baseline,
+        n=frame.counts[name],
+        passed=_above(score, MAJORITY, baseline) and not resting,
+        threshold="over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019), "
+        "sink at most 0.9 (Vig & Belinkov 2019)",
+    )
+
+
+def _repeats(name: str, statistics: dict[str, float | None], frame: Frame) -> Pattern:
+    score, baseline = statistics[ON_REPEATS[name]], frame.baselines_on_repeats[name]
+    return Pattern(
+        name=REPEAT_NAMES[name],
+        kind="repeats",
+        score=statistics[name],
+        baseline=frame.baselines[name],
+        n=frame.counts[name],
+        passed=_above(score, MAJORITY, baseline),
+        threshold="on repeats over 0.5 (after Clark et al. 2019) and 0.10 above uniform attention (Olsson et al. 2022)",
+        on_repeats=score,
+        baseline_on_repeats=baseline,
+    )
+
+
+def _sink(score: float | None, frame: Frame) -> Pattern:
+    baseline = frame.sink_baseline
+    return Pattern(
+        name="sink",
+        kind="sink",
+        score=score,
+        baseline=baseline,
+        n=int(frame.content.sum()),
+        passed=_above(score, SINK_SHARE, baseline),
+        threshold="over 0.6 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)",
+    )
+
+
+def _broad(entropy: float | None, frame: Frame) -> Pattern:
+    uniform = frame.entropy_uniform
+    score = entropy / uniform if entropy is not None and uniform > 0 else None
+    return Pattern(
+        name="broad",
+        kind="broad",
+        score=score,
+        baseline=None if score is None else 1.0,
+        n=len(frame.units),
+        passed=score is not None and score >= BROAD_SHARE,
+        threshold="entropy at least 0.84 of the uniform entropy (after Clark et al. 2019)",
+    )
+
+
+def _above(score: float | None, threshold: float, baseline: float | None) -> bool:
+    return score is not None and baseline is not None and score > threshold and score - baseline >= _LEAST_MARGIN
+
+
+def _syntactic(relation: RelationAccuracy, head: int) -> Pattern:
+    direction = max(DIRECTIONS, key=lambda direction: relation.accuracy[direction][head])
+    score = relation.accuracy[direction][head]
+    return Pattern(
+        name=relation.relation,
+        kind="syntactic",
+        score=score,
+        baseline=relation.offset_accuracy,
+        n=relation.n,
+        passed=score - relation.offset_accuracy >= _LEAST_MARGIN,
+        threshold="0.10 above the best fixed offset (Voita et al. 2019)",
+        direction=direction,
+        offset=relation.offset,
+    )

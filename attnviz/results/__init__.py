@@ -1,0 +1,3 @@
+"""What every command does with what it measured: tables, documents, figures on disk."""
+
+__all__: list[str] = []
