@@ -27,8 +27,8 @@ from attnviz.figures.heatmaps import plan_heatmap
 from attnviz.figures.look import Look
 from attnviz.figures.overview_drawing import draw_overview, overview_figure
 from attnviz.figures.overviews import model_overview_plan, plan_overview
-from attnviz.figures.wording import quoted
 from attnviz.model.head_ids import HeadId
+from attnviz.model.wording import quoted
 
 ODD_SETTINGS = {
     "text.usetex": True,

@@ -15,8 +15,8 @@ from attnviz.figures.fonts import text_width
 from attnviz.figures.heatmaps import HeatmapPlan, heatmap_plans, max_pool, names_note, plan_heatmap
 from attnviz.figures.look import Look
 from attnviz.figures.overviews import model_overview_plan, plan_overview
-from attnviz.figures.wording import counted, ordinal, quoted
 from attnviz.model.head_ids import HeadId
+from attnviz.model.wording import counted, ordinal, quoted
 from attnviz.patterns.syntax import Arc, Parse, Word
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE

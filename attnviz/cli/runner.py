@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,14 @@ from attnviz.errors import AttnvizError, OutputError, ProcessError, TextError, U
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from attnviz.progress import Progress
     from attnviz.results.output_folder import OutputFolder
+    from attnviz.results.result import Result
+    from attnviz.results.view import Choices
 
 __all__ = [
     "Outcome",
+    "Show",
     "check_out",
     "decoded",
     "errors_to_exit_codes",
@@ -55,9 +59,75 @@ def printing(folder: Path) -> Iterator[None]:
         raise OutputError(f"cannot print the results: {error.strerror}; the files in {folder} are complete.") from error
 
 
+@dataclass(frozen=True)
+class Show:
+    """What is to be drawn and listed, as it was typed; :meth:`read` makes sense of it.
+
+    Attributes:
+        figures: names with commas between, ``all`` or ``none``; None for the command's own.
+        formats: of the figures; None for PNG.
+        theme, scale, width: as for :class:`attnviz.figures.look.Look`.
+        select: heads; None for all.
+        top: rows and heads that are ranked; None for the command's own number.
+        drop_special, from_token, maps, tensors: as for :class:`attnviz.results.view.Choices`.
+        adds: figures that other options ask for, such as ``lines`` for ``--from``.
+    """
+
+    figures: str | None = None
+    formats: list[str] | None = None
+    theme: str = "light"
+    scale: str = "shared"
+    width: str | None = None
+    select: list[str] | None = None
+    top: int | None = None
+    drop_special: bool = False
+    from_token: str | None = None
+    maps: list[str] | None = None
+    tensors: bool = False
+    adds: tuple[str, ...] = ()
+
+    def read(self, command: str) -> "tuple[Choices, list[str] | None, list[str]]":
+        """What the options mean; names of figures; formats.
+
+        Raises:
+            UsageError: an unknown theme, scale, width, figure or format.
+        """
+        from attnviz.figures.look import Look, parse_width
+        from attnviz.results.result import checked_views
+        from attnviz.results.view import Choices
+
+        look = Look(self.theme, self.scale, None if self.width is None else parse_width(self.width))
+        figures, formats = self._figures(command), split_names(self.formats) or ["png"]
+        checked_views(command, figures, formats)
+        choices = Choices(
+            look=look,
+            select=tuple(self.select or ()),
+            top=self.top,
+            drop_special=self.drop_special,
+            from_token=self.from_token,
+            maps=tuple(split_names(self.maps)),
+            tensors=self.tensors,
+        )
+        return choices, figures, formats
+
+    def _figures(self, command: str) -> list[str] | None:
+        if self.figures is None:
+            return None
+        from attnviz.results.result import views_of
+
+        named = split_names([self.figures])
+        alone = [name for name in named if name in ("all", "none")]
+        if alone and len(named) > 1:
+            known = ", ".join(view.name for view in views_of(command))
+            raise UsageError(
+                f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {self.figures!r}."
+            )
+        return list(dict.fromkeys([*([] if named == ["none"] else named), *self.adds]))
+
+
 @dataclass
 class Outcome:
-    """How far a command came.
+    """State for reporting an interrupted run.
 
     Attributes:
         folder: that it writes to, once there is one.
@@ -68,6 +138,57 @@ class Outcome:
     folder: "OutputFolder | None" = None
     kept: Path | None = None
     silent: bool = False
+
+    def command(
+        self,
+        name: str,
+        measure: "Callable[[Progress, Callable[[str], None]], Result | None]",
+        show: Show,
+        *,
+        models: Sequence[str],
+        out: str | None,
+        as_json: bool = False,
+        quiet: bool = False,
+        folder_name: str | None = None,
+        rate: bool = False,
+    ) -> None:
+        """Run a command: open the folder, measure, write, print.
+
+        Args:
+            name: of the command, and of its folder in :mod:`attnviz.commands`.
+            measure: makes the result; told of progress and given a function for messages. None where another process
+                writes it.
+            show: what to draw and list.
+            models: their names, for the name of the folder.
+            out: the folder that the user chose; None for ``attnviz-out/COMMAND-MODEL``.
+            as_json: print the document instead of tables.
+            quiet: print nothing.
+            folder_name: what stands before the model in the default folder's name; default the command's name.
+            rate: show how fast the work goes and how long it will take.
+
+        Raises:
+            AttnvizError: see :mod:`attnviz.errors`.
+        """
+        check_out(out)
+        choices, figures, formats = show.read(name)
+        from attnviz.results.output_folder import OutputFolder
+        from attnviz.results.result import layout_of, report_of
+        from attnviz.results.tables import spaced
+
+        folder = results_folder(out, models, name if folder_name is None else folder_name)
+        with OutputFolder(folder, layout_of(name)) as output, progress(quiet, rate) as tell:
+            self.folder = output
+            tell("loading", 0, 0)
+            result = measure(tell, lambda message: say(message, quiet))
+            if result is None:
+                return
+            document = result.write(output, choices, figures=figures, formats=formats, progress=tell)
+        report = report_of(name)
+        shown = replace(choices, top=report.top if choices.top is None else choices.top)
+        print_results(folder, document, lambda width: spaced(report.tables(result, shown, width)), as_json, quiet)
+        for message in report.afterwards(result, shown, document):
+            say(message, quiet)
+        say_what_was_written(output, quiet)
 
     @property
     def what_is_kept(self) -> str:

@@ -7,8 +7,8 @@ from attnviz.commands.heads.findings import Findings, HeadFindings
 from attnviz.figures.heatmaps import HeatmapPlan
 from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.overviews import OverviewPlan, labels_from_profile
-from attnviz.figures.wording import counted, quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import counted, quoted
 from attnviz.patterns.verdicts import NOT_MEASURABLE
 
 __all__ = ["CAPTIONS", "captions_text", "heatmap_caption", "overview_caption", "read_captions"]

@@ -1,6 +1,5 @@
 """Which fonts draw which characters, and a visible stand-in for what no installed font has."""
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -10,15 +9,15 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
+from attnviz.model.wording import isolated, right_to_left
+
 __all__ = [
     "DEFAULT_FAMILY",
     "drawable",
     "fitted",
     "fitted_quote",
     "font_families",
-    "isolated",
     "outer_size",
-    "right_to_left",
     "text_width",
     "wrapped",
 ]
@@ -26,9 +25,7 @@ __all__ = [
 DEFAULT_FAMILY = "DejaVu Sans"
 """Comes with matplotlib, so figures look the same on every machine."""
 
-_LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"
-"""Isolates of the Unicode bidirectional algorithm, which no font needs to have."""
-
+_END = "\u2069"
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
 _SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
 _NOT_FOR_TEXT = ("Last Resort", "Color", "Emoji One", "Bitmap")
@@ -57,27 +54,6 @@ def drawable(text: str) -> str:
         for character in text
     )
     return isolated(shown) if right_to_left(shown) else shown
-
-
-def right_to_left(text: str) -> bool:
-    """Whether the first letter that has a direction, outside isolates, is of a script such as Arabic."""
-    depth = 0
-    for character in "" if text.isascii() else text:
-        if character in _ISOLATES:
-            depth = max(0, depth - 1) if character == _END else depth + 1
-        elif depth == 0 and (direction := unicodedata.bidirectional(character)) in ("L", "R", "AL"):
-            return direction != "L"
-    return False
-
-
-def isolated(text: str) -> str:
-    """The text so that it keeps its own order among other words, whichever way these run; unchanged without need.
-
-    The ``##`` of a piece of a right-to-left word so stands where the rest of the word does, to its right.
-    """
-    if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
-        return text
-    return f"{_RIGHT_TO_LEFT if right_to_left(text) else _LEFT_TO_RIGHT}{text}{_END}"
 
 
 @cache

@@ -27,12 +27,11 @@ from attnviz.figures.fonts import (
     fitted_quote,
     font_families,
     outer_size,
-    right_to_left,
     text_width,
     wrapped,
 )
 from attnviz.figures.heatmaps import HeatmapPlan, margins, number_size
-from attnviz.figures.wording import ordinal
+from attnviz.model.wording import ordinal, right_to_left
 
 __all__ = [
     "VECTOR_CELLS",

@@ -17,8 +17,8 @@ from attnviz.commands.heads.findings import Findings, HeadFindings
 from attnviz.figures.colours import Array, Pixels, colour_levels
 from attnviz.figures.fonts import drawable, fitted, text_width
 from attnviz.figures.look import PLAIN, Look
-from attnviz.figures.wording import ordinal, quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import ordinal, quoted
 
 __all__ = [
     "DPI",

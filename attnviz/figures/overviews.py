@@ -18,9 +18,9 @@ from attnviz.figures.families import FAMILIES, NO_ROLE, Family, family_of_label
 from attnviz.figures.fonts import text_width, wrapped
 from attnviz.figures.heatmaps import DPI, each_pattern, max_pool
 from attnviz.figures.look import PLAIN, Look
-from attnviz.figures.wording import counted, quoted
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
+from attnviz.model.wording import counted, quoted
 
 __all__ = ["LegendEntry", "OverviewPlan", "labels_from_profile", "model_overview_plan", "plan_overview"]
 

@@ -39,8 +39,8 @@ from attnviz.figures.view_drawing import (
     text_line,
     view_page,
 )
-from attnviz.figures.wording import counted, quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import counted, quoted
 
 __all__ = [
     "PairHeatmapPlan",

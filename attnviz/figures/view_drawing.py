@@ -22,7 +22,7 @@ from attnviz.figures.colours import Array, outer_ink
 from attnviz.figures.fonts import font_families, text_width, wrapped
 from attnviz.figures.heatmaps import DPI, named_every, quotes
 from attnviz.figures.look import Look
-from attnviz.figures.wording import counted
+from attnviz.model.wording import counted
 
 __all__ = [
     "MARGIN",

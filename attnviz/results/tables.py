@@ -1,16 +1,130 @@
-"""The look that all tables of the terminal share, and tables as plain text."""
+"""Tables for the terminal: columns as data, one look, and tables as plain text."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnviz.attention.verify import Verification
 from attnviz.errors import UsageError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.tokens import visible
+from attnviz.model.wording import counted
 
-__all__ = ["add_row", "error", "number", "plain_table", "plain_text"]
+__all__ = [
+    "Column",
+    "add_row",
+    "cell",
+    "column_table",
+    "error",
+    "left_out",
+    "notes",
+    "number",
+    "plain_table",
+    "plain_text",
+    "spaced",
+    "verification_line",
+]
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table, as data.
+
+    Attributes:
+        title: what it holds.
+        value: from a row: a text, or a number or None, which :func:`cell` writes.
+        unit: of the values, below the title in brackets.
+        left: whether it is set to the left, as texts are.
+    """
+
+    title: str
+    value: Callable[[Row], object]
+    unit: str = ""
+    left: bool = False
+
+
+def column_table(
+    title: str,
+    columns: Sequence[Column[Row]],
+    rows: Iterable[Row],
+    *,
+    last: Sequence[object] = (),
+    caption: str = "",
+    wide: bool = True,
+) -> Table:
+    """A table of these columns.
+
+    Args:
+        title: above it, with what the rows are and how they are ordered.
+        columns: from left to right; a table grows or shrinks by its list of columns.
+        rows: a line each.
+        last: cells of a line below a rule, such as baselines; none for no such line.
+        caption: below it.
+        wide: whether there is room for space between columns.
+    """
+    table = plain_table(title, wide)
+    for column in columns:
+        name = f"{column.title}\n({column.unit})" if column.unit else column.title
+        table.add_column(name, justify="left" if column.left else "right", no_wrap=True)
+    for row in rows:
+        add_row(table, [cell(column.value(row)) for column in columns])
+    if last:
+        table.add_section()
+        add_row(table, [cell(value) for value in last], style="dim")
+    table.caption = caption or None
+    return table
+
+
+def cell(value: object) -> str:
+    """A value as it stands in a table: fractions with two decimals, a dash for what cannot be measured."""
+    return number(value) if value is None or isinstance(value, float) else str(value)
+
+
+def left_out(shown: int, total: int, noun: str, file: str) -> str:
+    """The caption of a table that does not list everything; empty where it does."""
+    if shown >= total:
+        return ""
+    more = counted(total - shown, f"more {noun}")
+    return f"{more} left out: --top 0 lists all; {file} has them."
+
+
+def verification_line(verification: Verification, model: Checkpoint, more: str = "") -> Text:
+    """How many heads were compared with the model, and how closely they agree.
+
+    Args:
+        verification: of all layers.
+        model: that was compared with.
+        more: what else was compared, before the last tolerance; begins with a comma.
+    """
+    dtype = str(model.dtype).removeprefix("torch.")
+    tolerance = verification.tolerance
+    return Text.assemble(
+        ("Verified", "bold green"),
+        f" {verification.heads_compared} heads in {model.n_layers} layers of {visible(model.name)} ({dtype}, "
+        f"{model.device}): weights within {error(verification.pattern_error)} of the model's own (tolerance "
+        f"{tolerance.pattern:.0e}), outputs within {error(verification.output_error)} of the largest{more} (tolerance "
+        f"{tolerance.output:.0e}).",
+    )
+
+
+def notes(*lines: str) -> Text:
+    """The small print below tables; empty lines are left out."""
+    return Text("\n".join(line for line in lines if line), style="dim")
+
+
+def spaced(parts: Iterable[RenderableType]) -> Group:
+    """Tables and texts with an empty line between each two."""
+    spread = [part for each in parts for part in (Text(), each)]
+    return Group(*spread[1:])
+
 
 _NARROWEST = 20
 

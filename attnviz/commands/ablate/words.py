@@ -6,8 +6,8 @@ from attnviz.commands.ablate.damage import Measure
 from attnviz.commands.ablate.results import Ablated, Estimate, HeadDamage, SetDamage
 from attnviz.commands.ablate.texts import MASKED, NEXT, STATES
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
-from attnviz.figures.wording import quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import quoted
 
 __all__ = [
     "ADDITIVE",

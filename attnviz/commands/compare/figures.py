@@ -36,8 +36,8 @@ from attnviz.commands.compare.words import (
 from attnviz.errors import UsageError
 from attnviz.figures.colours import Array
 from attnviz.figures.look import Look
-from attnviz.figures.wording import counted
 from attnviz.model.head_ids import HeadId
+from attnviz.model.wording import counted
 
 __all__ = [
     "DifferenceGridPlan",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from attnviz.commands.compare.differences import Differences, HeadDifference
 from attnviz.commands.heads.findings import Findings
-from attnviz.figures.wording import quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import quoted
 
 __all__ = [
     "ENDS",

@@ -11,11 +11,10 @@ from torch import Tensor
 from attnviz.commands.explain.position_share import PositionShares, position_shares
 from attnviz.commands.explain.stages import VerifiedStages, check_layer, verify_stages
 from attnviz.errors import UsageError
-from attnviz.figures.line_views import find_positions
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.tokens import Tokens
+from attnviz.model.tokens import Tokens, find_positions
 
 __all__ = ["Explained", "LayerEnd", "explain_layer", "layer_and_head"]
 

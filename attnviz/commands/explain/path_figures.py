@@ -13,8 +13,8 @@ from attnviz.errors import UsageError
 from attnviz.figures.fonts import drawable, text_width
 from attnviz.figures.heatmaps import DPI
 from attnviz.figures.look import Look
-from attnviz.figures.wording import counted, quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import counted, quoted
 from attnviz.results.tables import error
 
 __all__ = ["Band", "PathPlan", "TokenName", "plan_path"]

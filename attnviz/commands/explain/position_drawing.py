@@ -21,8 +21,8 @@ from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.heatmaps import DPI
 from attnviz.figures.look import Look
 from attnviz.figures.view_drawing import PIXEL, Numbers, contrasting_ink, page_width, view_page
-from attnviz.figures.wording import counted, quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import counted, quoted
 
 __all__ = ["PositionsPlan", "draw_positions", "plan_positions", "positions_figure"]
 

@@ -17,9 +17,9 @@ from attnviz.commands.explain.position_drawing import plan_positions, positions_
 from attnviz.commands.explain.tables import explain_report
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look, checked_look
-from attnviz.figures.wording import counted
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model
+from attnviz.model.wording import counted
 from attnviz.results.output_folder import OutputFolder, check_folder
 from attnviz.results.saving import Picture, check_formats, write_results
 from attnviz.results.tables import plain_text

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attnviz.commands.explain.explained import Explained
 from attnviz.commands.explain.stages import Stage
-from attnviz.figures.wording import counted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import counted
 
 __all__ = ["Summary", "shown_numbers", "summary"]
 

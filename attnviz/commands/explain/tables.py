@@ -11,8 +11,8 @@ from attnviz.commands.explain.position_share import GROUPS, ScoreShares
 from attnviz.commands.explain.stage_numbers import shown_numbers
 from attnviz.commands.explain.stage_words import not_compared, numbered_shape, order_of, stage_words
 from attnviz.commands.explain.stages import Stage
-from attnviz.figures.wording import counted, quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import counted, quoted
 from attnviz.results.tables import add_row, error, number, plain_table
 
 __all__ = ["explain_report", "layers_table", "positions_table", "walk_through"]

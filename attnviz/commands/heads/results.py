@@ -25,9 +25,9 @@ from attnviz.figures.overviews import model_overview_plan
 from attnviz.figures.pairs import pair_figures
 from attnviz.figures.rendering import overview_file
 from attnviz.figures.statistic_map import map_figures
-from attnviz.figures.wording import quoted
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
+from attnviz.model.wording import quoted
 from attnviz.progress import Progress, tell
 from attnviz.results.output_folder import OutputFolder, check_folder
 from attnviz.results.saving import write_captions

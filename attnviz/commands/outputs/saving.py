@@ -19,9 +19,9 @@ from attnviz.commands.outputs.tables import outputs_report
 from attnviz.commands.outputs.written import WrittenOutputs, find_outputs
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look, checked_look
-from attnviz.figures.wording import quoted
 from attnviz.model.head_ids import HeadId, head_named
 from attnviz.model.opening import Model
+from attnviz.model.wording import quoted
 from attnviz.progress import Progress, tell
 from attnviz.results.output_folder import OutputFolder, check_folder
 from attnviz.results.saving import Picture, check_formats, write_results

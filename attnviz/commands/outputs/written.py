@@ -22,12 +22,11 @@ from attnviz.commands.outputs.head_writing import (
 from attnviz.commands.outputs.promoted_tokens import Attribution, attribute_logits
 from attnviz.commands.outputs.residual_stream import ResidualStream, recording_stream, why_no_attribution
 from attnviz.errors import UsageError
-from attnviz.figures.line_views import find_positions
-from attnviz.figures.wording import quoted
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named, select_heads
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.tokens import Tokens, visible
+from attnviz.model.tokens import Tokens, find_positions, visible
+from attnviz.model.wording import quoted
 from attnviz.progress import Progress, tell
 
 __all__ = ["Numbers", "WrittenOutputs", "find_outputs", "ranked"]

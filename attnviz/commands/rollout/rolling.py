@@ -20,9 +20,8 @@ from attnviz.commands.rollout.max_flow import FlowGraph, check_flow_library, flo
 from attnviz.commands.rollout.results import LayerShares, RolledOut, RolloutOptions
 from attnviz.commands.rollout.summed_norms import checked_norms
 from attnviz.errors import UsageError
-from attnviz.figures.line_views import find_positions
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Units, merge_pattern, merge_units
+from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
 from attnviz.progress import Progress, tell
 
 __all__ = ["MOST_FLOWS", "check_options", "roll"]

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from attnviz.commands.rollout.results import RolledOut
-from attnviz.figures.wording import quoted
 from attnviz.model.tokens import visible
+from attnviz.model.wording import quoted
 
 __all__ = [
     "METHOD_NAMES",

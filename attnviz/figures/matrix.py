@@ -1,0 +1,242 @@
+"""One renderer of a matrix of positions: cells, numbers, labels, rules between blocks, an outlined cell.
+
+Everything adapts to the size of the Axes, so that the same function serves a column, a page and the caller's own Axes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from attnviz.figures.colours import outer_ink
+from attnviz.figures.files import DPI
+from attnviz.figures.fonts import fitted, font_families, text_width
+from attnviz.figures.look import Look
+from attnviz.figures.page import PIXEL
+
+__all__ = [
+    "LONGEST",
+    "Array",
+    "Labels",
+    "cell_points",
+    "contrasting_ink",
+    "draw_matrix",
+    "hundredths",
+    "label_size",
+    "max_pool",
+    "named_every",
+    "pooled_for",
+    "value_size",
+    "write_numbers",
+]
+
+Array = NDArray[Any]
+
+_MESH_CELLS = 4096
+_MOST_NUMBERED = 24
+_SMALLEST, _LARGEST = 5.5, 8.0
+_SLANTED = 14.4
+LONGEST = 110
+"""Pixels of the longest label; longer ones are cut."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of positions beside a matrix.
+
+    Attributes:
+        texts: of every position, before pooling.
+        muted: which stand back: special tokens and other sinks.
+        bold: which stand out.
+    """
+
+    texts: tuple[str, ...]
+    muted: tuple[bool, ...]
+    bold: tuple[bool, ...] = ()
+
+
+def draw_matrix(
+    ax: Axes,
+    values: Array,
+    norm: Normalize,
+    look: Look,
+    *,
+    labels: Labels | None = None,
+    columns: Labels | None = None,
+    sides: str = "lb",
+    pooled: int = 1,
+    colours: Colormap | None = None,
+    vector: bool = False,
+    rules: Sequence[float] = (),
+    outlined: tuple[int, int] | None = None,
+    cell: float | None = None,
+) -> AxesImage | QuadMesh:
+    """Draw a matrix, row 0 at the top: rows are queries, columns keys.
+
+    Args:
+        ax: any Axes; only these are changed. Numbers are written by :func:`write_numbers`, once their size is final.
+        values: [rows, columns]; NaN cells have the colour of the paper.
+        norm: from values to colours.
+        look: theme.
+        labels: of the positions; of the rows alone where ``columns`` has those of the columns.
+        columns: labels of the columns, where they are others than those of the rows.
+        sides: where they are named: left (``l``), bottom (``b``).
+        pooled: positions in one cell.
+        colours: others than those of the look.
+        vector: for a vector file: one rectangle a cell, sharp at any size, while they are few.
+        rules: positions between which a rule is drawn: 4 is the rule before row and column 4.
+        outlined: row and column of a cell to outline.
+        cell: points of a cell, where the Axes do not have their final size yet.
+
+    Returns:
+        the image or mesh that carries the colours.
+    """
+    rows, n_columns = values.shape
+    style: dict[str, Any] = {"cmap": colours or look.colour_map(), "norm": norm}
+    cells: AxesImage | QuadMesh
+    if vector and values.size <= _MESH_CELLS:
+        edges = [np.arange(n + 1) - 0.5 for n in (n_columns, rows)]
+        cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, **style)
+    else:
+        cells = ax.imshow(values, interpolation="none" if vector else "auto", aspect="auto", **style)
+    ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=look.greys.paper)
+    ax.grid(visible=False)
+    for spine in ax.spines.values():
+        spine.set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    for place in rules:
+        for line in (ax.axhline, ax.axvline):
+            line(place / pooled - 0.5, color=look.greys.ink, linewidth=2 * PIXEL)
+    if outlined is not None:
+        row, column = outlined
+        ax.add_patch(
+            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=look.greys.ink, linewidth=1.2, zorder=3)
+        )
+    width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
+    _name(ax, "y", labels if "l" in sides else None, rows, height, pooled, look)
+    _name(ax, "x", (columns or labels) if "b" in sides else None, n_columns, width, pooled, look)
+    return cells
+
+
+def write_numbers(
+    ax: Axes, values: Array, cells: AxesImage | QuadMesh, write: Callable[[float], str], *, air: float = 5
+) -> bool:
+    """Write values into the cells of a matrix where all of them can be read; call it when the Axes have their size.
+
+    Args:
+        ax: of the matrix.
+        values: [rows, columns].
+        cells: from :func:`draw_matrix`.
+        write: a value as text; empty for none.
+        air: pixels of a cell's width that stay free.
+
+    Returns:
+        whether they were written.
+    """
+    texts = {place: text for place, value in np.ndenumerate(values) if (text := write(float(value)))}
+    if not texts or max(values.shape) > _MOST_NUMBERED:
+        return False
+    size = value_size(tuple(set(texts.values())), *cell_points(ax, values.shape[1], values.shape[0]), air=air)
+    if size is None:
+        return False
+    painted = np.asarray(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
+    for (row, column), text in texts.items():
+        ink = contrasting_ink(painted[row, column])
+        ax.text(column, row, text, size=size, color=ink, ha="center", va="center_baseline", parse_math=False)
+    return True
+
+
+def hundredths(value: float) -> str:
+    """A weight as it is written into a cell: ``.93``, ``1``; nothing below 0.005."""
+    shown = round(100 * value)
+    return "" if not shown else "1" if shown == 100 else f".{shown:02d}"
+
+
+def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
+    """Width and height of a cell where so many share the Axes as they are now, in points."""
+    box = ax.get_window_extent()
+    points = 72 / ax.figure.dpi
+    return box.width * points / columns, box.height * points / rows
+
+
+def value_size(texts: Sequence[str], width: float, height: float, air: float = 6) -> float | None:
+    """The largest letters, in points, with which all texts fit in cells of so many points; None where none do.
+
+    Args:
+        texts: to write into the cells.
+        width: of a cell, in points.
+        height: of a cell, in points.
+        air: pixels of the width that stay free.
+    """
+    for size in (7.0, 6.5, 6.0, 5.5):
+        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in texts) * PIXEL <= width - air * PIXEL:
+            return size
+    return None
+
+
+def contrasting_ink(colour: Sequence[float] | Array) -> str:
+    """Dark or light letters, whichever can be read on a colour (red, green, blue; 0-1), by its WCAG luminance."""
+    linear = [((c + 0.055) / 1.055) ** 2.4 if c > 0.04045 else c / 12.92 for c in colour[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#222222" if luminance > 0.25 else "#ffffff"
+
+
+def pooled_for(n: int, inches: float) -> int:
+    """Positions that share a cell, so that a matrix of n of them has at least a pixel a cell in so many inches."""
+    return max(1, math.ceil(n / (inches * DPI)))
+
+
+def max_pool(values: Array, factor: int) -> Array:
+    """Of every ``factor`` × ``factor`` block the value furthest from 0, [ceil(n / factor)] squared."""
+    if factor == 1:
+        return values
+    starts = [np.arange(0, n, factor) for n in values.shape]
+    largest, smallest = (
+        reduce.reduceat(reduce.reduceat(values, starts[0], axis=0), starts[1], axis=1)
+        for reduce in (np.maximum, np.minimum)
+    )
+    pooled: Array = np.where(-smallest > largest, smallest, largest)
+    return pooled
+
+
+def named_every(cell: float, pooled: int = 1) -> int:
+    """Label every k-th position beside cells of so many points, so that labels do not overlap."""
+    return math.ceil(13 * PIXEL / cell) * pooled
+
+
+def label_size(cell: float) -> float:
+    """Points of the letters beside cells of so many points."""
+    return max(_SMALLEST, min(_LARGEST, 0.8 * cell))
+
+
+def _name(
+    ax: Axes, axis: Literal["x", "y"], labels: Labels | None, n: int, cell: float, pooled: int, look: Look
+) -> None:
+    """Ticks and labels of one side, as many as fit."""
+    set_ticks = ax.set_xticks if axis == "x" else ax.set_yticks
+    if labels is None:
+        set_ticks([], [])
+        return
+    size = label_size(cell)
+    ticks = range(0, n, named_every(cell, pooled) // pooled)
+    named = [tick * pooled for tick in ticks]
+    texts = [fitted(labels.texts[position], size, DPI, LONGEST) for position in named]
+    turned: dict[str, Any] = {}
+    if axis == "x":
+        slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        turned = slanted if cell >= _SLANTED else {"rotation": 90}
+    set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)
+    ax.tick_params(axis=axis, length=2, width=PIXEL, color=look.greys.frame, pad=2)
+    ink = outer_ink(look, f"{axis}tick.color")
+    shown = ax.get_xticklabels() if axis == "x" else ax.get_yticklabels()
+    for position, label in zip(named, shown, strict=False):
+        label.set_color(look.greys.quiet if labels.muted[position] else ink)
+        if labels.bold and labels.bold[position]:
+            label.set_fontweight("bold")

@@ -1,0 +1,185 @@
+"""A page: title and notes at the top, colour bars at the bottom, and between them what constrained layout places."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LogNorm, Normalize
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+
+from attnviz.figures.files import DPI
+from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
+from attnviz.figures.look import Look
+
+__all__ = ["MARGIN", "PIXEL", "Mark", "colour_bar", "new_page", "page_width", "settled", "written"]
+
+MARGIN = 0.12
+"""Inches between the edge of a page and what stands on it."""
+
+PIXEL = 72 / DPI
+"""Width of the thinnest lines, in points."""
+
+_LEAST_WIDTH = 4.3
+_TITLE, _NOTE = 10.0, 7.0
+_LINE = 1.35
+"""Height of a line of text, as a multiple of the size of its letters."""
+
+_BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
+_MARK = "#d95f02"
+
+
+def page_width(look: Look, natural: float) -> float:
+    """Inches: the width that the user chose, or what the content takes, but enough for a title."""
+    return max(natural, _LEAST_WIDTH) if look.width is None else look.width
+
+
+def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body: float) -> Figure:
+    """A new figure with a wrapped title and notes; what is added to it stands below them.
+
+    Args:
+        title: in bold letters; empty for none.
+        notes: each begins a line of its own.
+        look: theme.
+        width: of the figure, in inches, from :func:`page_width`.
+        body: height of what stands below the notes, in inches, with labels and colour bars. Constrained layout
+            makes panels as large as they fit into it.
+    """
+    room = (width - 2 * MARGIN) * DPI
+    heading = [(line, _TITLE, "bold") for line in wrapped(title, _TITLE, DPI, room, "bold")] if title else []
+    lines = heading + [(line, _NOTE, "normal") for note in notes for line in wrapped(note, _NOTE, DPI, room)]
+    head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
+    height = head + body
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, body / height), w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
+    figure = Figure(figsize=(width, height), dpi=DPI, facecolor=look.greys.paper, layout=layout)
+    down = MARGIN
+    for line, size, weight in lines:
+        place, families = (MARGIN / width, 1 - down / height), font_families([line])
+        figure.text(
+            *place, line, size=size, weight=weight, family=families, va="top", color=look.greys.ink, parse_math=False
+        )
+        down += size * _LINE / 72
+    return figure
+
+
+def settled(figure: Figure | SubFigure | None) -> None:
+    """Let the layout find its place, so that the sizes of Axes are final; on a caller's figure, too."""
+    if figure is not None:
+        figure.get_figure(root=True).draw_without_rendering()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value to point out on a colour bar, such as what uniform attention would give, and what it is."""
+
+    value: float
+    name: str
+
+
+def colour_bar(
+    figure: Figure | SubFigure,
+    axes: Axes | Sequence[Axes],
+    norm: Normalize,
+    name: str,
+    look: Look,
+    *,
+    colours: Colormap | None = None,
+    mark: Mark | None = None,
+    cut: bool = False,
+    signed: bool = False,
+) -> Axes:
+    """A horizontal colour bar below these Axes: what is shown, on which scale, both ends numbered.
+
+    Args:
+        figure: of the Axes.
+        axes: that show values on this scale.
+        norm: from values to colours.
+        name: what is shown, and on which scale.
+        look: theme.
+        colours: others than those of the look.
+        mark: a value to point out above the bar, with an arrow where it lies outside.
+        cut: there are values above the scale, which look like its end.
+        signed: numbers above 0 have a plus.
+    """
+    several = [axes] if isinstance(axes, Axes) else list(axes)
+    width = figure.get_figure(root=True).get_figwidth()
+    share = min(1.0, _BAR_WIDTH / width)
+    mappable = ScalarMappable(norm, colours or look.colour_map())
+    bar = figure.colorbar(
+        mappable,
+        ax=several,
+        location="bottom",
+        shrink=share,
+        aspect=share * width * 0.86 / _BAR,
+        anchor=(0, 1),
+        pad=0.03,
+    )
+    room = share * width * 0.86 * DPI
+    bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    bar.minorticks_off()
+    places, numbers = _numbered(norm, room, "≥ " if cut else "", signed)
+    bar.ax.set_xticks(places, numbers)
+    bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
+    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250)))
+    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=look.greys.ink, labelpad=2, parse_math=False, loc="left")
+    if mark is not None:
+        _point_out(bar.ax, norm, mark, look, room)
+    return bar.ax
+
+
+def _point_out(ax: Axes, norm: Normalize, mark: Mark, look: Look, room: float) -> None:
+    low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+    text = f"{mark.name} {written(mark.value)}"
+    if low <= mark.value <= high:
+        ax.plot([mark.value] * 2, [0, 1], transform=ax.get_xaxis_transform(), color=_MARK, lw=1.6, clip_on=False)
+    else:
+        text = f"{text} →" if mark.value > high else f"← {text}"
+    text = fitted(text, _BAR_TEXT, DPI, room + 20)
+    place = float(np.clip(norm(np.clip(mark.value, low, high)), 0, 1))
+    side = "left" if place < 0.3 else "right" if place > 0.7 else "center"
+    ax.annotate(text, (place, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
+                fontsize=_BAR_TEXT, color=look.greys.ink, annotation_clip=False)  # fmt: skip
+
+
+def written(value: float) -> str:
+    """A number in three digits or so: ``0.07``, ``12.3``, ``128``; a dash where there is none."""
+    if not math.isfinite(value):
+        return "–"
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[list[float], list[str]]:
+    """The values that are written below a bar of so many pixels, both ends among them, none too near to another."""
+    low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+    if isinstance(norm, LogNorm):
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        subs = (1, 2, 5) if high / low <= 100.5 else (1,)
+        between = [float(f"{sub}e{decade}") for decade in decades for sub in subs]
+    else:
+        between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
+    below = "≤ " if isinstance(norm, LogNorm) else ""  # what is smaller looks the same
+    powers = bool(below) and high / low > 100.5
+    shown = [(low, below + _number(low, ".3g", powers, signed)), (high, above + _number(high, ".3g", powers, signed))]
+    for value in between:
+        text = _number(value, "g", powers, signed)
+        if low < value < high and all(
+            abs(norm(value) - norm(other)) * room > (text_width(text, 7, DPI) + text_width(words, 7, DPI)) / 2 + 8
+            for other, words in shown
+        ):
+            shown.append((value, text))
+    places, numbers = zip(*sorted(shown), strict=True)
+    return list(places), list(numbers)
+
+
+def _number(value: float, digits: str, powers: bool, signed: bool) -> str:
+    """A number in so many digits; a power of ten below 1, where asked for, as such: ``10⁻⁴``."""
+    exponent = math.log10(value) if powers and value > 0 else 0.0
+    if exponent < -0.5 and abs(exponent - round(exponent)) < 1e-9:
+        return "10⁻" + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(-round(exponent)))
+    sign = "+" if signed and value > 0 else ""
+    return sign + format(value, digits).replace("-", "−")

@@ -1,0 +1,52 @@
+"""Texts, counts and places in words, as all figures, tables and captions have them."""
+
+import unicodedata
+
+from attnviz.model.tokens import visible
+
+__all__ = ["counted", "isolated", "ordinal", "quoted", "right_to_left"]
+
+_LONGEST_QUOTE = 90
+
+_LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"
+"""Isolates of the Unicode bidirectional algorithm, which no font needs to have."""
+
+_ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
+
+
+def quoted(text: str) -> str:
+    """The text in quotation marks, cut where it is long, with nothing invisible in it but what keeps its order."""
+    shown = visible(text)
+    return f"“{isolated(shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…')}”"
+
+
+def counted(n: int, unit: str) -> str:
+    """A count with its noun in the plural: ``1 token``, ``9 tokens``."""
+    return f"{n} {unit}{'' if n == 1 else 's'}"
+
+
+def ordinal(number: int) -> str:
+    """``1st``, ``2nd``, ``11th``, …"""  # noqa: D415
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def right_to_left(text: str) -> bool:
+    """Whether the first letter that has a direction, outside isolates, is of a script such as Arabic."""
+    depth = 0
+    for character in "" if text.isascii() else text:
+        if character in _ISOLATES:
+            depth = max(0, depth - 1) if character == _END else depth + 1
+        elif depth == 0 and (direction := unicodedata.bidirectional(character)) in ("L", "R", "AL"):
+            return direction != "L"
+    return False
+
+
+def isolated(text: str) -> str:
+    """The text so that it keeps its own order among other words, whichever way these run; unchanged without need.
+
+    The ``##`` of a piece of a right-to-left word so stands where the rest of the word does, to its right.
+    """
+    if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
+        return text
+    return f"{_RIGHT_TO_LEFT if right_to_left(text) else _LEFT_TO_RIGHT}{text}{_END}"

@@ -1,0 +1,65 @@
+"""Facts: what every figure, caption and table of a result must say of it, each stated once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnviz.model.wording import counted, ordinal, quoted
+
+__all__ = ["Facts", "sentence"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a result is of; titles, notes and captions are made from it.
+
+    Attributes:
+        model: its short name, safe to show.
+        texts: as given: one, or both of a pair; none where a corpus was read.
+        n: positions of the patterns; 0 where there are none.
+        unit: what a position is: ``token`` or ``word``.
+        dropped: what is left out of pictures, and what that did to the rest; empty where nothing is.
+    """
+
+    model: str
+    texts: tuple[str, ...]
+    n: int
+    unit: str = "token"
+    dropped: str = ""
+
+    @property
+    def quotes(self) -> str:
+        """The texts in quotation marks, cut where they are long."""
+        return " / ".join(quoted(text) for text in self.texts)
+
+    @property
+    def text_line(self) -> str:
+        """The first note of a figure: ``“The cat ran away” (6 tokens)``."""
+        return f"{self.quotes} ({counted(self.n, self.unit)})"
+
+    @property
+    def subject(self) -> str:
+        """The end of a caption's first part: ``minilm on “The cat ran away”``."""
+        return f"{self.model} on {' and '.join(quoted(text) for text in self.texts)}"
+
+    def notes(self, *more: str) -> tuple[str, ...]:
+        """The notes of a figure: the text, what was dropped, and more; empty ones are left out."""
+        return tuple(note for note in (self.text_line, _capital(self.dropped), *more) if note)
+
+    def named(self, every: int) -> str:
+        """That labels were left out of a picture: ``Every 4th token is named.``; empty where none was."""
+        return "" if every == 1 else f"Every {ordinal(every)} {self.unit} is named."
+
+    def pooled(self, factor: int) -> str:
+        """That a cell stands for several weights; empty where it does not."""
+        of = f"{factor} × {factor}"
+        return f"Each cell is the largest of {of} weights (pooled for drawing only)." if factor > 1 else ""
+
+
+def sentence(*parts: str) -> str:
+    """One sentence of a caption from its parts; empty ones are left out, and full stops inside become semicolons."""
+    kept: Sequence[str] = [part.strip().removesuffix(".") for part in parts if part.strip()]
+    return "; ".join(kept) + "."
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}." if text else ""

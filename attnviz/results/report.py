@@ -1,0 +1,42 @@
+"""A report: how a command says what it measured, as tables, JSON and CSV; one a command, in its ``report.py``."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rich.console import RenderableType
+
+from attnviz.results.view import Choices
+
+__all__ = ["Report"]
+
+R = TypeVar("R")
+
+
+def _nothing(*_: Any) -> Iterator[str]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class Report(Generic[R]):
+    """How a command says what it measured.
+
+    Attributes:
+        content: the JSON document but for its version and its list of figures; what was not measured is None.
+        columns: of the CSV file.
+        rows: of the CSV file, from the document; values of other names are left out.
+        tables: what the terminal shows, for a width in columns.
+        same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
+        top: rows of the ranked table unless more or fewer are asked for.
+        tensors: name and content of the safetensors file, which is written on request; None where there is none.
+        afterwards: messages for standard error, once everything is written; told the document.
+    """
+
+    content: Callable[[R, Choices], dict[str, Any]]
+    columns: tuple[str, ...]
+    rows: Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
+    tables: Callable[[R, Choices, int], Iterable[RenderableType]]
+    same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
+    top: int = 12
+    tensors: tuple[str, Callable[[R], bytes]] | None = None
+    afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = _nothing

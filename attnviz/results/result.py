@@ -1,0 +1,260 @@
+"""A result: what one run of a command measured, with its figures, tables, document and files.
+
+A command is three files. ``measure.py`` holds the function that Python users call and the Result that it returns, a
+frozen dataclass of numbers. ``views.py`` lists the command's figures (``VIEWS``), ``report.py`` how it is told
+(``REPORT``). A Result finds the other two by the name of its command when they are first needed, so that a measurement
+imports neither matplotlib nor rich.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+from attnviz.errors import UsageError
+from attnviz.progress import Progress, tell
+from attnviz.version import __version__
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from attnviz.figures.look import Look
+    from attnviz.results.output_folder import Layout, OutputFolder
+    from attnviz.results.report import Report
+    from attnviz.results.view import ChoiceNames, Choices, View
+
+__all__ = ["Result", "checked_views", "layout_of", "report_of", "views_of"]
+
+
+class Result:
+    """What a command measured; the base of ``Analysis``, ``Comparison``, ``Ablation`` and all others.
+
+    Attributes:
+        command: name of the command, which is also that of its folder in :mod:`attnviz.commands`.
+    """
+
+    command: ClassVar[str]
+
+    def figure(self, name: str = "", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
+        """A new figure; of a view with several pictures the first.
+
+        Args:
+            name: of a view, as for ``--figures``; by default the command's first.
+            look: theme, scale and width.
+            choices: what to draw; see :class:`attnviz.results.view.Choices`.
+
+        Raises:
+            UsageError: no such figure, option or head.
+        """
+        view, wanted = self._view(name), self._choices(look, choices)
+        return view.figure(next(iter(view.plans(self, wanted))), wanted.look, False)
+
+    def draw(self, name: str, ax: "Axes", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Artist":
+        """Draw one picture on matplotlib Axes of your own; only these are changed.
+
+        Args:
+            name: of a view that is one panel.
+            ax: any Axes.
+            look: theme and scale.
+            choices: what to draw; see :class:`attnviz.results.view.Choices`.
+
+        Returns:
+            what carries the colours, for ``figure.colorbar``.
+
+        Raises:
+            UsageError: no such figure, option or head, or a figure of several panels.
+        """
+        view, wanted = self._view(name), self._choices(look, choices)
+        if view.draw is None:
+            single = [each.name for each in views_of(self.command) if each.draw is not None]
+            raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
+        return view.draw(ax, next(iter(view.plans(self, wanted))), wanted.look)
+
+    def document(self, figures: Sequence[str] = (), **choices: "Unpack[ChoiceNames]") -> dict[str, Any]:
+        """The document of the command's JSON file, as plain Python values.
+
+        Args:
+            figures: paths of the figures, relative to the folder.
+            choices: what to list; see :class:`attnviz.results.view.Choices`.
+        """
+        return self._document(figures, self._choices(None, choices))
+
+    def report(self, width: int = 100, **choices: "Unpack[ChoiceNames]") -> str:
+        """The tables that the command prints, as plain text.
+
+        Args:
+            width: columns of the text.
+            choices: what to list; see :class:`attnviz.results.view.Choices`.
+
+        Raises:
+            UsageError: no such option or head, or a width of less than 20 columns.
+        """
+        from attnviz.results.tables import plain_text, spaced
+
+        wanted = self._choices(None, choices)
+        return plain_text(lambda columns: spaced(report_of(self.command).tables(self, wanted, columns)), width)
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        figures: Sequence[str] | None = None,
+        formats: Sequence[str] = ("png",),
+        look: "Look | None" = None,
+        progress: Progress | None = None,
+        **choices: "Unpack[ChoiceNames]",
+    ) -> dict[str, Any]:
+        """Write figures with captions.md, the JSON document and the CSV table into a folder: all of them, or nothing.
+
+        Args:
+            folder: made where it is missing. Pictures of an earlier run there stay where it was of the same model, text
+                and options; all other files that this command wrote there before are removed.
+            figures: names of views, or ``all``; default those of the command line, empty for none.
+            formats: any of ``png``, ``svg``, ``pdf``.
+            look: theme, scale and width.
+            progress: told of every figure drawn.
+            choices: what to draw and list; see :class:`attnviz.results.view.Choices`.
+
+        Returns:
+            the document as it was written.
+
+        Raises:
+            OutputError: the folder cannot be written to, or holds foreign files of our names.
+            UsageError: an unknown figure, format, option or head.
+        """
+        from attnviz.results.output_folder import OutputFolder, check_folder
+
+        check_folder(folder)
+        wanted = self._choices(look, choices)
+        self.check(figures, formats)
+        with OutputFolder(Path(folder), layout_of(self.command)) as output:
+            return self.write(output, wanted, figures=figures, formats=formats, progress=progress)
+
+    def write(
+        self,
+        output: "OutputFolder",
+        choices: "Choices",
+        *,
+        figures: Sequence[str] | None,
+        formats: Sequence[str],
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """The same into a folder that is open already; see :meth:`save`."""
+        from attnviz.results.captions import write_captions
+
+        choices, report = self._completed(choices), report_of(self.command)
+        views = self.check(figures, formats)
+        captions: dict[str, str] = {}
+        for view in views if formats else ():
+            for name, picture, caption in view.written(self, choices, tuple(dict.fromkeys(formats))):
+                output.write(name, picture)
+                captions[name] = caption
+                tell(progress, "drawing", len(captions), 0)
+        content = self._document(list(captions), choices)
+        write_captions(output, content, captions)
+        if choices.tensors and report.tensors is not None:
+            name, tensors = report.tensors
+            output.write(name, tensors(self))
+        return output.commit(content)
+
+    def check(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
+        """The views that are asked for and that this result has; of named ones, all must be there.
+
+        Args:
+            figures: names of views, or ``all``; None for those drawn by default, as far as there is something to draw.
+            formats: of the files.
+
+        Raises:
+            UsageError: no list of names, an unknown one, or one that this result has no picture for.
+        """
+        views = checked_views(self.command, figures, formats)
+        if figures is None or "all" in figures:
+            return [view for view in views if not view.missing(self)]
+        for view in views:
+            if why := view.missing(self):
+                raise UsageError(f"there is no figure {view.name!r}: {why}.")
+        return views
+
+    def _view(self, name: str) -> "View[Any, Any]":
+        return self.check([name or views_of(self.command)[0].name])[0]
+
+    def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":
+        from attnviz.results.view import Choices
+
+        return self._completed(Choices.of(look, choices))
+
+    def _completed(self, choices: "Choices") -> "Choices":
+        """With the command's own number of rows where the caller gave none."""
+        return choices if choices.top is not None else replace(choices, top=report_of(self.command).top)
+
+    def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
+        content = report_of(self.command).content(self, choices)
+        return {"attnviz": __version__, **content, "figures": list(figures)}
+
+
+def views_of(command: str) -> "tuple[View[Any, Any], ...]":
+    """The views of a command, in the order of its documentation."""
+    views: tuple[View[Any, Any], ...] = import_module(f"attnviz.commands.{command}.views").VIEWS
+    return views
+
+
+def report_of(command: str) -> "Report[Any]":
+    """How a command tells its results."""
+    report: Report[Any] = import_module(f"attnviz.commands.{command}.report").REPORT
+    return report
+
+
+def checked_views(
+    command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)
+) -> "list[View[Any, Any]]":
+    """The views of these names, in the order of the registry; without names those that are drawn by default.
+
+    Raises:
+        UsageError: no list of names, or an unknown one, with those that there are.
+    """
+    from attnviz.figures.files import FORMATS
+
+    views = views_of(command)
+    known = [view.name for view in views]
+    for kind, given, valid in (("figure", figures, known), ("format", formats, FORMATS)):
+        if given is None or (kind == "figure" and list(given) == ["all"]):
+            continue
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            example = f": write {[name.strip() for name in given.split(',')]}" if isinstance(given, str) else ""
+            raise UsageError(f"expected a list of {kind}s, found {given!r}{example}.")
+        unknown = [name for name in given if name not in valid]
+        if unknown:
+            alone = " (on the command line also all, or none)" if kind == "figure" else ""
+            raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.")
+    if figures is None:
+        return [view for view in views if view.default]
+    if "all" in figures:
+        return list(views)
+    return [view for view in views if view.name in figures]
+
+
+def layout_of(command: str) -> "Layout":
+    """The files of a command, by its views and its report."""
+    from attnviz.figures.files import FORMATS
+    from attnviz.results.captions import CAPTIONS
+    from attnviz.results.documents import csv_text
+    from attnviz.results.output_folder import Layout
+
+    report = report_of(command)
+    stems = [view.stems or view.name for view in views_of(command)]
+    others = [re.escape(CAPTIONS), *([] if report.tensors is None else [re.escape(report.tensors[0])])]
+    pictures = [rf"({'|'.join(stems)})\.({'|'.join(FORMATS)})"] if stems else []
+    folders = [stem.partition("/")[0] for stem in stems if "/" in stem]
+    return Layout(
+        manifest=f"{command}.json",
+        table=f"{command}.csv",
+        table_text=lambda content: csv_text(report.columns, report.rows(content)),
+        others=re.compile("|".join([*pictures, *others])),
+        folder="",
+        same=report.same,
+        more_folders=tuple(folders),
+    )

@@ -1,0 +1,145 @@
+"""A view: one kind of figure that a command draws, registered once in the command's ``views.py``.
+
+Everything that speaks of figures reads the registry: ``--figures``, ``result.figure(name)``, the files of a folder,
+their captions, and the table of views in the README.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from attnviz.arguments import check_counts, check_switch
+from attnviz.errors import UsageError
+from attnviz.figures.files import figure_bytes
+from attnviz.figures.look import PLAIN, Look
+from attnviz.model.head_ids import HeadId, selection_texts
+
+__all__ = ["ChoiceNames", "Choices", "File", "Plan", "View"]
+
+R = TypeVar("R")
+P = TypeVar("P", bound="Plan")
+
+File = tuple[str, bytes, str]
+"""Name relative to the folder, content, caption."""
+
+
+class ChoiceNames(TypedDict, total=False):
+    """The keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``; see :class:`Choices`."""
+
+    select: str | HeadId | Sequence[str | HeadId]
+    top: int
+    drop_special: bool
+    from_token: str | None
+    maps: Sequence[str]
+    tensors: bool
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a caller chose to see of a result; a command reads those that have a meaning for it.
+
+    Attributes:
+        look: theme, scale and width of figures.
+        select: heads to draw and list, as for ``--select``; empty for all.
+        top: rows of a table, and heads of a figure that ranks them; 0 for all, None for the command's own number.
+        drop_special: draw patterns without special tokens, rows renormalised.
+        from_token: the token whose attention is drawn; None for all.
+        maps: the statistics that maps are drawn of; empty for the command's own.
+        tensors: also write the file of tensors.
+    """
+
+    look: Look = PLAIN
+    select: tuple[str, ...] = ()
+    top: int | None = None
+    drop_special: bool = False
+    from_token: str | None = None
+    maps: tuple[str, ...] = ()
+    tensors: bool = False
+
+    @classmethod
+    def of(cls, look: Look | None, choices: ChoiceNames) -> "Choices":
+        """Check what a caller passed from Python.
+
+        Raises:
+            UsageError: an unknown name, or a value of another kind.
+        """
+        unknown = sorted(set(choices) - set(ChoiceNames.__annotations__))
+        if unknown:
+            raise UsageError(
+                f"unknown option {unknown[0]!r}: expected any of {', '.join(ChoiceNames.__annotations__)}."
+            )
+        if look is not None and not isinstance(look, Look):
+            raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width), found {look!r}.")
+        check_counts(**({"top": choices["top"]} if choices.get("top") is not None else {}))
+        for name in ("drop_special", "tensors"):
+            check_switch(name, choices.get(name, False))
+        maps = choices.get("maps", ())
+        if isinstance(maps, str) or not isinstance(maps, Sequence):
+            raise UsageError(f"expected maps as a list of statistics, found {maps!r}: write [{maps!r}].")
+        return cls(
+            look=look or PLAIN,
+            select=tuple(selection_texts(choices.get("select", ()))),
+            top=choices.get("top"),
+            drop_special=choices.get("drop_special", False),
+            from_token=choices.get("from_token"),
+            maps=tuple(maps),
+            tensors=choices.get("tensors", False),
+        )
+
+
+class Plan(Protocol):
+    """What a figure shows, as plain data, before anything is drawn."""
+
+    @property
+    def stem(self) -> str:
+        """Name of its file without suffix, relative to the folder: ``map-entropy``, ``heads/L02H08``."""
+
+    @property
+    def caption(self) -> str:
+        """One honest sentence: model, text, what is shown, scale."""
+
+
+def _everything(_: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class View(Generic[R, P]):
+    """One kind of figure of a command.
+
+    Attributes:
+        name: as ``--figures`` takes it.
+        shows: what it shows, in a line, for help and documentation.
+        plans: from a result to the plans of its pictures; the first is what ``result.figure(name)`` draws.
+        figure: a plan as a new figure; told whether it is for a vector file.
+        draw: a plan onto a caller's Axes; None where a picture has several panels.
+        stems: what the names of its files match, without suffix; default the name.
+        default: whether it is drawn unless others are asked for.
+        missing: why a result has no such picture; empty where it has one.
+        files: all pictures of a view in one format, where that is faster than one figure after another.
+    """
+
+    name: str
+    shows: str
+    plans: Callable[[R, Choices], Iterator[P]]
+    figure: Callable[[P, Look, bool], Figure]
+    draw: Callable[[Axes, P, Look], Artist] | None = None
+    stems: str = ""
+    default: bool = True
+    missing: Callable[[R], str] = _everything
+    files: Callable[[R, Choices, str], Iterator[File]] | None = None
+
+    def written(self, result: R, choices: Choices, formats: Sequence[str]) -> Iterator[File]:
+        """Every file of the view, drawn one after another."""
+        if self.files is not None:
+            for file_format in formats:
+                yield from self.files(result, choices, file_format)
+            return
+        for plan in self.plans(result, choices):
+            for file_format in formats:
+                figure = self.figure(plan, choices.look, file_format != "png")
+                yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.look), plan.caption
