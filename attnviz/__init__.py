@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from attnviz.commands.outputs.saving import HeadOutputs, head_outputs
     from attnviz.commands.profile.profiling import Profile, profile_heads
     from attnviz.commands.profile.saving import save_profile
-    from attnviz.commands.rollout.saving import Rollout, rollout
+    from attnviz.commands.rollout.measure import Rollout, rollout
     from attnviz.model.head_ids import HeadId
 
 __all__ = [
@@ -84,7 +84,7 @@ _MODULES = {
     "HeadId": "attnviz.model.head_ids",
     "HeadOutputs": "attnviz.commands.outputs.saving",
     "Profile": "attnviz.commands.profile.profiling",
-    "Rollout": "attnviz.commands.rollout.saving",
+    "Rollout": "attnviz.commands.rollout.measure",
     "ablate": "attnviz.commands.ablate.saving",
     "analyze": "attnviz.commands.heads.analysis",
     "compare": "attnviz.commands.compare.saving",
@@ -94,7 +94,7 @@ _MODULES = {
     "head_outputs": "attnviz.commands.outputs.saving",
     "model_configurations": "attnviz.commands.models.listing",
     "profile_heads": "attnviz.commands.profile.profiling",
-    "rollout": "attnviz.commands.rollout.saving",
+    "rollout": "attnviz.commands.rollout.measure",
     "save_profile": "attnviz.commands.profile.saving",
 }
 

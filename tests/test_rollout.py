@@ -19,7 +19,7 @@ from attnviz.commands.rollout.attention_rollout import (
     uniform_pattern,
 )
 from attnviz.commands.rollout.max_flow import FlowGraph, flow_shares
-from attnviz.commands.rollout.rolling import MOST_FLOWS
+from attnviz.commands.rollout.measure import MOST_FLOWS
 from attnviz.errors import AttnvizError, TextError, UsageError, VerificationError
 from attnviz.model.tokens import merge_pattern
 from tests.models import (

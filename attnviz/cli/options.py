@@ -13,6 +13,7 @@ __all__ = [
     "LocalWindow",
     "LongRangeFrom",
     "Model",
+    "NoFigures",
     "Out",
     "Pair",
     "Parser",
@@ -52,6 +53,7 @@ Parser = Annotated[
     str | None,
     typer.Option(help="spaCy pipeline to parse with; default an installed English one.", show_default=False),
 ]
+NoFigures = Annotated[bool, typer.Option("--no-figures", help="Draw nothing; the same as --figures none.")]
 Figures = Annotated[bool, typer.Option("--figures/--no-figures", help="Draw what is found.")]
 Formats = Annotated[
     list[str] | None,

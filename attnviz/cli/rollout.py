@@ -1,21 +1,15 @@
 """The command ``attnviz rollout``: parse, call, hand over."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import (
-    check_out,
-    decoded,
-    errors_to_exit_codes,
-    print_results,
-    progress,
-    read_text,
-    results_folder,
-    say_what_was_written,
-    split_names,
-)
+from attnviz.cli.runner import Show, check_out, decoded, errors_to_exit_codes, read_text
+
+if TYPE_CHECKING:
+    from attnviz.progress import Progress
+    from attnviz.results.result import Result
 
 __all__ = ["rollout"]
 
@@ -50,7 +44,11 @@ def rollout(
     words: Annotated[
         bool, typer.Option("--words", help="Merge word pieces after rolling out: sum over inputs, mean over outputs.")
     ] = False,
-    figures: options.Figures = True,
+    figures: Annotated[
+        str | None,
+        typer.Option(help="Any of rollout, layers, from (with commas between); all; none.", show_default=False),
+    ] = None,
+    no_figures: options.NoFigures = False,
     formats: options.Formats = None,
     theme: options.Theme = "light",
     width: options.Width = None,
@@ -72,48 +70,36 @@ def rollout(
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
     130 interrupted.
     """
-    with errors_to_exit_codes() as outcome:
+    with errors_to_exit_codes() as run:
         sentence = read_text(text)
-        pair = None if pair is None else decoded("--pair", pair)
-        from_token = None if from_token is None else decoded("--from", from_token)
+        second = None if pair is None else decoded("--pair", pair)
+        start = None if from_token is None else decoded("--from", from_token)
         check_out(out)
         from attnviz.commands.rollout.max_flow import check_flow_library
-        from attnviz.figures.look import Look, parse_width
+        from attnviz.model.sources import find_checkpoint
 
-        look = Look(theme, width=None if width is None else parse_width(width))
-        wanted = (split_names(formats) or ["png"]) if figures else []
         if flow or all_flows:
             check_flow_library()
-        from attnviz.commands.rollout.document import ROLLOUT
-        from attnviz.model.sources import find_checkpoint
-        from attnviz.results.output_folder import OutputFolder
-
         source = find_checkpoint(model, revision)
-        folder = results_folder(out, [model], "rollout")
-        with OutputFolder(folder, ROLLOUT) as output, progress(quiet) as tell:
-            outcome.folder = output
-            tell("loading", 0, 0)
-            from attnviz.commands.rollout.saving import rollout as roll_out
-            from attnviz.results.saving import check_formats
 
-            check_formats(wanted)
-            found = roll_out(
+        def measure(progress: "Progress", _: object) -> "Result":
+            from attnviz.commands.rollout.measure import rollout as roll_out
+
+            return roll_out(
                 sentence,
                 source,
-                pair=pair,
+                pair=second,
                 device=device,
                 dtype=dtype,
                 words=words,
                 layer=layer,
                 residual=residual,
-                from_token=from_token,
+                from_token=start,
                 flow=flow,
                 all_flows=all_flows,
                 truncate=truncate,
-                progress=tell,
+                progress=progress,
             )
-            document = found.write(output, formats=wanted, look=look, save_rollout=save_rollout, progress=tell)
-        from attnviz.commands.rollout.tables import rollout_report
 
-        print_results(folder, document, lambda width: rollout_report(found, top=top, width=width), as_json, quiet)
-        say_what_was_written(output, quiet)
+        show = Show(figures, no_figures, formats, theme, width=width, top=top, tensors=save_rollout)
+        run.command("rollout", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)

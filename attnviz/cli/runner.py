@@ -65,6 +65,7 @@ class Show:
 
     Attributes:
         figures: names with commas between, ``all`` or ``none``; None for the command's own.
+        no_figures: the same as ``none``.
         formats: of the figures; None for PNG.
         theme, scale, width: as for :class:`attnviz.figures.look.Look`.
         select: heads; None for all.
@@ -74,6 +75,7 @@ class Show:
     """
 
     figures: str | None = None
+    no_figures: bool = False
     formats: list[str] | None = None
     theme: str = "light"
     scale: str = "shared"
@@ -111,6 +113,10 @@ class Show:
         return choices, figures, formats
 
     def _figures(self, command: str) -> list[str] | None:
+        if self.no_figures:
+            if self.figures not in (None, "none"):
+                raise UsageError(f"expected --figures or --no-figures, found both (--figures {self.figures}).")
+            return []
         if self.figures is None:
             return None
         from attnviz.results.result import views_of

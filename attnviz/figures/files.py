@@ -7,8 +7,11 @@ from functools import cache
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from attnviz.figures.look import PLAIN, Look
 
@@ -22,7 +25,6 @@ DPI = 150
 
 _PRINTED = 300
 _METADATA: dict[str, dict[str, Any]] = {
-    "png": {"Software": "attnviz"},
     "svg": {"Date": None, "Creator": "attnviz"},
     "pdf": {"CreationDate": None, "Creator": "attnviz"},
 }
@@ -37,12 +39,20 @@ def figure_bytes(figure: Figure, file_format: str, look: Look = PLAIN) -> bytes:
         look: a picture of a chosen width has 300 pixels an inch, any other :data:`DPI`.
     """
     buffer = io.BytesIO()
-    dpi = DPI if look.width is None else _PRINTED
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     with figure_style():
-        figure.savefig(
-            buffer, format=file_format, dpi=dpi, metadata=_METADATA[file_format], facecolor=figure.get_facecolor()
-        )
+        if file_format == "png":
+            figure.set_dpi(DPI if look.width is None else _PRINTED)
+            canvas.draw()
+            software = PngInfo()
+            software.add_text("Software", "attnviz")
+            picture = Image.fromarray(
+                np.asarray(canvas.buffer_rgba())[..., :3]
+            )  # opaque: an alpha channel says nothing
+            picture.save(buffer, "png", dpi=(figure.dpi, figure.dpi), pnginfo=software)
+        else:
+            metadata = _METADATA[file_format]
+            figure.savefig(buffer, format=file_format, metadata=metadata, facecolor=figure.get_facecolor())
     return buffer.getvalue()
 
 

@@ -19,9 +19,9 @@ from attnviz.figures.page import MARGIN, Mark, colour_bar, new_page, page_width,
 __all__ = ["Tile", "TilesPlan", "draw_tile", "tile_inches", "tiles_figure"]
 
 _NAME, _GAP, _HEADING, _BAR = 0.2, 0.13, 0.22, 0.55
-_PAGE, _LEAST_TILE = 6.6, 0.28
+_PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
 _LARGEST_CELL = 0.3
-_HIGHEST = 9.0
+_HIGHEST = 6.5
 _NAME_SIZES = (8.0, 7.5, 7.0, 6.5, 6.0, 5.5)
 
 
@@ -155,13 +155,16 @@ def tile_inches(labels: Sequence[str], counts: Sequence[int], target: float, loo
     n, most = len(labels), max(counts)
     wanted = min(target, n * _LARGEST_CELL)
     side = _label_inches(labels, wanted / n)
-    page = look.width or _PAGE
-    room = page - side - 2 * MARGIN
-    columns = max(1, min(most, math.floor((room + _GAP) / (wanted + _GAP))))
-    tile = wanted if look.width is None else min(room / columns - _GAP, n * _LARGEST_CELL)
+    room = (look.width or _PAGE) - side - 2 * MARGIN
+    columns = most
+    if most * (_SHRUNK * wanted + _GAP) > room:
+        columns = max(1, math.floor((room + _GAP) / (wanted + _GAP)))
+        columns = math.ceil(most / math.ceil(most / columns))  # rows of like length
+    largest = wanted if look.width is None else n * _LARGEST_CELL
+    tile = min(room / columns - _GAP, largest)
     while columns < most and sum(math.ceil(count / columns) for count in counts) * (tile + _NAME + _GAP) > _HIGHEST:
         columns += 1
-        tile = max(_LEAST_TILE, room / columns - _GAP)
+        tile = max(_LEAST_TILE, min(room / columns - _GAP, largest))
     return columns, tile, side
 
 

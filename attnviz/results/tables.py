@@ -28,6 +28,7 @@ __all__ = [
     "plain_table",
     "plain_text",
     "spaced",
+    "titled",
     "verification_line",
 ]
 
@@ -118,6 +119,11 @@ def verification_line(verification: Verification, model: Checkpoint, more: str =
 def notes(*lines: str) -> Text:
     """The small print below tables; empty lines are left out."""
     return Text("\n".join(line for line in lines if line), style="dim")
+
+
+def titled(title: str, table: RenderableType) -> Group:
+    """A table below a title that may be wider than it is."""
+    return Group(Text(title, style="bold"), table)
 
 
 def spaced(parts: Iterable[RenderableType]) -> Group:

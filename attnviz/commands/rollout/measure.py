@@ -1,0 +1,350 @@
+"""Attention rollout of one text: verified layers, one after the other, to shares of the input tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnviz.arguments import check_texts
+from attnviz.attention.verify import VerifiedAttention, verify_attention
+from attnviz.commands.rollout.attention_rollout import (
+    mixed_with_identity,
+    norm_patterns,
+    rolled_out,
+    rows_apart,
+    uniform_pattern,
+)
+from attnviz.commands.rollout.max_flow import FlowGraph, check_flow_library, flow_shares
+from attnviz.commands.rollout.summed_norms import checked_norms
+from attnviz.errors import UsageError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.tokens import Tokens, Units, find_positions, merge_pattern, merge_units
+from attnviz.model.wording import counted
+from attnviz.progress import Progress, tell
+from attnviz.results.result import Result
+
+__all__ = ["METHODS", "MOST_FLOWS", "InputShares", "LayerShares", "Rollout", "RolloutOptions", "rollout"]
+
+MOST_FLOWS = 128
+"""Tokens up to which the flow between all pairs is found: n² problems."""
+
+_SUMMARISED = ("attention", "rollout", "norm_rollout", "uniform", "uniform_rollout")
+
+METHODS = ("attention", "rollout", "norm_rollout", "flow")
+"""The ways to share an output token's attention among the input tokens; each is a field of :class:`InputShares`."""
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """What was asked for, as far as it changes numbers.
+
+    Attributes:
+        words: merge the pieces of words, in what was rolled out over tokens.
+        layer: up to which to roll out; None for the last.
+        residual: share of the identity in every layer, 0-1.
+        from_token: whose inputs to rank: a token, or ``#3``; None for [CLS] (the first), in GPT-2 the last.
+        flow: find the maximum flow from that token.
+        all_flows: find it from every token.
+    """
+
+    words: bool = False
+    layer: int | None = None
+    residual: float = 0.5
+    from_token: str | None = None
+    flow: bool = False
+    all_flows: bool = False
+
+
+class InputShares(NamedTuple):
+    """How one output token's attention is shared among the input tokens, [n] by method; None where not measured.
+
+    Attributes:
+        attention: the mean pattern of the heads of the layer shown.
+        rollout: of mean patterns.
+        norm_rollout: of norms.
+        flow: maximum flows, divided by their sum.
+        uniform: as ``attention``, were it the same for all keys that a query may see.
+        uniform_rollout: the rollout of that.
+    """
+
+    attention: Tensor
+    rollout: Tensor
+    norm_rollout: Tensor
+    flow: Tensor | None
+    uniform: Tensor
+    uniform_rollout: Tensor
+
+
+@dataclass(frozen=True)
+class LayerShares:
+    """What can be said of the rollout up to one layer as a whole, by method (no flow) and for uniform attention.
+
+    Attributes:
+        layer: counted from 0.
+        sink: mean over content positions of what lies on sinks, 0-1; None where there is no content.
+        rows_apart: mean total variation distance between two rows, 0-1; None where there is one row.
+        parts_error: how far the vectors whose norms are taken, summed, are from the model's own attention output,
+            as a share of the layer's largest.
+    """
+
+    layer: int
+    sink: dict[str, float | None]
+    rows_apart: dict[str, float | None]
+    parts_error: float
+
+
+@dataclass(frozen=True)
+class Rollout(Result):
+    """What :func:`rollout` measured; nothing in it comes from an unverified head.
+
+    Matrices are [n, n] over :attr:`units`: row = position at a layer's output, column = input token; rows sum to 1.
+
+    Attributes:
+        text, pair: as given.
+        checkpoint: the model.
+        tokens: the text as the model read it.
+        units: tokens, or words.
+        attention: the verified heads.
+        options: what was asked for.
+        means: [n_layers, n, n], the mean pattern of the heads of each layer.
+        norm_means: [n_layers, n, n], the norms of what attention adds, rows divided by their sum.
+        weights: [n_layers, n, n], rollout up to each layer from the mean patterns.
+        norms: [n_layers, n, n], the same from the norms.
+        uniform: [n, n], uniform attention.
+        uniform_rollout: [n, n], the rollout of uniform attention up to the layer shown.
+        layers: one entry a layer; where a layer was chosen, up to that one, as all of the above.
+        positions: of the output token whose inputs are ranked; several where it occurs more than once.
+        flow: [n], maximum flow from it to each input token, divided by the sum; None where it was not asked for.
+        max_flow: [n], the same before that, 0-1 each; None likewise, and with words.
+        flows: [n, n], ``flow`` of every output token; None where it was not asked for.
+    """
+
+    command: ClassVar[str] = "rollout"
+
+    text: str
+    pair: str | None
+    checkpoint: Checkpoint
+    tokens: Tokens
+    units: Units
+    attention: VerifiedAttention
+    options: RolloutOptions
+    means: Tensor
+    norm_means: Tensor
+    weights: Tensor
+    norms: Tensor
+    uniform: Tensor
+    uniform_rollout: Tensor
+    layers: tuple[LayerShares, ...]
+    positions: tuple[int, ...]
+    flow: Tensor | None
+    max_flow: Tensor | None
+    flows: Tensor | None
+
+    @property
+    def layer(self) -> int:
+        """Up to which was rolled out, counted from 0."""
+        return len(self.layers) - 1
+
+    @cached_property
+    def inputs(self) -> InputShares:
+        """How the chosen token's attention is shared among the input tokens; of several positions the mean."""
+        rows = list(self.positions)
+        matrices = (self.means[-1], self.weights[-1], self.norms[-1], self.uniform, self.uniform_rollout)
+        attention, rollout, norms, uniform, uniform_rollout = (matrix[rows].mean(0) for matrix in matrices)
+        return InputShares(attention, rollout, norms, self.flow, uniform, uniform_rollout)
+
+    def __repr__(self) -> str:
+        """One line: the model, the text's length, and the layers."""
+        size = counted(len(self.units), self.units.name)
+        return f"<Rollout of {self.checkpoint.short_name} through {counted(len(self.layers), 'layer')}, {size}>"
+
+
+def rollout(
+    text: str,
+    model: Model = "minilm",
+    *,
+    tokenizer: Any = None,
+    pair: str | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    words: bool = False,
+    layer: int | None = None,
+    residual: float = 0.5,
+    from_token: str | None = None,
+    flow: bool = False,
+    all_flows: bool = False,
+    truncate: bool = False,
+    progress: Progress | None = None,
+) -> Rollout:
+    """Roll the attention of a model out: how much of each input token has come to each position, through all layers.
+
+    >>> attnviz.rollout("The cat ran away", "minilm").weights[-1][0]  # of [CLS], over the inputs  # doctest: +SKIP
+
+    Args:
+        text: one text.
+        model: see :data:`attnviz.model.opening.Model`.
+        tokenizer: of a model in memory; a fast one.
+        pair: a second segment (BERT).
+        revision: branch, tag or commit of a hub id.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        words: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs.
+        layer: up to which to roll out, counted from 0; default the last.
+        residual: share of the identity in every layer, 0-1.
+        from_token: whose inputs to rank: a token, or ``#3``; default the first ([CLS]), in a causal model the last.
+        flow: also find the maximum flow from that token to every input.
+        all_flows: find it from every token: n² problems.
+        truncate: cut a text that is longer than the model instead of raising.
+        progress: told of every layer verified and rolled out, and of every flow.
+
+    Returns:
+        matrices, numbers and figures.
+
+    Raises:
+        AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
+    """
+    check_texts(text, pair, "roll out one text at a time")
+    options = RolloutOptions(words, layer, residual, from_token, flow or all_flows, all_flows)
+    _check(options)
+    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
+    n_layers = _layers(options.layer, checkpoint.n_layers)
+    tokens = checkpoint.tokenize(text, pair, truncate)
+    units = merge_units(tokens, options.words)
+    causal = checkpoint.architecture.causal
+    default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
+    positions = default if from_token is None else find_positions(units.labels, from_token)
+    queries = _queries(units, positions, options)
+    tell(progress, "verifying", 0, checkpoint.n_layers)
+    attention = verify_attention(
+        checkpoint, tokens, lambda layer: tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
+    )
+    means, norm_means, errors = _patterns(attention, n_layers, progress)
+    weights, norms = (_rollout(patterns, units, options.residual) for patterns in (means, norm_means))
+    plain, shares = _flows(means, options.residual, queries, progress)
+    flows = None if shares is None else merge_pattern(shares, units.members)
+    means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
+    layers, uniform, uniform_rollout = _summaries(units, causal, options.residual, errors, (means, weights, norms))
+    here = list(positions)
+    return Rollout(
+        text, pair, checkpoint, tokens, units, attention, options, means, norm_means, weights, norms, uniform,
+        uniform_rollout, layers, positions,
+        flow=None if flows is None else flows[here].mean(0),
+        max_flow=None if plain is None or options.words else plain[here].mean(0),
+        flows=flows if options.all_flows else None,
+    )  # fmt: skip
+
+
+def _check(options: RolloutOptions) -> None:
+    """Refuse what can be told without a model.
+
+    Raises:
+        UsageError: a layer that is no whole number, or a share of the identity that is no number from 0 to 1.
+        AttnvizError: the flow was asked for, but SciPy is not installed.
+    """
+    layer, residual = options.layer, options.residual
+    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, Integral)):
+        raise UsageError(f"expected a layer (layer) as a whole number from 0 on, found {layer!r}.")
+    if isinstance(residual, bool) or not isinstance(residual, Real):
+        raise UsageError(f"expected a share of the identity (residual) as a number from 0 to 1, found {residual!r}.")
+    if not 0 <= residual <= 1:
+        raise UsageError(f"expected a share of the identity (--residual) from 0 to 1, found {residual:g}.")
+    if options.flow or options.all_flows:
+        check_flow_library()
+
+
+def _layers(layer: int | None, n_layers: int) -> int:
+    """How many layers to roll out.
+
+    Raises:
+        UsageError: the model has no such layer.
+    """
+    if layer is None:
+        return n_layers
+    if not 0 <= layer < n_layers:
+        raise UsageError(f"the model has no layer {layer}: expected 0 to {n_layers - 1}.")
+    return layer + 1
+
+
+def _queries(units: Units, positions: Sequence[int], options: RolloutOptions) -> list[int]:
+    """The tokens from which flows are to be found.
+
+    Raises:
+        UsageError: they are too many.
+    """
+    n_tokens = sum(len(members) for members in units.members)
+    if options.all_flows:
+        if n_tokens > MOST_FLOWS:
+            raise UsageError(
+                f"the flow between all pairs of {n_tokens} tokens is {n_tokens**2:,} problems; expected at most "
+                f"{MOST_FLOWS} tokens: shorten the text, or ask for the flow from one token alone (--flow)."
+            )
+        return list(range(n_tokens))
+    return [token for position in positions for token in units.members[position]] if options.flow else []
+
+
+def _patterns(
+    attention: VerifiedAttention, n_layers: int, progress: Progress | None
+) -> tuple[Tensor, Tensor, list[float]]:
+    """Mean patterns and norms as patterns, [n_layers, n, n] each, and how closely the parts gave the model's output."""
+    means, norms, errors = [], [], []
+    for layer in range(n_layers):
+        checked = checked_norms(attention, layer)
+        means.append(checked.pattern.cpu())
+        norms.append(norm_patterns(checked.norms.cpu()))
+        errors.append(checked.error)
+        tell(progress, "rolling out", layer + 1, n_layers)
+    return torch.stack(means), torch.stack(norms), errors
+
+
+def _rollout(patterns: Tensor, units: Units, residual: float) -> Tensor:
+    """Rolled out over tokens, then merged into units; in the number format of the patterns."""
+    mixed = (mixed_with_identity(pattern.double(), residual) for pattern in patterns)
+    return torch.stack([merge_pattern(rolled, units.members).to(patterns.dtype) for rolled in rolled_out(mixed)])
+
+
+def _flows(
+    means: Tensor, residual: float, queries: Sequence[int], progress: Progress | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Maximum flows from some tokens, and each token's divided by their sum; [n, n], 0 in the rows of all others."""
+    if not queries:
+        return None, None
+    mixed, n_tokens = mixed_with_identity(means, residual).numpy(), means.shape[-1]
+    plain, shares = torch.zeros(2, n_tokens, n_tokens, dtype=torch.float64)
+    for done, query in enumerate(queries, start=1):
+        found = FlowGraph(mixed, query).flows()
+        plain[query], shares[query] = torch.from_numpy(found), torch.from_numpy(flow_shares(found))
+        tell(progress, "flow", done, len(queries))
+    return plain, shares
+
+
+def _summaries(
+    units: Units, causal: bool, residual: float, errors: Sequence[float], stacks: Sequence[Tensor]
+) -> tuple[tuple[LayerShares, ...], Tensor, Tensor]:
+    """What can be said of each layer; uniform attention over units, and its rollout up to the last of these."""
+    uniform = uniform_pattern(sum(len(members) for members in units.members), causal)
+    rolled = rolled_out(repeat(mixed_with_identity(uniform, residual), len(errors)))
+    uniform = merge_pattern(uniform, units.members)
+    layers = []
+    for layer, (matrix, error) in enumerate(zip(rolled, errors, strict=True)):
+        merged = merge_pattern(matrix, units.members)
+        named = dict(zip(_SUMMARISED, (*(stack[layer] for stack in stacks), uniform, merged), strict=True))
+        sink = {name: _on_sinks(of_method, units) for name, of_method in named.items()}
+        apart = {name: rows_apart(of_method) for name, of_method in named.items()}
+        layers.append(LayerShares(layer, sink, apart, error))
+    return tuple(layers), uniform, merged
+
+
+def _on_sinks(matrix: Tensor, units: Units) -> float | None:
+    """Mean over content positions of what lies on sinks; None where there is no content."""
+    sink = np.array(units.sink)
+    if sink.all():
+        return None
+    return float(matrix[~sink][:, sink].double().sum(1).mean())

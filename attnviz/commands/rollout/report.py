@@ -1,0 +1,232 @@
+"""How a rollout is told: the document, the tables, and the sentences that figures and tables share."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from rich.table import Table
+from safetensors.torch import save
+from torch import Tensor
+
+from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
+from attnviz.model.tokens import visible
+from attnviz.results.documents import model_entry, tokens_entry, verification_entry
+from attnviz.results.facts import Facts
+from attnviz.results.report import Report
+from attnviz.results.tables import (
+    Column,
+    add_row,
+    column_table,
+    error,
+    left_out,
+    notes,
+    plain_table,
+    titled,
+    verification_line,
+)
+from attnviz.results.view import Choices
+
+__all__ = ["METHOD_NAMES", "REPORT", "chosen", "facts", "flow_sentence", "how", "last_layer", "sink_sentence",
+           "spread_sentence"]  # fmt: skip
+
+METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
+"""By method, its name for people."""
+
+_ALIKE, _APART = 0.1, 0.5
+_MOST_NUMBERS = 4
+_RANK, _GAPS, _NUMBER = 5, 4, 6
+_LEAST_LABEL, _LONGEST_LABEL = 4, 24
+
+
+def facts(result: Rollout) -> Facts:
+    """What every figure of a rollout must say."""
+    texts = tuple(text for text in (result.text, result.pair) if text is not None)
+    return Facts(visible(result.checkpoint.short_name), texts, len(result.units), result.units.name)
+
+
+def chosen(result: Rollout) -> str:
+    """The output token whose inputs are ranked, with its positions."""
+    numbers = [f"#{position}" for position in result.positions]
+    listed = ", ".join(numbers[:_MOST_NUMBERS]) + (", …" if len(numbers) > _MOST_NUMBERS else "")
+    mean = f", mean of {len(numbers)}" if len(numbers) > 1 else ""
+    return f"“{result.units.labels[result.positions[0]]}” ({listed}{mean})"
+
+
+def last_layer(result: Rollout) -> str:
+    """The layer up to which attention was rolled out: ``layer 5, the last``."""
+    return f"layer {result.layer}{', the last' if result.layer == result.checkpoint.n_layers - 1 else ''}"
+
+
+def how(result: Rollout) -> str:
+    """Which layers were multiplied, and how the residual enters."""
+    share, layers = result.options.residual, f"layers 0 to {result.layer}" if result.layer else "layer 0"
+    return f"through {layers}, {1 - share:g} attention + {share:g} identity in every layer"
+
+
+def spread_sentence(result: Rollout) -> str:
+    """How far two rows of the rollout still differ; empty where there is one row."""
+    last = result.layers[-1].rows_apart
+    rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
+    if rollout is None or norms is None or uniform is None:
+        return ""
+    larger = max(rollout, norms)
+    verdict = "rows still differ" if larger >= _APART else "rows have much in common"
+    if larger < _ALIKE:
+        verdict = f"rows are nearly alike: the rollout says little about one {result.units.name} in particular"
+    first = result.layers[0].rows_apart["rollout"]
+    before = f", after layer 0 alone {first:.2f}" if result.layer and first is not None else ""
+    return (
+        f"After layer {result.layer} {verdict} (mean distance between two rows, 0 to 1: {rollout:.3f}, by norms "
+        f"{norms:.3f}, with uniform attention {uniform:.3f}{before})."
+    )
+
+
+def sink_sentence(result: Rollout) -> str:
+    """How much of the rollout lies on sinks; empty where that cannot be measured."""
+    last, units = result.layers[-1].sink, result.units
+    rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
+    if rollout is None or norms is None or uniform is None:
+        return ""
+    kinds = ["special tokens"] * any(units.special)
+    kinds += [f"the first {units.name}"] * (units.sink[0] and not units.special[0])
+    return (
+        f"Sinks ({' and '.join(kinds)}) hold {rollout:.0%} of the rollout of all other {units.name}s, {norms:.0%} by "
+        f"norms; {uniform:.0%} if attention were uniform."
+    )
+
+
+def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
+    """What the flow is, and how much it tells inputs apart; empty where it was not found."""
+    if flows is None:
+        return ""
+    positive = flows[flows > 0]
+    return (
+        "Flow: the largest that could pass to each input were weights capacities, divided by the sum over the inputs; "
+        f"{over} from {float(positive.min()):.3f} to {float(positive.max()):.3f}, as even as ways down are many."
+    )
+
+
+def _content(result: Rollout, _: Choices) -> dict[str, Any]:
+    options, units, positions = result.options, result.units, list(result.positions)
+    parts = {of.layer: of.parts_error for of in result.layers}
+    return {
+        "model": model_entry(result.checkpoint),
+        "text": result.text,
+        "pair": result.pair,
+        "options": {
+            "words": options.words,
+            "layer": result.layer,
+            "residual": options.residual,
+            "from": positions,
+            "flow": "all" if options.all_flows else "token" if options.flow else None,
+            "tokens_cut_off": result.tokens.truncated,
+        },
+        "tokens": tokens_entry(result.tokens),
+        "words": list(units.labels) if options.words else None,
+        "verification": verification_entry(
+            result.attention.verification, lambda check: {"parts_error": parts.get(check.layer)}
+        ),
+        "from": {"text": units.labels[positions[0]], "positions": positions},
+        "inputs": _inputs(result),
+        "layers": [{"layer": of.layer, "sink": of.sink, "rows_apart": of.rows_apart} for of in result.layers],
+    }
+
+
+def _inputs(result: Rollout) -> list[dict[str, Any]]:
+    columns = {**result.inputs._asdict(), "max_flow": result.max_flow}
+    values = {name: None if row is None else row.tolist() for name, row in columns.items()}
+    units = result.units
+    return [
+        {
+            "position": position,
+            "text": units.labels[position],
+            "special": units.special[position],
+            "sink": units.sink[position],
+            **{name: None if row is None else row[position] for name, row in values.items()},
+        }
+        for position in range(len(units))
+    ]
+
+
+def _tensors(result: Rollout) -> bytes:
+    """``rollout`` and ``norm_rollout``, [n_layers, n, n] each, and ``flow`` [n, n]."""
+    tensors = {"rollout": result.weights.contiguous(), "norm_rollout": result.norms.contiguous()}
+    if result.flows is not None:
+        tensors["flow"] = result.flows.contiguous()
+    information = {
+        "unit": result.units.name,
+        "labels": json.dumps(list(result.units.labels)),
+        "model": result.checkpoint.name,
+        "residual": f"{result.options.residual:g}",
+    }
+    content: bytes = save(tensors, information)
+    return content
+
+
+def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[RenderableType]:
+    parts = (
+        f", what attention adds from each token, summed, within {error(max(of.parts_error for of in result.layers))}"
+    )
+    yield verification_line(result.attention.verification, result.checkpoint, parts)
+    title = f"Inputs of {chosen(result)} at the output of {last_layer(result)}, ranked"
+    yield titled(title, _input_table(result, choices.top or 0, width))
+    yield column_table("Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers)
+    yield notes(
+        f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {how(result)}, layers multiplied. Norm "
+        "rollout: the same with the norm of what attention adds (Kobayashi et al. 2020) in place of the weight. "
+        "Uniform: rollout of attention that is the same for every key. Feed-forward networks and layer norms are left "
+        "out of all of these.",
+        flow_sentence(result.flow),
+        sink_sentence(result),
+        spread_sentence(result),
+    )
+
+
+def _input_table(result: Rollout, top: int, width: int) -> Table:
+    """The input tokens of the chosen token, ranked by each method on its own."""
+    n = len(result.units)
+    listed = min(n, top or n)
+    table = plain_table("")
+    table.add_column("Rank", justify="right", no_wrap=True)
+    rows = {name: row for name, row in result.inputs._asdict().items() if name in METHODS and row is not None}
+    digits = len(str(n - 1)) + 1
+    room = (width - _RANK - _GAPS) // len(rows) - _NUMBER - digits - 2
+    room = max(_LEAST_LABEL, min(_LONGEST_LABEL, room))
+    columns = []
+    for name, row in rows.items():
+        table.add_column(METHOD_NAMES[name].capitalize(), no_wrap=True)
+        order = torch.argsort(row, descending=True, stable=True)[:listed].tolist()
+        columns.append([f"{row[i]:.3f} {f'#{i}':<{digits}} {_cut(result.units.labels[i], room)}" for i in order])
+    for rank, cells in enumerate(zip(*columns, strict=True), start=1):
+        add_row(table, [str(rank), *cells])
+    table.caption = left_out(listed, n, result.units.name, "rollout.csv") or None
+    return table
+
+
+def _cut(label: str, room: int) -> str:
+    return label if len(label) <= room else label[: room - 1] + "…"
+
+
+_LAYER_COLUMNS: list[Column[LayerShares]] = [
+    Column("Layer", lambda of: of.layer),
+    Column("Sinks:\nattention", lambda of: of.sink["attention"]),
+    Column("\nrollout", lambda of: of.sink["rollout"]),
+    Column("\nnorms", lambda of: of.sink["norm_rollout"]),
+    Column("\nuniform", lambda of: of.sink["uniform_rollout"]),
+    Column("Rows:\nrollout", lambda of: of.rows_apart["rollout"]),
+    Column("\nnorms", lambda of: of.rows_apart["norm_rollout"]),
+    Column("\nuniform", lambda of: of.rows_apart["uniform_rollout"]),
+]
+
+REPORT = Report[Rollout](
+    content=_content,
+    columns=(
+        "position", "text", "special", "sink", "attention", "rollout", "norm_rollout", "flow", "max_flow", "uniform",
+        "uniform_rollout",
+    ),
+    rows=lambda document: document["inputs"],
+    tables=_tables,
+    tensors=("rollout.safetensors", _tensors),
+)  # fmt: skip

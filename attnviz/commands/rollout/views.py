@@ -1,0 +1,251 @@
+"""The figures of a rollout: the matrices of the layer shown, those of every layer, and the inputs of one token."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from attnviz.commands.rollout.measure import METHODS, Rollout
+from attnviz.commands.rollout.report import (
+    METHOD_NAMES,
+    chosen,
+    facts,
+    flow_sentence,
+    how,
+    last_layer,
+    sink_sentence,
+    spread_sentence,
+)
+from attnviz.figures.files import DPI, figure_style
+from attnviz.figures.fonts import fitted, font_families
+from attnviz.figures.look import Look
+from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool, pooled_for
+from attnviz.figures.page import MARGIN, PIXEL, new_page, page_width
+from attnviz.figures.tiles import Tile, TilesPlan, tile_inches, tiles_figure
+from attnviz.model.wording import counted
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["MOST_BARS", "VIEWS", "BarsPlan"]
+
+MOST_BARS = 40
+"""Input tokens that a picture of bars shows at most."""
+
+_TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_COVERED = 0.99
+_BAR = {"light": "#4292c6", "dark": "#4f9bd1"}
+_UNIFORM = "#d95f02"
+_ROW, _PANEL, _ABOVE, _HIGHEST = 0.13, 1.5, 0.45, 6.5
+
+_Named = Sequence[tuple[str, Tensor, tuple[str, ...]]]
+"""Matrices with their names, and shorter names."""
+
+
+def _plan_last(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
+    """The mean attention of the layer shown beside the rollouts up to it, and the flows where there are all."""
+    attention = f"attention of layer {result.layer}"
+    matrices: list[tuple[str, Tensor, tuple[str, ...]]] = [
+        (f"{attention} (mean of {counted(result.checkpoint.n_heads, 'head')})", result.means[-1], (attention,)),
+        ("rollout", result.weights[-1], ()),
+        ("norm rollout", result.norms[-1], ("by norms",)),
+    ]
+    flow = ""
+    if result.flows is not None:
+        matrices.append(("flow", result.flows, ()))
+        flow = ", and the maximum flow, rows divided by their sum"
+    yield _tiles(
+        result,
+        choices.look,
+        "rollout",
+        [("", matrices)],
+        title=f"attention rollout to {last_layer(result)}",
+        notes=(flow_sentence(result.flows, "over all rows"), spread_sentence(result)),
+        subject=f"What comes to each position at the output of {last_layer(result)}: the mean attention of that layer "
+        f"alone, its rollout, and its rollout by norms{flow}",
+        target=2.0,
+    )
+
+
+def _plan_layers(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
+    """The rollouts up to each layer, from weights and from norms."""
+    groups = [
+        (heading, [(f"layer {layer}", matrix, (f"L{layer}",)) for layer, matrix in enumerate(matrices)])
+        for heading, matrices in (("Rollout up to each layer", result.weights), ("Norm rollout", result.norms))
+    ]
+    yield _tiles(
+        result,
+        choices.look,
+        "rollout-layers",
+        groups,
+        title="attention rollout, layer by layer",
+        notes=(sink_sentence(result), spread_sentence(result)),
+        subject="Attention rollout up to each layer, from mean attention weights and from norms",
+        target=1.0,
+    )
+
+
+def _tiles(
+    result: Rollout,
+    look: Look,
+    stem: str,
+    groups: Sequence[tuple[str, _Named]],
+    *,
+    title: str,
+    notes: Sequence[str],
+    subject: str,
+    target: float,
+) -> TilesPlan:
+    of, units = facts(result), result.units
+    _, inches, _ = tile_inches(units.labels, [len(named) for _, named in groups], target, look)
+    pooled = pooled_for(len(units), inches)
+    tiles = tuple(
+        (heading, tuple(Tile(name, max_pool(matrix.float().numpy(), pooled), short) for name, matrix, short in named))
+        for heading, named in groups
+    )
+    every = np.concatenate([tile.values.ravel() for _, group in tiles for tile in group])
+    top, largest = next((top for top in _TOPS if top >= np.quantile(every, _COVERED)), 1.0), float(every.max())
+    cut = f" (larger ones, up to {largest:.2g}, look the same)" if largest > 1.001 * top else ""
+    return TilesPlan(
+        stem=stem,
+        caption=sentence(
+            f"{subject}, of {of.model} on {of.text_line}",
+            how(result),
+            "row = position at the layer's output, column = input token",
+            f"colours from 0 to {top:g}{cut}",
+            of.pooled(pooled),
+        ),
+        title=f"{of.model}: {title}",
+        notes=of.notes(f"Row: position at the layer's output; column: input token; {how(result)}.", *notes,
+                       of.pooled(pooled)),
+        groups=tiles,
+        labels=Labels(units.labels, units.sink),
+        norm=Normalize(0, top, clip=True),
+        bar=f"share{cut}",
+        pooled=pooled,
+        cut=bool(cut),
+        target=target,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BarsPlan:
+    """How one token's attention is shared among the input tokens.
+
+    Attributes:
+        stem, caption: of the file.
+        title, notes: above the bars.
+        labels: [m], of the input tokens shown, with their positions, in the order of the text.
+        muted: [m], labels that stand back: special tokens and other sinks.
+        panels: by method, its name, the shares [m], and what uniform attention would give (None: not known).
+    """
+
+    stem: str
+    caption: str
+    title: str
+    notes: tuple[str, ...]
+    labels: tuple[str, ...]
+    muted: tuple[bool, ...]
+    panels: tuple[tuple[str, Array, Array | None], ...]
+
+
+def _plan_bars(result: Rollout, choices: Choices) -> Iterator[BarsPlan]:
+    """The shares of the input tokens in the chosen output token, a panel a method."""
+    inputs, units, of = result.inputs, result.units, facts(result)
+    measured = {name: row for name in METHODS if (row := getattr(inputs, name)) is not None}
+    most = min(MOST_BARS, round(_HIGHEST / _ROW / _panel_rows(len(measured), choices.look)[0]))
+    rows = _most_telling([row for name, row in measured.items() if name != "flow"], most)
+    baselines = {"attention": inputs.uniform, "rollout": inputs.uniform_rollout, "norm_rollout": inputs.uniform_rollout}
+    values = {name: row[rows].float().numpy() for name, row in measured.items()}
+    uniform = {name: row[rows].float().numpy() for name, row in baselines.items()}
+    left_out = ""
+    if len(rows) < len(units):
+        left_out = (
+            f"{len(rows)} of {counted(len(units), units.name)} are shown: those ranked highest by attention, rollout "
+            "and norm rollout, in the order of the text."
+        )
+    without = " (not known for the flow)" if inputs.flow is not None else ""
+    reading = f"rust marks are what uniform attention would give{without}; each column has a scale of its own"
+    names = [METHOD_NAMES[name] for name in measured]
+    yield BarsPlan(
+        stem="rollout-from",
+        caption=sentence(
+            f"Shares of the input tokens in {chosen(result)} at the output of {last_layer(result)} of {of.model} on "
+            f"{of.text_line}, by {', '.join(names[:-1])} and {names[-1]}",
+            f"attention is the mean pattern of that layer's heads alone, rollout goes {how(result)}",
+            reading,
+            left_out,
+        ),
+        title=f"{of.model}: what comes to {chosen(result)} up to {last_layer(result)}",
+        notes=of.notes(
+            f"Shares of the input tokens; {reading}.", flow_sentence(inputs.flow), left_out, spread_sentence(result)
+        ),
+        labels=tuple(f"{fitted(units.labels[row], 7, DPI, LONGEST)}  #{row}" for row in rows),
+        muted=tuple(units.sink[row] for row in rows),
+        panels=tuple((METHOD_NAMES[name], row, uniform.get(name)) for name, row in values.items()),
+    )
+
+
+def _most_telling(rows: Sequence[Tensor], most: int) -> list[int]:
+    """The inputs that each method ranks first, second, and so on, until there are enough; in the order of the text."""
+    orders = [row.argsort(descending=True, stable=True).tolist() for row in rows]
+    ranked = dict.fromkeys(position for same_rank in zip(*orders, strict=True) for position in same_rank)
+    return sorted(list(ranked)[:most])
+
+
+def _panel_rows(panels: int, look: Look) -> tuple[int, int]:
+    """Rows of panels, and panels in a row."""
+    columns = panels if look.width is None else max(1, min(panels, int((look.width - 0.7) / 1.05)))
+    return -(-panels // columns), columns
+
+
+def bars_figure(plan: BarsPlan, look: Look, _: bool = False) -> Figure:
+    """A new figure with the panels of the plan side by side, in rows where the page is narrow."""
+    width = page_width(look, (len(plan.panels) + 0.5) * _PANEL + 2 * MARGIN)
+    rows, columns = _panel_rows(len(plan.panels), look)
+    with figure_style():
+        body = rows * (len(plan.labels) * _ROW + _ABOVE)
+        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        axes = page.subplots(rows, columns, squeeze=False, sharey=False)
+        for number, ax in enumerate(axes.flat):
+            if number < len(plan.panels):
+                _draw_bars(ax, plan, number, look, labelled=number % columns == 0)
+            else:
+                ax.set_axis_off()
+        return page
+
+
+def _draw_bars(ax: Axes, plan: BarsPlan, number: int, look: Look, *, labelled: bool) -> BarContainer:
+    """The bars of one method, the first input token at the top."""
+    name, values, uniform = plan.panels[number]
+    places = np.arange(len(values))
+    bars = ax.barh(places, values, height=0.72, color=_BAR[look.theme], linewidth=0)
+    style: dict[str, Any] = {"ha": "right", "va": "center_baseline", "size": 6.5, "color": look.greys.ink}
+    for place, value in enumerate(values):
+        ax.text(1, place, f"{value:.3f}".removeprefix("0"), transform=ax.get_yaxis_transform(), **style)
+    largest = max(float(row.max()) for row in (values, uniform) if row is not None) or 1.0
+    ax.set(xlim=(0, 1.38 * largest), ylim=(len(places) - 0.5, -0.5), facecolor="none")
+    if uniform is not None:
+        ax.vlines(uniform, places - 0.42, places + 0.42, color=_UNIFORM, linewidth=1.4)
+    named: dict[str, Any] = {"fontsize": 7, "family": font_families(plan.labels), "parse_math": False}
+    ax.set_yticks(places if labelled else [], plan.labels if labelled else [], **named)
+    for label, muted in zip(ax.get_yticklabels(), plan.muted, strict=False):
+        label.set_color(look.greys.quiet if muted else look.greys.ink)
+    ax.set_xticks([])
+    ax.tick_params(length=0, pad=4)
+    for side, spine in ax.spines.items():
+        spine.set(linewidth=PIXEL, edgecolor=look.greys.frame, visible=side == "left")
+    ax.set_title(name, loc="left", fontsize=7.5, pad=4, color=look.greys.ink)
+    return bars
+
+
+VIEWS: tuple[View[Any, Any], ...] = (
+    View("rollout", "the last matrix by each method", _plan_last, tiles_figure),
+    View("layers", "the rollouts up to every layer", _plan_layers, tiles_figure, stems="rollout-layers"),
+    View("from", "the inputs of one token, as bars", _plan_bars, bars_figure, stems="rollout-from"),
+)
