@@ -1,0 +1,73 @@
+"""The patterns as they are drawn: with or without special tokens, and what every figure says of them."""
+
+from dataclasses import fields
+
+from torch import Tensor
+
+from attnviz.commands.heads.measure import Analysis
+from attnviz.errors import UsageError
+from attnviz.model.tokens import Units
+from attnviz.results.view import Choices
+
+__all__ = ["drawn", "without_special"]
+
+
+class _WithoutSpecial(Analysis):
+    """An analysis whose patterns have no sinks, for drawing only; rows are divided by what is left of them.
+
+    Statistics, patterns and labels of the heads are those of the whole text. A row of which nothing is left is 0.
+    """
+
+    @property
+    def units(self) -> Units:
+        """Those that are no sinks."""
+        units = self.frame.units
+        kept = [i for i, sink in enumerate(units.sink) if not sink]
+        return Units(
+            name=units.name,
+            labels=tuple(units.labels[i] for i in kept),
+            special=tuple(units.special[i] for i in kept),
+            sink=(False,) * len(kept),
+            members=tuple(units.members[i] for i in kept),
+        )
+
+    @property
+    def dropped(self) -> str:
+        """Which positions are left out, and that rows were renormalised."""
+        units = self.frame.units
+        kinds = ["special tokens"] * any(units.special)
+        if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
+            kinds.append(f"first {units.name}")
+        return f"{' and '.join(kinds)} dropped, rows renormalised" if kinds else ""
+
+    def layer_patterns(self, layer: int) -> Tensor:
+        """The verified patterns of one layer between the units that are left, [n_heads, n, n]; rows sum to 1, or 0."""
+        kept = [i for i, sink in enumerate(self.frame.units.sink) if not sink]
+        patterns = super().layer_patterns(layer)[:, kept][:, :, kept]
+        totals = patterns.sum(-1, keepdim=True)
+        return patterns / totals.masked_fill(totals == 0, 1.0)
+
+
+def without_special(analysis: Analysis) -> Analysis:
+    """The analysis with sinks left out of the patterns, for drawing only.
+
+    Raises:
+        UsageError: nothing would be left.
+    """
+    units = analysis.frame.units
+    if all(units.sink):
+        all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
+        raise UsageError(
+            f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "
+            "first; give a longer text, or leave the option out."
+        )
+    return _WithoutSpecial(**{field.name: getattr(analysis, field.name) for field in fields(Analysis)})
+
+
+def drawn(analysis: Analysis, choices: Choices) -> Analysis:
+    """The analysis as its patterns are to be drawn.
+
+    Raises:
+        UsageError: nothing of the text is left to draw.
+    """
+    return without_special(analysis) if choices.drop_special else analysis

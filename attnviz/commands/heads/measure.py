@@ -1,0 +1,332 @@
+"""Verify every attention head of a model on one text, and measure what it does."""
+
+import html
+import warnings
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from attnviz.arguments import check_texts
+from attnviz.attention.verify import Verification, VerifiedAttention, VerifiedLayer, verify_attention
+from attnviz.errors import UsageError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId, head_named, select_heads
+from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.sources import Source
+from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visible
+from attnviz.model.wording import counted, quoted
+from attnviz.patterns.masks import positional_masks, repeat_masks
+from attnviz.patterns.profile_store import HeadProfile, StoredProfile, find_profile, model_shape
+from attnviz.patterns.published import PublishedHead, published_heads
+from attnviz.patterns.statistics import Frame, measure
+from attnviz.patterns.syntax import Parse, load_parser, parse_texts, relation_accuracy
+from attnviz.patterns.verdicts import Pattern, deciding_pattern, judge, label_of
+from attnviz.progress import Progress, tell
+from attnviz.results.result import Result
+
+__all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
+
+_FARTHEST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for, as far as it changes numbers.
+
+    Attributes:
+        words: merge the pieces of words.
+        local_window: largest distance that counts as local, in tokens (words with ``words``).
+        long_range_from: smallest distance that counts as long-range, likewise.
+    """
+
+    words: bool = False
+    local_window: int = 1
+    long_range_from: int = 4
+
+
+@dataclass(frozen=True)
+class HeadFindings:
+    """Numbers and verdicts of one head.
+
+    Attributes:
+        id: layer and head.
+        statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`); None where not measurable.
+        patterns: every pattern with score, baseline, n and verdict.
+        label: the most telling pattern that passed.
+        profile: what a stored profile of the model says of the head; None where there is none.
+    """
+
+    id: HeadId
+    statistics: dict[str, float | None]
+    patterns: tuple[Pattern, ...]
+    label: str
+    profile: HeadProfile | None = None
+
+    @property
+    def deciding(self) -> Pattern | None:
+        """The pattern behind the label, of the text or of the profile; None for a heterogeneous head."""
+        return deciding_pattern(self.patterns, self.profile)
+
+    @property
+    def strongest(self) -> Pattern | None:
+        """The pattern behind the label, or else the positional one furthest above its baseline."""
+        measured = [pattern for pattern in self.patterns if pattern.kind == "positional" and pattern.score is not None]
+        return self.deciding or max(measured, key=lambda pattern: pattern.margin, default=None)
+
+
+@dataclass(frozen=True, repr=False)
+class Analysis(Result):
+    """What :func:`analyze` measured on one text; nothing in it comes from an unverified head.
+
+    In a notebook it shows its overview and its tables.
+
+    Attributes:
+        text, pair: as given.
+        checkpoint: the model.
+        tokens: the text as the model read it.
+        frame: units, masks and baselines of the text.
+        attention: the verified heads; patterns are recomputed from it on demand.
+        heads: one entry a head, in the model's order.
+        parse: the dependency parse; None where there was none.
+        syntax_note: why there is no parse; empty where there is one.
+        options: what was asked for.
+        profile: the stored profile of these weights; None where there is none, or none was looked for.
+        published: what papers say of heads of this model; empty where they say nothing.
+    """
+
+    command: ClassVar[str] = "heads"
+
+    text: str
+    pair: str | None
+    checkpoint: Checkpoint
+    tokens: Tokens
+    frame: Frame
+    attention: VerifiedAttention
+    heads: tuple[HeadFindings, ...]
+    parse: Parse | None
+    syntax_note: str
+    options: Options
+    profile: StoredProfile | None = None
+    published: tuple[PublishedHead, ...] = ()
+
+    @property
+    def units(self) -> Units:
+        """What patterns are between: tokens, or words."""
+        return self.frame.units
+
+    @property
+    def dropped(self) -> str:
+        """What is left out of pictures, and what that did to the rest; empty where nothing is."""
+        return ""
+
+    @property
+    def verification(self) -> Verification:
+        """What was compared with the model, and how closely."""
+        return self.attention.verification
+
+    def layer_patterns(self, layer: int) -> Tensor:
+        """The verified patterns of one layer, [n_heads, n, n] over :attr:`units`, float32 or wider, on the CPU."""
+        return merge_pattern(self.attention.layer(layer).wide[0], self.frame.units.members).cpu()
+
+    def patterns(self, heads: Iterable[HeadFindings] | None = None) -> Iterator[tuple[HeadFindings, Tensor]]:
+        """Each head with its verified pattern, [n, n]: row = query, column = key, over :attr:`units`.
+
+        A layer is recomputed once and then dropped, so that memory holds one layer's patterns at a time.
+
+        Args:
+            heads: in the model's order; default all.
+        """
+        layer, patterns = -1, Tensor()
+        for head in self.heads if heads is None else heads:
+            if head.id.layer != layer:
+                layer, patterns = head.id.layer, self.layer_patterns(head.id.layer)
+            yield head, patterns[head.id.head]
+
+    def pattern(self, head: str | HeadId) -> Tensor:
+        """The verified pattern of one head, [n, n]: row = query, column = key, over :attr:`units`.
+
+        Raises:
+            UsageError: the model has no such head.
+        """
+        named = self.head(head).id
+        return self.layer_patterns(named.layer)[named.head]
+
+    def select(self, selections: Iterable[str | HeadId] = ()) -> list[HeadFindings]:
+        """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …); all without one.
+
+        One selection may stand without a list around it: ``select("L2")``.
+
+        Raises:
+            UsageError: a selection cannot be read or names what the model lacks.
+        """
+        chosen = set(select_heads(selections, self.checkpoint.n_layers, self.checkpoint.n_heads))
+        return [head for head in self.heads if head.id in chosen]
+
+    def head(self, head: str | HeadId) -> HeadFindings:
+        """The findings of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
+
+        Raises:
+            UsageError: the model has no such head.
+        """
+        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
+        return next(each for each in self.heads if each.id == wanted)
+
+    def __repr__(self) -> str:
+        """One line: what was analysed, and what was verified."""
+        return (
+            f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
+            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
+        )
+
+    def _repr_html_(self) -> str:
+        from attnviz.figures.files import figure_bytes
+
+        picture = b64encode(figure_bytes(self.figure("overview"), "png")).decode("ascii")
+        return (
+            f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
+            f"<pre>{html.escape(self.report())}</pre>"
+        )
+
+
+def analyze(
+    text: str,
+    model: Model = "minilm",
+    *,
+    tokenizer: Any = None,
+    pair: str | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    words: bool = False,
+    local_window: int = 1,
+    long_range_from: int = 4,
+    syntax: bool = True,
+    parser: str | None = None,
+    truncate: bool = False,
+    profile: bool = True,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Analysis:
+    """Recompute every attention head of a model on a text, verify it, and measure what it does.
+
+    Args:
+        text: one text.
+        model: a built-in name (``minilm``), a checkpoint's folder, a hub id, a Source found before, or a model in
+            memory: of transformers, or the ``checkpoint`` of an earlier analysis. It runs where and as it is. A model
+            that was loaded with sdpa or flash attention is switched to eager attention for the one forward pass,
+            because only eager attention returns a pattern to compare with, and switched back; so is its train mode.
+        tokenizer: of a model in memory; a fast one.
+        pair: a second segment (BERT).
+        revision: branch, tag or commit of a hub id.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        words: merge word pieces: sum over the pieces attended to, mean over those attending.
+        local_window: largest distance that counts as local, in tokens (or words).
+        long_range_from: smallest distance that counts as long-range, likewise.
+        syntax: measure syntactic patterns where spaCy and a pipeline are installed.
+        parser: the spaCy pipeline to use; default an installed English one.
+        truncate: cut a text that is longer than the model instead of raising.
+        profile: look for a stored profile of the weights, the user's or a shipped one, whose verdicts take precedence
+            for labels of relations; there is none of a model in memory, whose weights may have changed.
+        progress: told of every layer verified.
+        warn: told of a stored profile that cannot be used; default a Python warning.
+
+    Returns:
+        tokens, verified patterns, statistics, verdicts and figures.
+
+    Raises:
+        AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
+            not reproduce the model.
+    """
+    _check_types(model, device, local_window=local_window, long_range_from=long_range_from)
+    if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
+        raise UsageError(
+            f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
+            f"found {local_window} and {long_range_from}."
+        )
+    check_texts(text, pair, "analyze one text at a time")
+    if parser is not None and not syntax:
+        raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
+    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
+    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
+    tell(progress, "verifying", 0, checkpoint.n_layers)
+    tokens = checkpoint.tokenize(text, pair, truncate)
+    texts = [text] if pair is None else [text, pair]
+    parse, note = (
+        _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
+    )
+    frame = _frame(checkpoint, tokens, words, local_window, long_range_from)
+    heads: list[HeadFindings] = []
+
+    def reduce(layer: VerifiedLayer) -> None:
+        heads.extend(_judged(layer, frame, parse, stored))
+        tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
+
+    attention = verify_attention(checkpoint, tokens, reduce)
+    return Analysis(
+        text=text,
+        pair=pair,
+        checkpoint=checkpoint,
+        tokens=tokens,
+        frame=frame,
+        attention=attention,
+        heads=tuple(heads),
+        parse=parse,
+        syntax_note=note,
+        options=Options(words, local_window, long_range_from),
+        profile=stored,
+        published=published_heads(
+            checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
+        ),
+    )
+
+
+def _check_types(model: object, device: object, **numbers: object) -> None:
+    """Refuse what Python takes and the rest of the chain would stumble over."""
+    if not isinstance(model, str | Path | Source | Checkpoint | nn.Module):
+        raise UsageError(f"expected a model by name or path, or one in memory, found {model!r}.")
+    if not isinstance(device, str | None):
+        raise UsageError(f"expected a device by name, such as 'cpu' or 'cuda:0', found {device!r}.")
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise UsageError(f"expected {name} as a whole number, found {number!r}.")
+
+
+def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:
+    architecture = checkpoint.architecture.name
+    shape = model_shape(architecture, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
+    return find_profile(source, shape, warn)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=5)  # at the caller of analyze()
+
+
+def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
+    pipeline = load_parser(parser)
+    if pipeline is None:
+        return None, "no spaCy pipeline with a dependency parser is installed (pip install 'attnviz[syntax]')."
+    return parse_texts(pipeline, texts, tokens), ""
+
+
+def _frame(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, far: int) -> Frame:
+    units, causal = merge_units(tokens, words), checkpoint.architecture.causal
+    masks = positional_masks(len(units), causal, window, far)
+    return Frame(units, causal, masks | repeat_masks([tuple(tokens.ids[i] for i in unit) for unit in units.members]))
+
+
+def _judged(
+    layer: VerifiedLayer, frame: Frame, parse: Parse | None, stored: StoredProfile | None
+) -> Iterator[HeadFindings]:
+    statistics = measure(layer, frame)
+    relations = relation_accuracy(layer, parse) if parse else []
+    for head in range(layer.check.heads_compared):
+        of_head = {name: values[head] for name, values in statistics.items()}
+        patterns = judge(of_head, frame, relations, head)
+        id = HeadId(layer.check.layer, head)
+        profile = None if stored is None else stored.of(id)
+        yield HeadFindings(id, of_head, tuple(patterns), label_of(patterns, profile), profile)
