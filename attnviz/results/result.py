@@ -221,12 +221,12 @@ def checked_views(
     views = views_of(command)
     known = [view.name for view in views]
     for kind, given, valid in (("figure", figures, known), ("format", formats, FORMATS)):
-        if given is None or (kind == "figure" and list(given) == ["all"]):
+        if given is None:
             continue
         if isinstance(given, str) or not isinstance(given, Iterable):
             example = f": write {[name.strip() for name in given.split(',')]}" if isinstance(given, str) else ""
             raise UsageError(f"expected a list of {kind}s, found {given!r}{example}.")
-        unknown = [name for name in given if name not in valid]
+        unknown = [name for name in given if name not in valid and (kind, *given) != ("figure", "all")]
         if unknown:
             alone = " (on the command line also all, or none)" if kind == "figure" else ""
             raise UsageError(f"unknown {kind} {unknown[0]!r}: expected any of {', '.join(valid)}{alone}.")

@@ -1,0 +1,174 @@
+"""What every command's result can do: figures, tables, documents and files, from one place for all of them."""
+
+import inspect
+import io
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+import attnviz
+from attnviz.errors import OutputError, UsageError
+from attnviz.figures.files import FORMATS, figure_bytes
+from attnviz.figures.look import Look
+from attnviz.results.captions import read_captions
+from attnviz.results.result import Result, layout_of, report_of, views_of
+from attnviz.results.view import Choices
+from tests.drawn import ODD_SETTINGS, nothing_over_the_edge
+from tests.models import bert_tokenizer, sharp_bert
+
+TEXT = "the cat that i saw ran away"
+
+MEASURES: dict[str, Callable[[], Any]] = {
+    "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),
+}
+"""Of each command a result of a small model, on which every default figure can be drawn."""
+
+PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command)]
+
+
+@cache
+def result_of(command: str) -> Any:
+    result = MEASURES[command]()
+    assert isinstance(result, Result)
+    return result
+
+
+def drawable(command: str) -> list[str]:
+    return [view.name for view in views_of(command) if not view.missing(result_of(command))]
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_command_is_registered_whole(command: str):
+    views, layout = views_of(command), layout_of(command)
+    names = [view.name for view in views]
+    assert len(set(names)) == len(names)
+    assert not {"all", "none"} & set(names)
+    assert all(view.shows for view in views)
+    assert layout.manifest == f"{command}.json"
+    assert result_of(command).command == command
+    assert len(inspect.getdoc(type(result_of(command))) or "") > 40
+
+
+@pytest.mark.parametrize(("command", "name"), PICTURES)
+def test_plans_name_files_of_the_folder_and_say_what_they_show(command: str, name: str):
+    result = result_of(command)
+    (view,) = [view for view in views_of(command) if view.name == name]
+    if view.missing(result):
+        with pytest.raises(UsageError, match=f"there is no figure '{name}': "):
+            result.figure(name)
+        return
+    plans = list(view.plans(result, Choices(top=3)))
+    assert plans
+    for plan in plans:
+        assert layout_of(command).owns(f"{plan.stem}.png"), plan.stem
+        assert plan.caption.endswith(".")
+        assert len(plan.caption) > 40
+        assert "\n" not in plan.caption
+
+
+@pytest.mark.parametrize("look", [Look(), Look("dark"), Look(width=3.3)], ids=["default", "dark", "column"])
+@pytest.mark.parametrize(("command", "name"), PICTURES)
+def test_pictures_fit_their_page(command: str, name: str, look: Look):
+    if name not in drawable(command):
+        pytest.skip("there is no such picture of this result")
+    figure = result_of(command).figure(name, look)
+    assert nothing_over_the_edge(figure)
+    if look.width is not None:
+        with Image.open(io.BytesIO(figure_bytes(figure, "png", look))) as picture:
+            assert picture.width == 990
+            assert picture.height <= 10 * 300
+
+
+@pytest.mark.parametrize(("command", "name"), PICTURES)
+def test_files_do_not_depend_on_the_users_settings_nor_on_the_run(command: str, name: str):
+    if name not in drawable(command):
+        pytest.skip("there is no such picture of this result")
+    result = result_of(command)
+    with matplotlib.rc_context(ODD_SETTINGS):
+        before = dict(matplotlib.rcParams)
+        odd = figure_bytes(result.figure(name), "svg")
+        assert dict(matplotlib.rcParams) == before
+    assert odd == figure_bytes(result.figure(name), "svg")
+    assert b"</text>" in odd
+
+
+@pytest.mark.parametrize(("command", "name"), PICTURES)
+def test_one_panel_can_be_drawn_on_axes_of_ones_own(command: str, name: str):
+    if name not in drawable(command):
+        pytest.skip("there is no such picture of this result")
+    result, figure = result_of(command), Figure(layout="constrained")
+    left, right = figure.subplots(1, 2)
+    (view,) = [view for view in views_of(command) if view.name == name]
+    if view.draw is None:
+        with pytest.raises(UsageError, match=f"the figure '{name}' has several panels: expected one of"):
+            result.draw(name, left)
+        return
+    before = dict(matplotlib.rcParams)
+    result.draw(name, left)
+    assert dict(matplotlib.rcParams) == before
+    assert left.get_children() != right.get_children()
+    assert not right.patches and not right.collections and not right.images  # noqa: PT018
+    assert left.patches or left.collections or left.images
+    assert figure.axes == [left, right]
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_path: Path):
+    result = result_of(command)
+    content = result.save(tmp_path / "new", formats=["png", "pdf"], top=2)
+    files = {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    assert files == set(content["files"])
+    assert {f"{command}.json", f"{command}.csv", "captions.md", *content["figures"]} == files
+    assert content == json.loads((tmp_path / "new" / f"{command}.json").read_text(encoding="utf-8"))
+    assert result.document(content["figures"], top=2) == {key: content[key] for key in content if key != "files"}
+    captions = dict(read_captions((tmp_path / "new" / "captions.md").read_text(encoding="utf-8")))
+    assert set(captions) == set(content["figures"])
+    rows = (tmp_path / "new" / f"{command}.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == ",".join(report_of(command).columns)
+    assert len(rows) > 1
+    assert result.save(tmp_path / "new", figures=[])["files"] == content["files"]  # pictures of the same analysis stay
+    assert result.save(tmp_path / "bare", figures=[])["figures"] == []
+
+
+@pytest.mark.parametrize("command", MEASURES)
+@pytest.mark.parametrize("width", [60, 100, 170])
+def test_reports_fit_their_width(command: str, width: int):
+    text = result_of(command).report(width)
+    assert len(text.splitlines()) > 5
+    assert max(map(len, text.splitlines())) <= max(width, 80)
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path: Path):
+    result = result_of(command)
+    known = ", ".join(view.name for view in views_of(command))
+    with pytest.raises(UsageError, match=re.escape(f"unknown figure 'maps': expected any of {known}")):
+        result.figure("maps")
+    with pytest.raises(UsageError, match=f"unknown format 'gif': expected any of {', '.join(FORMATS)}"):
+        result.save(tmp_path / "other", formats=["gif"])
+    with pytest.raises(UsageError, match=r"expected a list of formats, found 'png': write \['png'\]"):
+        result.save(tmp_path / "other", formats="png")
+    with pytest.raises(UsageError, match=r"expected a list of figures, found True"):
+        result.save(tmp_path / "other", figures=True)
+    with pytest.raises(UsageError, match="unknown option 'colour': expected any of select, top"):
+        result.figure(colour="red")
+    with pytest.raises(UsageError, match=r"expected look as attnviz\.figures\.Look"):
+        result.figure(look="dark")
+    with pytest.raises(UsageError, match="expected top as a whole number from 0 on, found '3'"):
+        result.report(top="3")
+    with pytest.raises(UsageError, match="expected a width of 20 columns or more, found 1"):
+        result.report(1)
+    with pytest.raises(UsageError, match="expected a folder as a text or a Path .* found 3"):
+        result.save(3)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(OutputError, match="it is a file"):
+        result.save(tmp_path / "file")
+    assert not (tmp_path / "other").exists()
