@@ -15,7 +15,6 @@ from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import Tokens, merge_units
-from attnviz.patterns.masks import positional_masks, repeat_masks
 from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
 from attnviz.patterns.statistics import Frame, measure
@@ -91,8 +90,7 @@ def hand_made(
     given = by_design(len(labels), causal) if patterns is None else patterns
     n_layers, n_heads = given.shape[:2]
     units = merge_units(tokens, words)
-    masks = positional_masks(len(units), causal, 1, 4) | repeat_masks(units.labels)
-    frame = Frame(units, causal, masks)
+    frame = Frame.of(units, units.labels, causal)
     tolerance = Tolerance(1e-4, 1e-4, "a test")
     layers = [
         VerifiedLayer(LayerCheck(i, n_heads, 2e-7 * (i + 1), 1e-7, 1.5), tolerance, given[i][None])

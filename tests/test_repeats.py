@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from attnviz import analyze
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.masks import duplicate, induction, repeat_masks
-from attnviz.patterns.statistics import ON_REPEATS, REPEATS, measure
+from attnviz.patterns.registry import ON_REPEATS, REPEATS
+from attnviz.patterns.statistics import measure
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.results.output_folder import json_text
 from tests import independent

@@ -27,8 +27,9 @@ from attnviz.commands.profile.roles import (
 from attnviz.commands.profile.tallies import NameTally, RelationCount
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.registry import PATTERN_NAMES
 from attnviz.patterns.syntax import DIRECTIONS
-from attnviz.patterns.verdicts import BROAD_SHARE, PATTERN_NAMES
+from attnviz.patterns.verdicts import BROAD_SHARE
 
 NOTHING = math.nan
 ANYTHING = (0.0, 1.0)

@@ -13,7 +13,8 @@ from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.errors import VerificationError
 from attnviz.patterns import masks
-from attnviz.patterns.statistics import ON_REPEATS, REPEATS, SCALARS, SHARES, Frame, measure
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES
+from attnviz.patterns.statistics import SCALARS, Frame, measure
 from tests.verified import frame_of, random_patterns, verified
 
 SINK, TEXT = True, False

@@ -14,7 +14,7 @@ from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.bootstrap import standard_error, text_weights
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.tokens import merge_pattern
-from attnviz.patterns.statistics import SHARES
+from attnviz.patterns.registry import SHARES
 from attnviz.patterns.syntax import Arc
 from tests import independent
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

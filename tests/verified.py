@@ -9,7 +9,6 @@ from torch import Tensor
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.model.tokens import Units
-from attnviz.patterns.masks import positional_masks, repeat_masks
 from attnviz.patterns.statistics import Frame
 
 
@@ -38,8 +37,7 @@ def frame_of(
         tuple(sink),
         tuple(members) if members else tuple((i,) for i in range(n)),
     )
-    masks = positional_masks(n, causal, local_window, long_range_from)
-    return Frame(units, causal, masks | repeat_masks(range(n) if tokens is None else tokens))
+    return Frame.of(units, range(n) if tokens is None else tokens, causal, local_window, long_range_from)
 
 
 def random_patterns(n: int, n_heads: int = 2, causal: bool = False, seed: int = 0, sharpness: float = 3.0) -> Tensor:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from attnviz.patterns.registry import PATTERNS
+
 __all__ = ["FAMILIES", "NO_ROLE", "OTHER", "Family", "family_of_label"]
 
 
@@ -16,19 +18,18 @@ class Family:
     name: str
     colour: str
     marker: str
-    roles: tuple[str, ...] = ()
 
 
 FAMILIES = (
-    Family("positional", "#77AADD", "o", ("previous-token", "current-token", "next-token", "offset")),
-    Family("local", "#99DDFF", "h", ("local",)),
-    Family("long-range", "#44BB99", "^", ("long-range",)),
-    Family("syntactic", "#BBCC33", "s", ("syntactic",)),
-    Family("coreference", "#FFAABB", "D", ("coreference",)),
-    Family("semantic", "#AAAA00", "P", ("semantic",)),
-    Family("repeats", "#C3A5DB", "v", ("induction", "duplicate-token")),
-    Family("sink", "#EE8866", "X", ("sink",)),
-    Family("broad", "#EEDD88", "p", ("broad",)),
+    Family("positional", "#77AADD", "o"),
+    Family("local", "#99DDFF", "h"),
+    Family("long-range", "#44BB99", "^"),
+    Family("syntactic", "#BBCC33", "s"),
+    Family("coreference", "#FFAABB", "D"),
+    Family("semantic", "#AAAA00", "P"),
+    Family("repeats", "#C3A5DB", "v"),
+    Family("sink", "#EE8866", "X"),
+    Family("broad", "#EEDD88", "p"),
     Family("other", "#DDDDDD", "d"),
     Family("no role", "#FFFFFF", "."),
 )
@@ -36,7 +37,8 @@ FAMILIES = (
 
 OTHER, NO_ROLE = FAMILIES[-2:]
 
-_FAMILY_OF = {role: family for family in FAMILIES for role in family.roles}
+_NAMED = {family.name: family for family in FAMILIES}
+_FAMILY_OF = _NAMED | {spec.name: _NAMED[spec.family] for spec in PATTERNS} | {"offset": _NAMED["positional"]}
 _WITHOUT = ("heterogeneous", "not measurable")
 
 

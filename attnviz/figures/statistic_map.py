@@ -32,7 +32,8 @@ from attnviz.figures.view_drawing import (
 )
 from attnviz.model.tokens import visible
 from attnviz.patterns.masks import distances
-from attnviz.patterns.statistics import ON_REPEATS, REPEATS, SCALARS
+from attnviz.patterns.registry import ON_REPEATS, REPEATS
+from attnviz.patterns.statistics import SCALARS
 
 __all__ = [
     "StatisticMapPlan",

@@ -1,8 +1,4 @@
-"""Patterns as masks: boolean [n, n] selectors of (query, key), True where the pattern would look.
-
-"Attends to X" is the attention under a 0/1 mask, as in Clark et al. 2019's analysis; a score is read
-beside what uniform attention puts under the same mask.
-"""
+"""Masks of patterns: boolean [n, n] selectors of (query, key), True where the pattern would look."""
 
 from collections.abc import Hashable, Sequence
 
@@ -18,9 +14,7 @@ __all__ = [
     "induction",
     "local",
     "long_range",
-    "positional_masks",
     "previous",
-    "repeat_masks",
 ]
 
 
@@ -60,20 +54,6 @@ def allowed_units(n: int, causal: bool) -> Tensor:
     return distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
 
 
-def positional_masks(n: int, causal: bool, local_window: int, long_range_from: int) -> dict[str, Tensor | None]:
-    """The five masks that need nothing but positions, by the name of their statistic.
-
-    ``next`` is None in a causal model, where no query can see it.
-    """
-    return {
-        "previous": previous(n),
-        "current": current(n),
-        "next": None if causal else following(n),
-        "local": local(n, local_window),
-        "long_range": long_range(n, long_range_from),
-    }
-
-
 def duplicate(tokens: Sequence[Hashable]) -> Tensor:
     """An earlier copy of the query's own token, [n, n] ("duplicate-token", Wang et al. 2022).
 
@@ -93,8 +73,3 @@ def induction(tokens: Sequence[Hashable]) -> Tensor:
     """
     earlier = duplicate(tokens)
     return torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
-
-
-def repeat_masks(tokens: Sequence[Hashable]) -> dict[str, Tensor | None]:
-    """The two masks that need repeated tokens, by the name of their statistic; empty where none repeats."""
-    return {"induction": induction(tokens), "duplicate": duplicate(tokens)}

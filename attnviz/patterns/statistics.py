@@ -6,6 +6,7 @@ that is uniform over what the mask allows.
 """
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,17 +16,9 @@ from torch import Tensor
 from attnviz.attention.verify import VerifiedLayer
 from attnviz.model.tokens import Units, merge_pattern
 from attnviz.patterns.masks import allowed_units, distances
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, MaskInput, masks_of
 
-__all__ = ["ON_REPEATS", "REPEATS", "SCALARS", "SHARES", "Frame", "measure"]
-
-SHARES = ("previous", "current", "next", "local", "long_range")
-"""Statistics that are shares of a mask, in the order of the documents."""
-
-REPEATS = ("induction", "duplicate")
-"""Shares of the masks that need a text with repeated tokens."""
-
-ON_REPEATS = {name: f"{name}_on_repeats" for name in REPEATS}
-"""From such a share to the statistic that looks only at the queries with a copy before them."""
+__all__ = ["SCALARS", "Frame", "measure"]
 
 SCALARS = ("entropy", "distance", "confidence", "sink", *SHARES, *REPEATS, *ON_REPEATS.values())
 """All statistics that :func:`measure` gives for every head."""
@@ -44,6 +37,27 @@ class Frame:
     units: Units
     causal: bool
     masks: dict[str, Tensor | None]
+
+    @classmethod
+    def of(
+        cls,
+        units: Units,
+        tokens: Sequence[Hashable],
+        causal: bool,
+        local_window: int = 1,
+        long_range_from: int = 4,
+    ) -> "Frame":
+        """With the masks of every pattern.
+
+        Args:
+            units: tokens, or words.
+            tokens: [n], equal where two units hold the same token.
+            causal: whether a query sees only itself and what precedes it.
+            local_window: largest distance that counts as local, in units.
+            long_range_from: smallest distance that counts as long-range, likewise.
+        """
+        text = MaskInput(units.labels, tokens, causal, local_window, long_range_from)
+        return cls(units, causal, masks_of(text))
 
     @cached_property
     def content(self) -> Tensor:

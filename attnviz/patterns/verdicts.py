@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
-from attnviz.patterns.statistics import ON_REPEATS, REPEATS, SHARES, Frame
+from attnviz.patterns.registry import ON_REPEATS, PATTERN_NAMES, PATTERNS, REPEAT_NAMES, REPEATS, SHARES
+from attnviz.patterns.statistics import Frame
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
 __all__ = [
@@ -14,7 +15,6 @@ __all__ = [
     "MAJORITY",
     "MARGIN",
     "NOT_MEASURABLE",
-    "PATTERN_NAMES",
     "SINK_ONLY",
     "SINK_SHARE",
     "Pattern",
@@ -49,23 +49,11 @@ HETEROGENEOUS = "heterogeneous"
 NOT_MEASURABLE = "not measurable"
 """The label of a head about which this text can say nothing."""
 
-PATTERN_NAMES = {
-    "previous": "previous-token",
-    "current": "current-token",
-    "next": "next-token",
-    "local": "local",
-    "long_range": "long-range",
-}
-"""From the statistic of a share to the name of the pattern that it measures."""
-
-REPEAT_NAMES = {"induction": "induction", "duplicate": "duplicate-token"}
-"""The same for the shares that need a text with repeated tokens."""
-
 ENOUGH_REPEATS = 3
 """Queries with a copy before them that a label asks for; attnviz's own choice: one or two agree by chance."""
 
-_SPECIFIC = ("previous-token", "next-token", "current-token", *REPEAT_NAMES.values())
-_GENERAL = ("sink", "local", "long-range", "broad")
+_SPECIFIC = tuple(spec.name for spec in PATTERNS if spec.specific)
+_GENERAL = ("sink", *(spec.name for spec in PATTERNS if not spec.specific), "broad")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, merge_units
-from attnviz.patterns.masks import positional_masks, repeat_masks
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import published_heads
 from attnviz.patterns.statistics import Frame, measure
@@ -101,8 +100,8 @@ def analyze(
     )
     units = merge_units(tokens, words)
     causal = checkpoint.architecture.causal
-    masks = positional_masks(len(units), causal, local_window, long_range_from)
-    frame = Frame(units, causal, masks | repeat_masks([tuple(tokens.ids[i] for i in unit) for unit in units.members]))
+    ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
+    frame = Frame.of(units, ids, causal, local_window, long_range_from)
     heads: list[HeadFindings] = []
 
     def reduce(layer: VerifiedLayer) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from attnviz.commands.heads.findings import Findings, HeadFindings
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.published import published_entries
-from attnviz.patterns.statistics import SHARES
+from attnviz.patterns.registry import SHARES
 from attnviz.patterns.verdicts import Pattern
 from attnviz.results.output_folder import Layout
 

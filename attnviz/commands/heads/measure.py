@@ -19,7 +19,6 @@ from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visible
 from attnviz.model.wording import counted, quoted
-from attnviz.patterns.masks import positional_masks, repeat_masks
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import PublishedHead, published_heads
 from attnviz.patterns.statistics import Frame, measure
@@ -315,8 +314,8 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Pa
 
 def _frame(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, far: int) -> Frame:
     units, causal = merge_units(tokens, words), checkpoint.architecture.causal
-    masks = positional_masks(len(units), causal, window, far)
-    return Frame(units, causal, masks | repeat_masks([tuple(tokens.ids[i] for i in unit) for unit in units.members]))
+    ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
+    return Frame.of(units, ids, causal, window, far)
 
 
 def _judged(

@@ -11,8 +11,8 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
 from attnviz.patterns.profile_store import SYNTACTIC, HeadProfile, StoredRole
 from attnviz.patterns.published import PublishedHead
-from attnviz.patterns.statistics import REPEATS
-from attnviz.patterns.verdicts import ENOUGH, PATTERN_NAMES, Pattern
+from attnviz.patterns.registry import PATTERN_NAMES, REPEATS
+from attnviz.patterns.verdicts import ENOUGH, Pattern
 from attnviz.results.tables import add_row, error, number, plain_table
 
 __all__ = [

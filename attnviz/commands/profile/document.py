@@ -15,7 +15,7 @@ from attnviz.commands.profile.profiling import Profile
 from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.tallies import NameTally
 from attnviz.patterns.published import published_entries, published_heads
-from attnviz.patterns.statistics import SHARES
+from attnviz.patterns.registry import SHARES
 from attnviz.results.output_folder import Layout
 
 __all__ = ["PROFILE", "profile_csv", "profile_document"]

@@ -14,8 +14,9 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.tallies import NameTally, RelationCount, StatisticsTally
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.registry import PATTERN_NAMES
 from attnviz.patterns.syntax import DIRECTIONS
-from attnviz.patterns.verdicts import BROAD_SHARE, MAJORITY, MARGIN, PATTERN_NAMES, SINK_ONLY, SINK_SHARE
+from attnviz.patterns.verdicts import BROAD_SHARE, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
 __all__ = [
     "ERROR_RATE",

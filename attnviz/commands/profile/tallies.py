@@ -13,8 +13,8 @@ from torch import Tensor
 
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES, standard_error
-from attnviz.patterns.masks import allowed_units, distances, positional_masks
-from attnviz.patterns.statistics import SHARES
+from attnviz.patterns.masks import allowed_units, distances
+from attnviz.patterns.registry import PATTERNS, SHARES, MaskInput, masks_of
 from attnviz.patterns.syntax import DIRECTIONS, best_offset
 
 __all__ = ["NameTally", "RelationCount", "RelationTally", "State", "StatisticsTally", "Tally", "between_spans"]
@@ -113,7 +113,8 @@ class StatisticsTally:
         self._sums[:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums)
 
     def _masks(self, n: int) -> list[Tensor]:
-        masks = positional_masks(n, self.causal, self.local_window, self.long_range_from)
+        text = MaskInput(("",) * n, range(n), self.causal, self.local_window, self.long_range_from)
+        masks = masks_of(text, [spec for spec in PATTERNS if not spec.on_repeats])
         nothing = torch.zeros(n, n, dtype=torch.bool)
         return [nothing if (mask := masks[name]) is None else mask for name in SHARES]
 

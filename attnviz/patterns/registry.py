@@ -1,0 +1,176 @@
+"""The patterns that attnviz looks for: one entry makes a pattern appear everywhere.
+
+A pattern is a mask: which keys a head of this kind would look at. Its score is the share of attention under the mask
+("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside what uniform attention puts
+there. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and CSV, maps,
+marks, roles of a profile and the documentation's table follow from it.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from attnviz.patterns import masks
+
+__all__ = [
+    "ON_REPEATS",
+    "PATTERNS",
+    "PATTERN_NAMES",
+    "REPEATS",
+    "REPEAT_NAMES",
+    "SHARES",
+    "MaskInput",
+    "PatternSpec",
+    "masks_of",
+]
+
+
+@dataclass(frozen=True)
+class MaskInput:
+    """What a mask may depend on.
+
+    Attributes:
+        labels: [n], the positions as texts: tokens, or words.
+        tokens: [n], equal where two positions hold the same token.
+        causal: whether a query sees only itself and what precedes it.
+        local_window: largest distance that counts as local.
+        long_range_from: smallest distance that counts as long-range.
+    """
+
+    labels: Sequence[str]
+    tokens: Sequence[Hashable]
+    causal: bool
+    local_window: int = 1
+    long_range_from: int = 4
+
+    @property
+    def n(self) -> int:
+        """Positions."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class PatternSpec:
+    """One pattern.
+
+    Attributes:
+        statistic: its key in JSON, CSV and ``--map``.
+        name: of heads that show it: their label, and their role in a profile.
+        mask: boolean [n, n], axes query, key, True where the pattern would look; None where it cannot apply.
+        target: what such a head attends to, in words; ``{unit}`` stands for token or word, ``{window}`` and ``{far}``
+            for the two distances.
+        family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.families.FAMILIES`).
+        column: head of its column in the table of heads; empty for none.
+        source: who defined or named it.
+        specific: whether it is told before broader patterns that include it.
+        reads_text: whether its mask depends on more than positions.
+        on_repeats: whether it is judged by the tokens that have a copy before them alone (prefix matching, Olsson et
+            al. 2022); a text without repeats says nothing of it.
+    """
+
+    statistic: str
+    name: str
+    mask: Callable[[MaskInput], Tensor | None]
+    target: str
+    family: str
+    column: str = ""
+    source: str = ""
+    specific: bool = False
+    reads_text: bool = False
+    on_repeats: bool = False
+
+
+PATTERNS = (
+    PatternSpec(
+        "previous",
+        "previous-token",
+        lambda text: masks.previous(text.n),
+        "the previous {unit}",
+        "positional",
+        column="Prev",
+        source="Clark et al. 2019",
+        specific=True,
+    ),
+    PatternSpec(
+        "current",
+        "current-token",
+        lambda text: masks.current(text.n),
+        "the {unit} itself",
+        "positional",
+        column="Curr",
+        source="Clark et al. 2019",
+        specific=True,
+    ),
+    PatternSpec(
+        "next",
+        "next-token",
+        lambda text: None if text.causal else masks.following(text.n),
+        "the next {unit}",
+        "positional",
+        column="Next",
+        source="Clark et al. 2019",
+        specific=True,
+    ),
+    PatternSpec(
+        "local",
+        "local",
+        lambda text: masks.local(text.n, text.local_window),
+        "{unit}s at most {window} away",
+        "local",
+        column="Local",
+        source="Pande et al. 2021",
+    ),
+    PatternSpec(
+        "long_range",
+        "long-range",
+        lambda text: masks.long_range(text.n, text.long_range_from),
+        "{unit}s at least {far} away",
+        "long-range",
+        column="Long",
+        source="attnviz",
+    ),
+    PatternSpec(
+        "induction",
+        "induction",
+        lambda text: masks.induction(text.tokens),
+        "the {unit} after an earlier copy of the query",
+        "repeats",
+        source="Olsson et al. 2022",
+        specific=True,
+        reads_text=True,
+        on_repeats=True,
+    ),
+    PatternSpec(
+        "duplicate",
+        "duplicate-token",
+        lambda text: masks.duplicate(text.tokens),
+        "an earlier copy of the query",
+        "repeats",
+        source="Wang et al. 2022",
+        specific=True,
+        reads_text=True,
+        on_repeats=True,
+    ),
+)
+"""Every pattern of this kind, in the order of tables and documents. Sinks, broad heads and relations are others."""
+
+SHARES = tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats)
+"""Statistics that are shares of a mask, in the order of the documents."""
+
+REPEATS = tuple(spec.statistic for spec in PATTERNS if spec.on_repeats)
+"""Shares of the masks that need a text with repeated tokens."""
+
+ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
+"""From such a share to the statistic that looks only at the queries with a copy before them."""
+
+PATTERN_NAMES = {spec.statistic: spec.name for spec in PATTERNS if not spec.on_repeats}
+"""From the statistic of a share to the name of the pattern that it measures."""
+
+REPEAT_NAMES = {spec.statistic: spec.name for spec in PATTERNS if spec.on_repeats}
+"""The same for the shares that need a text with repeated tokens."""
+
+
+def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:
+    """The masks of the patterns by statistic, [n, n] each; None where a pattern cannot apply to the model."""
+    return {spec.statistic: spec.mask(text) for spec in patterns}
