@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from attnviz import analyze
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.masks import duplicate, induction, repeat_masks
-from attnviz.patterns.registry import ON_REPEATS, REPEATS
+from attnviz.patterns.masks import duplicate, induction
+from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS, MaskInput, masks_of
 from attnviz.patterns.statistics import measure
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.results.output_folder import json_text
@@ -60,7 +60,8 @@ def test_the_masks_are_what_their_definitions_say(tokens):
 
 def test_tokens_may_be_anything_that_can_be_compared():
     assert pairs(duplicate([(1, 2), (3,), (1, 2)])) == {(2, 0)}
-    assert {name: mask.any().item() for name, mask in repeat_masks("abc").items()} == dict.fromkeys(REPEATS, False)
+    masks = masks_of(MaskInput("abc", "abc", causal=False), [spec for spec in PATTERNS if spec.on_repeats])
+    assert {name: mask.any().item() for name, mask in masks.items()} == dict.fromkeys(REPEATS, False)
 
 
 # --- scores
