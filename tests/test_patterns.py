@@ -148,7 +148,7 @@ def test_few_instances_are_weak_evidence(n: int, enough: bool):
 
 # --- labels -------------------------------------------------------------------------------------
 
-IN_ORDER = ["previous-token", "next-token", "current-token", "sink", "local", "long-range", "broad"]
+IN_ORDER = ["previous-token", "current-token", "next-token", "sink", "local", "long-range", "broad"]
 
 
 @pytest.mark.parametrize("first", range(len(IN_ORDER)))
