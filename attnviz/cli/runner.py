@@ -117,10 +117,11 @@ class Show:
             if self.figures not in (None, "none"):
                 raise UsageError(f"expected --figures or --no-figures, found both (--figures {self.figures}).")
             return []
-        if self.figures is None:
-            return None
         from attnviz.results.result import views_of
 
+        if self.figures is None:
+            default = [view.name for view in views_of(command) if view.default]
+            return [*default, *self.adds] if self.adds else None
         named = split_names([self.figures])
         alone = [name for name in named if name in ("all", "none")]
         if alone and len(named) > 1:
@@ -128,6 +129,8 @@ class Show:
             raise UsageError(
                 f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {self.figures!r}."
             )
+        if named == ["all"]:
+            return named
         return list(dict.fromkeys([*([] if named == ["none"] else named), *self.adds]))
 
 

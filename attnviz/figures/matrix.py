@@ -140,8 +140,10 @@ def write_numbers(
     Returns:
         whether they were written.
     """
+    if max(values.shape) > _MOST_NUMBERED:
+        return False
     texts = {place: text for place, value in np.ndenumerate(values) if (text := write(float(value)))}
-    if not texts or max(values.shape) > _MOST_NUMBERED:
+    if not texts:
         return False
     size = value_size(tuple(set(texts.values())), *cell_points(ax, values.shape[1], values.shape[0]), air=air)
     if size is None:

@@ -16,7 +16,7 @@ from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.look import Look
 
-__all__ = ["MARGIN", "PIXEL", "Mark", "colour_bar", "new_page", "page_width", "settled", "written"]
+__all__ = ["MARGIN", "PIXEL", "Mark", "colour_bar", "heading", "new_page", "page_width", "settled", "written"]
 
 MARGIN = 0.12
 """Inches between the edge of a page and what stands on it."""
@@ -27,7 +27,8 @@ PIXEL = 72 / DPI
 _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
 _LINE = 1.35
-"""Height of a line of text, as a multiple of the size of its letters."""
+_ASCENT = 0.93
+"""Height of a line of text, and of what of it stands above its baseline, as multiples of the size of its letters."""
 
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
@@ -49,21 +50,29 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
         body: height of what stands below the notes, in inches, with labels and colour bars. Constrained layout
             makes panels as large as they fit into it.
     """
-    room = (width - 2 * MARGIN) * DPI
-    heading = [(line, _TITLE, "bold") for line in wrapped(title, _TITLE, DPI, room, "bold")] if title else []
-    lines = heading + [(line, _NOTE, "normal") for note in notes for line in wrapped(note, _NOTE, DPI, room)]
+    lines = heading(title, notes, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
     height = head + body
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, body / height), w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=look.greys.paper, layout=layout)
     down = MARGIN
     for line, size, weight in lines:
-        place, families = (MARGIN / width, 1 - down / height), font_families([line])
+        place, families = (MARGIN / width, 1 - (down + _ASCENT * size / 72) / height), font_families([line])
         figure.text(
-            *place, line, size=size, weight=weight, family=families, va="top", color=look.greys.ink, parse_math=False
-        )
+            *place, line, size=size, weight=weight, family=families, va="baseline", color=look.greys.ink,
+            parse_math=False,
+        )  # fmt: skip
         down += size * _LINE / 72
     return figure
+
+
+def heading(title: str, notes: Sequence[str], width: float) -> list[tuple[str, float, str]]:
+    """The lines of a title and notes in so many inches: text, size in points, weight; empty ones are left out."""
+    room = (width - 2 * MARGIN) * DPI
+    texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
+    return [
+        (line, size, weight) for text, size, weight in texts if text for line in wrapped(text, size, DPI, room, weight)
+    ]
 
 
 def settled(figure: Figure | SubFigure | None) -> None:
