@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from attnviz.commands.ablate.saving import Ablation, ablate
     from attnviz.commands.compare.saving import Comparison, compare
     from attnviz.commands.explain.saving import Explanation, explain
-    from attnviz.commands.heads.analysis import Analysis, analyze
+    from attnviz.commands.heads.measure import Analysis, analyze
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.listing import model_configurations
     from attnviz.commands.outputs.saving import HeadOutputs, head_outputs
@@ -77,7 +77,7 @@ __all__ = [
 
 _MODULES = {
     "Ablation": "attnviz.commands.ablate.saving",
-    "Analysis": "attnviz.commands.heads.analysis",
+    "Analysis": "attnviz.commands.heads.measure",
     "Comparison": "attnviz.commands.compare.saving",
     "Configuration": "attnviz.commands.models.configurations",
     "Explanation": "attnviz.commands.explain.saving",
@@ -86,7 +86,7 @@ _MODULES = {
     "Profile": "attnviz.commands.profile.profiling",
     "Rollout": "attnviz.commands.rollout.measure",
     "ablate": "attnviz.commands.ablate.saving",
-    "analyze": "attnviz.commands.heads.analysis",
+    "analyze": "attnviz.commands.heads.measure",
     "compare": "attnviz.commands.compare.saving",
     "comparison": "attnviz.commands.compare",
     "explain": "attnviz.commands.explain.saving",

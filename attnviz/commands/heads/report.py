@@ -15,11 +15,12 @@ from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
-from attnviz.patterns.profile_store import SYNTACTIC, HeadProfile, StoredRole
-from attnviz.patterns.published import PublishedHead, published_entries
+from attnviz.patterns.profile_store import HeadProfile, StoredRole
+from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERN_NAMES, PATTERNS, REPEATS, SHARES
 from attnviz.patterns.verdicts import ENOUGH, Pattern
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
+from attnviz.results.published import ARROWS, published_table, role_name
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
 from attnviz.results.view import Choices
@@ -37,12 +38,6 @@ _BESIDE = 114
 """What the other columns of that table take at most."""
 
 _STRONGEST, _RELATIONS = 3, 8
-_DIRECTION = {
-    "dependent_to_head": "dep→head",
-    "head_to_dependent": "head→dep",
-    "pronoun_to_name": "pronoun→name",
-    "name_to_pronoun": "name→pronoun",
-}
 _COLUMNS = {"Conf": "confidence", "Sink": "sink", **{spec.column: spec.statistic for spec in PATTERNS if spec.column}}
 
 _Entry = tuple[HeadFindings, Pattern]
@@ -114,7 +109,7 @@ def _tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[Render
     yield _pattern_table(heads, width >= _WIDE)
     ids = {head.id for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
-        yield _published_table(published)
+        yield published_table(published)
     yield _notes(analysis)
 
 
@@ -198,7 +193,7 @@ def _pattern_row(entries: list[_Entry], strongest: int) -> list[str]:
     best = measured[0][1]
     name, baseline = first.name, number(best.baseline)
     if first.kind == "syntactic":
-        name = f"{first.name} {_DIRECTION[best.direction or '']}"
+        name = f"{first.name} {ARROWS[best.direction or '']}"
         baseline = f"{best.offset:+d}: {baseline}"
         measured = [entry for entry in measured if entry[1].direction == best.direction]
     if first.kind == "repeats":
@@ -234,32 +229,7 @@ def _roles(profile: HeadProfile | None, room: int) -> str:
 
 
 def _role(role: StoredRole) -> str:
-    return f"{_role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
-
-
-def _role_name(role: str, direction: str | None) -> str:
-    name = visible(role.removeprefix(SYNTACTIC))
-    return name if direction is None else f"{name} {_DIRECTION.get(direction, visible(direction))}"
-
-
-def _published_table(published: Sequence[PublishedHead]) -> Group:
-    """What papers say of heads of this model, with what to know before one quotes it."""
-    papers = ", ".join(sorted({head.paper for head in published}))
-    by_role: dict[str, list[str]] = {}
-    for head in published:
-        scores = "" if head.score is None else f" {head.score:.3f} ({head.baseline:.3f})"
-        name = f"({head.id})" if head.weaker else f"{head.id}{scores}"
-        by_role.setdefault(_role_name(head.role, head.direction), []).append(name)
-    columns: list[Column[tuple[str, list[str]]]] = [
-        Column("Role", lambda row: row[0], left=True),
-        Column("Heads", lambda row: "  ".join(row[1]), left=True),
-    ]
-    lines = sorted({head.measured for head in published})
-    lines += [f"{_role_name(head.role, None)}: {head.note}" for head in published if head.note]
-    if any(head.by_name for head in published):
-        lines.append("That this is the papers' model is judged by its name: a fine-tuned one may be another.")
-    title = Text(f"Published ({papers}; not measured here)", style="bold")
-    return Group(title, column_table("", columns, by_role.items()), notes(*lines))
+    return f"{role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
 
 
 def _notes(analysis: Analysis) -> Text:
