@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Look"]
 
+_MODULES = {"Look": "attnviz.figures.look"}
+
 if not TYPE_CHECKING:  # a checker of types shall see a wrong name as one
-    __getattr__ = lazily(__name__, {"Look": "attnviz.figures.look"})
+    __getattr__ = lazily(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

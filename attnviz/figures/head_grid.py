@@ -194,8 +194,12 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
             page, ax, plan.norm, plan.bar, look, colours=plan.colours, mark=plan.mark, cut=plan.cut, signed=plan.signed
         )
         settled(page)
-        page.set_layout_engine("none")  # a pixel of the image shall stay a pixel of the file
-        _fill(ax, plan, grid, look)
+        page.set_layout_engine("none")
+        box, (width, height) = ax.get_window_extent(), page.bbox.size
+        place = round(box.x0) / width, (round(box.y1) - box.height) / height
+        ax.set_box_aspect(None)
+        ax.set_position((*place, box.width / width, box.height / height))
+        _fill(ax, plan, grid, look).set_interpolation("nearest")  # a pixel of the image is a pixel of the file
         return page
 
 

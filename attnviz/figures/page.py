@@ -52,7 +52,7 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
     """
     lines = heading(title, notes, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
-    height = head + body
+    height = math.ceil((head + body) * DPI) / DPI  # whole pixels, so that images can keep theirs
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, body / height), w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=look.greys.paper, layout=layout)
     down = MARGIN
