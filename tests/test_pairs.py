@@ -10,7 +10,6 @@ from matplotlib.colors import LogNorm
 
 from attnviz.commands.heads.measure import analyze
 from attnviz.commands.heads.pair_view import PAIR, pair_shares, segment_positions
-from attnviz.figures.files import FORMATS, figure_bytes
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
 from tests.drawn import HOSTILE, nothing_over_the_edge, texts_of
@@ -115,8 +114,8 @@ def test_the_scales_and_the_caption_of_all_heads(found, look, limits, bar, colou
     assert plan.maps[0].bar == f"share of a text’s attention (percent; {bar})"
     assert plan.caption == (
         "by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): share of the attention of A and of "
-        "B that lands on A, on B and on the special tokens, mean over the tokens of the attending text, in percent, for "
-        "each of the 2 × 2 heads (uniform attention: 38 % on A, 25 % on B, 38 % on special tokens); "
+        "B that lands on A, on B and on the special tokens, mean over the tokens of the attending text, in percent, "
+        "for each of the 2 × 2 heads (uniform attention: 38 % on A, 25 % on B, 38 % on special tokens); "
         f"{colours}."
     )
 
@@ -204,20 +203,10 @@ def test_nothing_runs_over_the_edge_and_the_width_is_kept(n, n_layers, n_heads, 
     assert all(ax.title.get_window_extent().width <= ax.get_window_extent().width for ax in maps)
 
 
-@pytest.mark.parametrize("hostile", [*(label for label in HOSTILE if label), "W" * 300])
+@pytest.mark.parametrize("hostile", [" ".join(HOSTILE), "W" * 300])
 def test_hostile_texts_are_drawn_without_crash_or_warning(hostile):
     labels = ["[CLS]", hostile, "x", "[SEP]", hostile, "[SEP]"]
     found = random_pair(1, 2, labels=labels, a=2, text=hostile, pair=hostile, name=hostile)
     for plan in plans_of(found, "L0H0"):
         assert texts_of(PAIR.figure(plan, Look(), False))
         assert not re.search(r"[\x00-\x1f]", plan.caption)
-
-
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_files_are_the_same_on_every_run_and_text_in_svg_stays_text(found, file_format):
-    first, second = (
-        [figure_bytes(PAIR.figure(plan, Look(), True), file_format) for plan in plans_of(found, "L0H1")]
-        for _ in range(2)
-    )
-    assert first == second
-    assert file_format != "svg" or b">A \xe2\x86\x92 A</text>" in first[0]

@@ -17,9 +17,9 @@ from attnviz.commands.heads.drawn import drawn
 from attnviz.commands.heads.facts import facts_of
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.errors import UsageError
+from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
-from attnviz.figures.token_lines import LinesPlan, draw_lines, lines_figure
 from attnviz.model.tokens import find_positions, visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View

@@ -1,7 +1,6 @@
 """The view ``map``: one statistic of every head, with uniform attention marked on the colour bar."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
@@ -14,7 +13,8 @@ from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
 from attnviz.patterns.masks import distances
-from attnviz.patterns.statistics import ON_REPEATS, REPEATS, SCALARS
+from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS
+from attnviz.patterns.statistics import SCALARS
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -23,33 +23,21 @@ __all__ = ["MAP", "statistic_named"]
 _DECADES = 2
 _SCALES = {"shared": "shared scale", "per-head": "scale of this map", "log": "log scale"}
 _SHARE = "share of the attention on content that lands on"
-_WITH_COPY = "mean attention of the {unit}s with a copy before them to"
-_AFTER_COPY, _COPY = "the {unit} after an earlier copy of the query", "an earlier copy of the query"
-
-
-class _Meaning(NamedTuple):
-    """How people name a statistic, what the number is, and its unit; shares, 0-1, have none."""
-
-    name: str
-    reading: str
-    unit: str = ""
-
+_AFTER = "mean attention of the {unit}s with a copy before them to"
 
 _MEANINGS = {
-    "entropy": _Meaning("entropy", "mean entropy of the rows", "nats"),
-    "distance": _Meaning("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
-    "confidence": _Meaning("confidence", "mean of each row’s largest weight"),
-    "sink": _Meaning("sink share", "mean attention of the other {unit}s to {sinks}"),
-    "previous": _Meaning("previous-token share", f"{_SHARE} the previous {{unit}}"),
-    "current": _Meaning("current-token share", f"{_SHARE} the {{unit}} itself"),
-    "next": _Meaning("next-token share", f"{_SHARE} the next {{unit}}"),
-    "local": _Meaning("local share", f"{_SHARE} {{unit}}s at most {{options.local_window}} away"),
-    "long_range": _Meaning("long-range share", f"{_SHARE} {{unit}}s at least {{options.long_range_from}} away"),
-    "induction": _Meaning("induction share", f"{_SHARE} {_AFTER_COPY}"),
-    "duplicate": _Meaning("duplicate share", f"{_SHARE} {_COPY}"),
-    "induction_on_repeats": _Meaning("induction where a token repeats", f"{_WITH_COPY} {_AFTER_COPY}"),
-    "duplicate_on_repeats": _Meaning("duplicate where a token repeats", f"{_WITH_COPY} {_COPY}"),
+    "entropy": ("entropy", "mean entropy of the rows", "nats"),
+    "distance": ("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
+    "confidence": ("confidence", "mean of each row’s largest weight", ""),
+    "sink": ("sink share", "mean attention of the other {unit}s to {sinks}", ""),
+    **{spec.statistic: (f"{spec.name} share", f"{_SHARE} {spec.target}", "") for spec in PATTERNS},
+    **{
+        ON_REPEATS[spec.statistic]: (f"{spec.name} where a token repeats", f"{_AFTER} {spec.target}", "")
+        for spec in PATTERNS
+        if spec.on_repeats
+    },
 }
+"""How people name a statistic, what the number is, and its unit; shares, 0-1, have none."""
 
 
 def statistic_named(name: str) -> str:
@@ -76,7 +64,8 @@ def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
     measured, uniform = values[np.isfinite(values)], _uniform(analysis, statistic)
     sinks = ["the special tokens"] * any(analysis.units.special)
     sinks += [f"the first {facts.unit}"] * (analysis.units.sink[0] and not analysis.units.special[0])
-    words = {"unit": facts.unit, "sinks": " and ".join(sinks), "options": analysis.options}
+    window, far = analysis.options.local_window, analysis.options.long_range_from
+    words = {"unit": facts.unit, "sinks": " and ".join(sinks), "window": window, "far": far}
     name, reading, unit = (part.format(**words) for part in _MEANINGS[statistic])
     largest = float(measured.max(initial=0.0))
     top = {"entropy": uniform, "distance": max(uniform or 0.0, largest)}.get(statistic, 1.0) or 1.0
