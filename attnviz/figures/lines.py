@@ -133,8 +133,9 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
     ax.set(xlim=(0, width), ylim=(plan.extent - 0.5, -0.5 - _HEADING / pitch))
     left, right = room + _PAD, width - room - _PAD
-    rows = plan.rows
-    starts, ends = (rows[side] + _shifts(plan)[plan.head] for side in (plan.query, plan.key))
+    rows, n_heads = plan.rows, len(plan.heads)
+    shifts = (plan.head - (n_heads - 1) / 2) * _SPREAD / n_heads  # heads side by side, so that none covers another
+    starts, ends = (rows[side] + shifts for side in (plan.query, plan.key))
     lines = PathCollection(
         _curves(starts, ends, left, right),
         facecolors="none",
@@ -177,13 +178,6 @@ def _column(plan: LinesPlan, side: int) -> list[str]:
     return [f"{written[row]} {label}" if row in written else label for row, label in enumerate(plan.labels)]
 
 
-def _shifts(plan: LinesPlan) -> Array:
-    """[n_heads], how far from the middle of a row the lines of a head start and end, so that none covers another."""
-    n_heads = len(plan.heads)
-    shifts: Array = (np.arange(n_heads) - (n_heads - 1) / 2) * _SPREAD / n_heads
-    return shifts
-
-
 def _curves(starts: Array, ends: Array, left: float, right: float) -> list[Path]:
     """One curve a line, level at both ends."""
     codes, bend = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4], _BEND * (right - left)
@@ -219,32 +213,21 @@ def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pi
     name = _COLUMNS[side] if _points(_COLUMNS[side], _LETTERS) <= width + _PAD else ("from", "to")[side]
     style: dict[str, Any] = {"ha": ("right", "left")[side], "va": "center_baseline", "parse_math": False}
     ax.text(x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, **style)
-    ranks = _ranks(plan, plan.key if side else plan.query)
-    for row in _apart(rows * pitch, ranks, _LEAST_PITCH) if pitch < _LEAST_PITCH else range(len(labels)):
+    for row in _named(plan, plan.key if side else plan.query, pitch):
         text, ink = fitted(labels[row], size, DPI, width / PIXEL), outer_ink(look)
         colour = ink if row in plan.bright[side] else look.greys.quiet
         ax.text(x, rows[row], text, size=size, color=colour, family=font_families([text]), **style)
 
 
-def _ranks(plan: LinesPlan, touched: NDArray[np.intp]) -> Array:
-    """Of each row the sum of the weights drawn there, in powers of two, so that near equals are named evenly."""
+def _named(plan: LinesPlan, touched: NDArray[np.intp], pitch: float) -> list[int]:
+    """As many rows as can be named, those with more of the drawn attention first, near equals from the top."""
     sums = np.bincount(touched, plan.weights, len(plan.labels))
-    ranks: Array = np.where(sums > 0, np.round(np.log2(np.maximum(sums, 1e-9))), -math.inf)
-    return ranks
-
-
-def _apart(places: Array, ranks: Array, least: float) -> list[int]:
-    """As many places as can stand at least so far apart, those of higher rank first, in equal ranks from the top."""
+    ranks, places = np.round(np.log2(np.maximum(sums, 1e-9))), plan.rows * pitch
     chosen: list[int] = []
-    for row in sorted(range(len(places)), key=lambda row: (-ranks[row], row)):
-        if all(abs(places[row] - places[other]) >= least for other in chosen):
+    for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
+        if all(abs(places[row] - places[other]) >= _LEAST_PITCH for other in chosen):
             chosen.append(row)
     return sorted(chosen)
-
-
-def _legend_texts(plan: LinesPlan) -> tuple[list[str], list[str]]:
-    """What stands beside the colours, where there are several, and beside the examples of weights."""
-    return list(plan.heads) if len(plan.heads) > 1 else [], [text for _, text in plan.samples]
 
 
 def _columns_of(texts: Sequence[str], room: float) -> int:
@@ -255,25 +238,25 @@ def _columns_of(texts: Sequence[str], room: float) -> int:
 
 def _legend_rows(plan: LinesPlan, room: float) -> list[int]:
     """Rows of the legend of the heads and of that of the weights, its title included, on so many points."""
-    heads, weights = _legend_texts(plan)
-    rows = [math.ceil(len(texts) / _columns_of(texts, room)) for texts in (heads, weights) if texts]
+    legends = [plan.heads] * (len(plan.heads) > 1) + [tuple(text for _, text in plan.samples)]
+    rows = [math.ceil(len(texts) / _columns_of(texts, room)) for texts in legends]
     return [*rows[:-1], rows[-1] + 1]
 
 
 def _add_legends(ax: Axes, plan: LinesPlan, look: Look) -> None:
     """The heads by colour above the Axes, where there are several; examples of weights below."""
-    colours = HEAD_COLOURS[look.theme]
-    heads, weights = _legend_texts(plan)
+    colours, several = HEAD_COLOURS[look.theme], len(plan.heads) > 1
     room, height = cell_points(ax, 1, 1)
-    key = look.greys.ink if heads else colours[0]
-    widths = _line_widths(plan, _pitch(height, plan), [strength for strength, _ in plan.samples])
+    strengths, weights = zip(*plan.samples, strict=True)
+    widths = _line_widths(plan, _pitch(height, plan), strengths)
+    key = look.greys.ink if several else colours[0]
     of_weights = [
         {"color": key, "alpha": _opacity(strength), "linewidth": width}
-        for (strength, _), width in zip(plan.samples, widths, strict=True)
+        for strength, width in zip(strengths, widths, strict=True)
     ]
-    of_heads = [{"color": colour, "linewidth": 2.5} for colour, _ in zip(colours, heads, strict=False)]
-    if heads:
-        _add_legend(ax, heads, of_heads, "", "lower left", (0.0, 1.0), room, look)
+    if several:
+        of_heads = [{"color": colour, "linewidth": 2.5} for colour in colours[: len(plan.heads)]]
+        _add_legend(ax, plan.heads, of_heads, "", "lower left", (0.0, 1.0), room, look)
     _add_legend(ax, weights, of_weights, plan.scale, "upper left", (0.0, 0.0), room, look)
 
 
