@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, Normalize
@@ -23,6 +24,7 @@ from attnviz.figures.page import MARGIN, PIXEL, Mark, colour_bar, new_page, page
 __all__ = ["HeadMap", "HeadMapPlan", "draw_head_map", "head_map_figure"]
 
 _CELL = (0.42, 0.25)
+_SMALL_CELL = 0.19
 _GAP, _AXES, _BAR, _NAME = 0.18, 0.35, 0.55, 0.2
 _CORNER = "#d95f02"
 
@@ -32,7 +34,7 @@ class HeadMap:
     """One map: a number of every head.
 
     Attributes:
-        values: [n_layers, n_heads]; NaN where not measurable.
+        values: [n_layers, n_heads]; NaN, which is hatched, where not measurable.
         norm: from values to colours.
         bar: what the colours are, and on which scale; empty for no colour bar.
         name: above the map; empty for none.
@@ -68,6 +70,7 @@ class HeadMapPlan:
         stem, caption: of the file.
         title, notes: above the maps.
         maps: from top to bottom.
+        columns: maps in a row; where there are several, all are on the scale of the first, with one colour bar.
     """
 
     stem: str
@@ -75,10 +78,13 @@ class HeadMapPlan:
     title: str
     notes: tuple[str, ...]
     maps: tuple[HeadMap, ...]
+    columns: int = 1
 
 
 def head_map_figure(plan: HeadMapPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure with every map of the plan, each with its colour bar."""
+    if plan.columns > 1:
+        return _in_columns(plan, look, vector)
     natural = max(_CELL[0] * (each.values.shape[1] + 1.2 * len(each.beside)) + _AXES for each in plan.maps)
     width = page_width(look, natural + 2 * MARGIN)
     across = (width - _AXES - 2 * MARGIN) / max(each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps)
@@ -113,6 +119,28 @@ def head_map_figure(plan: HeadMapPlan, look: Look, vector: bool = False) -> Figu
         return page
 
 
+def _in_columns(plan: HeadMapPlan, look: Look, vector: bool) -> Figure:
+    """Maps in rows, with the numbers of layers at the left, of heads below, and one colour bar."""
+    first, rows = plan.maps[0], math.ceil(len(plan.maps) / plan.columns)
+    n_layers, n_heads = first.values.shape
+    width = page_width(look, plan.columns * (n_heads * _SMALL_CELL + _GAP) + _AXES + 2 * MARGIN)
+    cell = ((width - 2 * MARGIN - _AXES) / plan.columns - _GAP) / n_heads
+    body = rows * (n_layers * min(_SMALL_CELL, max(cell, 0.1)) + _NAME + _GAP) + _AXES + _BAR
+    with figure_style():
+        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        axes = page.subplots(rows, plan.columns, squeeze=False)
+        cells = [_draw(ax, each, look, vector) for ax, each in zip(axes.flat, plan.maps, strict=True)]
+        for place, ax in np.ndenumerate(axes):
+            for axis, name, outer in (("x", "xlabel", place[0] == rows - 1), ("y", "ylabel", place[1] == 0)):
+                if not outer:
+                    ax.set(**{name: "", f"{axis}ticks": []})
+        colour_bar(page, list(axes.flat), first.norm, first.bar, look, colours=first.colours, cut=first.cut)
+        settled(page)
+        for ax, each, drawn in zip(axes.flat, plan.maps, cells, strict=True):
+            write_numbers(ax, each.values, drawn, each.write, air=2)
+        return page
+
+
 def draw_head_map(ax: Axes, plan: HeadMapPlan, look: Look) -> AxesImage | QuadMesh:
     """Draw the first map of a plan on the caller's Axes, with its numbers where cells have room.
 
@@ -130,6 +158,10 @@ def _draw(ax: Axes, each: HeadMap, look: Look, vector: bool) -> AxesImage | Quad
     """Cells, rules, and the numbers of layers and heads."""
     n_layers, n_heads = each.values.shape
     cells = draw_matrix(ax, each.values, each.norm, look, colours=each.colours, vector=vector)
+    with rc_context({"hatch.linewidth": 0.5}):
+        for layer, head in np.argwhere(~np.isfinite(each.values)):
+            box = (head - 0.5, layer - 0.5)
+            ax.add_patch(Rectangle(box, 1, 1, fill=False, edgecolor=look.greys.frame, linewidth=0, hatch="//"))
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for place in range(1, edges):
             line(place - 0.5, color=look.greys.frame, linewidth=0.6 * PIXEL)

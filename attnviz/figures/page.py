@@ -77,8 +77,15 @@ def heading(title: str, notes: Sequence[str], width: float) -> list[tuple[str, f
 
 def settled(figure: Figure | SubFigure | None) -> None:
     """Let the layout find its place, so that the sizes of Axes are final; on a caller's figure, too."""
-    if figure is not None:
-        figure.get_figure(root=True).draw_without_rendering()
+    if figure is None:
+        return
+    page = figure.get_figure(root=True)
+    page.draw_without_rendering()
+    for bar in page.axes:
+        name = bar.xaxis.label
+        over = name.get_window_extent().x1 - page.bbox.x1 + MARGIN * page.dpi
+        if bar.get_label() == "<colorbar>" and over > 0:  # a name longer than its bar, at the right edge
+            name.set_x(name.get_position()[0] - over / bar.bbox.width)
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,7 @@ def colour_bar(
     mark: Mark | None = None,
     cut: bool = False,
     signed: bool = False,
+    across: float | None = None,
 ) -> Axes:
     """A horizontal colour bar below these Axes: what is shown, on which scale, both ends numbered.
 
@@ -113,9 +121,10 @@ def colour_bar(
         mark: a value to point out above the bar, with an arrow where it lies outside.
         cut: there are values above the scale, which look like its end.
         signed: numbers above 0 have a plus.
+        across: inches that the Axes take from left to right; default the width of the page.
     """
     several = [axes] if isinstance(axes, Axes) else list(axes)
-    width = figure.get_figure(root=True).get_figwidth()
+    width = across or figure.get_figure(root=True).get_figwidth()
     share = min(1.0, _BAR_WIDTH / width)
     mappable = ScalarMappable(norm, colours or look.colour_map())
     bar = figure.colorbar(
