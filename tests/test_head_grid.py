@@ -42,7 +42,7 @@ def drawn(figure: Figure) -> tuple[Any, dict[str, tuple[int, int]]]:
     (image,) = ax.images
     pixels = image.get_array().shape[1] / image.get_extent()[1]
     places = {text.get_text(): text.get_position() for text in ax.texts}
-    return image.get_array(), {name: (round(x * pixels), round((y + 5) * pixels)) for name, (x, y) in places.items()}
+    return image.get_array()[..., :3], {name: (round(x * pixels), round((y + 5) * pixels)) for name, (x, y) in places.items()}
 
 
 @pytest.mark.parametrize("n", [2, 9, 70, 120])
@@ -97,7 +97,7 @@ def test_every_pooled_cell_has_a_pixel(n: int, width: float | None):
     look = Look(width=width)
     plan = grid(2, 8, n, look, marked=False)
     figure = head_grid_figure(plan, look)
-    image, m = figure.axes[0].images[0].get_array(), len(plan.cells[0].values)
+    image, m = figure.axes[0].images[0].get_array()[..., :3], len(plan.cells[0].values)
     painted = look.colour_map()(plan.norm(plan.cells[-1].values), bytes=True)[..., :3]
     one, other = (set((colours.astype(int) @ [1, 256, 65536]).ravel()) for colours in (painted, image))
     assert one <= other

@@ -6,6 +6,7 @@ Everything adapts to the size of the Axes, so that the same function serves a co
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -199,13 +200,20 @@ def max_pool(values: Array, factor: int) -> Array:
     """Of every ``factor`` × ``factor`` block the value furthest from 0, [ceil(n / factor)] squared."""
     if factor == 1:
         return values
-    starts = [np.arange(0, n, factor) for n in values.shape]
-    largest, smallest = (
-        reduce.reduceat(reduce.reduceat(values, starts[0], axis=0), starts[1], axis=1)
-        for reduce in (np.maximum, np.minimum)
-    )
+    beyond = [(0, -n % factor) for n in values.shape]
+    padded = np.pad(values, beyond, mode="edge") if any(after for _, after in beyond) else values
+    largest = _of_blocks(np.maximum, padded, factor)
+    if not (values < 0).any():
+        return largest
+    smallest = _of_blocks(np.minimum, padded, factor)
     pooled: Array = np.where(-smallest > largest, smallest, largest)
     return pooled
+
+
+def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int) -> Array:
+    """The largest or smallest of every block; of whole rows first, which is many times faster than over two axes."""
+    rows = reduce(choose, [values[place::factor] for place in range(factor)])
+    return reduce(choose, [rows[:, place::factor] for place in range(factor)])
 
 
 def named_every(cell: float, pooled: int = 1) -> int:
