@@ -1,0 +1,200 @@
+"""What the overview and the heatmaps of a text show and say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.views import VIEWS
+from attnviz.errors import UsageError
+from attnviz.figures.head_grid import HeadGridPlan
+from attnviz.figures.heatmap import HeatmapPlan
+from attnviz.figures.look import Look
+from attnviz.patterns.syntax import Arc, Parse, Word
+from attnviz.results.view import Choices
+from tests.drawn import texts_of
+from tests.hand_made import LABELS, by_design, hand_made, uniform_pattern
+from tests.stored import PROFILE
+
+
+def plans(analysis: Analysis, view: str, **choices: Any) -> list[Any]:
+    (named,) = [each for each in VIEWS if each.name == view]
+    return list(named.plans(analysis, Choices(**choices)))
+
+
+def overview(analysis: Analysis, **choices: Any) -> HeadGridPlan:
+    (plan,) = plans(analysis, "overview", **choices)
+    return plan
+
+
+def heatmap(analysis: Analysis, head: str = "L0H0", **choices: Any) -> HeatmapPlan:
+    (plan,) = plans(analysis, "heads", select=(head,), **choices)
+    return plan
+
+
+def test_heatmaps_come_in_the_models_order_with_label_and_evidence():
+    of = plans(hand_made(), "heads")
+    assert [(plan.stem, plan.title, plan.evidence) for plan in of] == [
+        ("heads/L00H00", "L0H0  previous-token", "previous-token 1.00 · uniform attention 0.19 · n = 3"),
+        ("heads/L00H01", "L0H1  broad", "broad 1.00 · uniform attention 1.00 · n = 6"),
+        ("heads/L01H00", "L1H0  sink", "sink 1.00 · uniform attention 0.33 · n = 4"),
+        ("heads/L01H01", "L1H1  current-token", "current-token 0.73 · uniform attention 0.25 · n = 4"),
+    ]
+    for plan, pattern in zip(of, by_design(6).reshape(4, 6, 6), strict=True):
+        np.testing.assert_array_equal(plan.values, pattern.numpy())
+        assert plan.labels.texts == LABELS
+        assert plan.labels.muted == (True, False, False, False, False, True)
+
+
+TWO_AWAY, BEFORE = torch.eye(6)[[0, 3, 4, 1, 2, 5]], torch.eye(6)[[0, 0, 1, 2, 3, 4]]
+AMOD = tuple(Arc(i, i - 1 if i % 2 else i + 1, "amod") for i in range(12))
+
+
+def amod() -> Analysis:
+    pattern = torch.zeros(14, 14)
+    pattern[0, 0] = pattern[13, 13] = 1
+    for arc in AMOD:
+        pattern[arc.dependent + 1, arc.head + 1] = 1
+    parse = Parse(tuple(Word(str(i), (i + 1,)) for i in range(12)), AMOD, "by hand")
+    return hand_made(
+        labels=["[CLS]", *map(str, range(12)), "[SEP]"], special=(0, 13), patterns=pattern[None, None], parse=parse
+    )
+
+
+EVIDENCE: list[tuple[Any, str, str]] = [
+    (
+        lambda: hand_made(patterns=TWO_AWAY[None, None]),
+        "heterogeneous",
+        "no positional pattern above uniform attention",
+    ),
+    (
+        lambda: hand_made(patterns=(0.6 * TWO_AWAY + 0.4 * BEFORE)[None, None]),
+        "heterogeneous",
+        "nearest: previous-token 0.33 · uniform attention 0.19 · n = 3",
+    ),
+    (
+        lambda: hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=by_design(2)[:1, :1]),
+        "not measurable",
+        "not measurable on this text",
+    ),
+    (amod, "syntactic:amod", "amod (dep → head) 1.00 · offset +1: 0.50 · n = 12"),
+    (  # "x a b c d a b c y": three tokens have a copy
+        lambda: hand_made(
+            labels="xabcdabcy", special=(), causal=True, patterns=torch.eye(9)[[0, 0, 0, 0, 0, 2, 3, 4, 0]][None, None]
+        ),
+        "induction",
+        "induction 1.00 (1.00 where a token repeats) · uniform attention 0.06 · n = 3",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("analysis", "label", "evidence"), EVIDENCE)
+def test_a_label_stands_with_the_evidence_that_it_rests_on(analysis: Any, label: str, evidence: str):
+    plan = heatmap(analysis())
+    assert (plan.title, plan.evidence) == (f"L0H0  {label}", evidence)
+
+
+def test_labels_from_a_stored_profile_say_so_everywhere():
+    result = hand_made(profile=PROFILE)
+    plan = heatmap(result, "L0H1")
+    assert plan.title == "L0H1  syntactic:nsubj"
+    assert plan.evidence == "nsubj (dep → head) 0.70 · profile's best offset: 0.40 · n = 200"
+    note, caption = "Syntactic labels are those of the model’s stored profile.", "the model's stored profile shows over"
+    for select, said in (((), True), (("L0H0",), False)):
+        grid = overview(result, select=select)
+        assert (note in " ".join(grid.notes)) == said == (caption in grid.caption)
+
+
+def test_the_overview_shows_every_selected_head_with_its_label():
+    result = hand_made(pair="and\nthen")
+    plan = overview(result, select=("L1",))
+    assert plan.title == "by-hand: 2 of 4 heads"
+    assert overview(result).title == "by-hand: 2 layers × 2 heads"
+    assert plan.notes[0] == r"“the cat ran away” / “and\nthen” (6 tokens)"
+    assert [(str(cell.id), cell.beside, cell.family and cell.family.name) for cell in plan.cells] == [
+        ("L1H0", "sink", "sink"),
+        ("L1H1", "current-token", "positional"),
+    ]
+    np.testing.assert_array_equal(plan.cells[0].values, by_design(6)[1, 0].numpy())
+
+
+def test_captions_say_model_text_scale_and_what_is_shown():
+    result = hand_made(pair="and then")
+    assert heatmap(hand_made()).caption == (
+        "Attention of head L0H0, previous-token (previous-token 1.00 · uniform attention 0.19 · n = 3), of by-hand on "
+        "“the cat ran away”: row = token that attends, column = token attended to; colour = attention weight, from 0 "
+        "to 1, the same for every head; weights of at least 0.005 written into the cells where they have room."
+    )
+    assert overview(result).caption == (
+        "Attention of all 4 heads of by-hand on “the cat ran away” and “and then”: a row a layer, a column a head; in "
+        "each square rows attend to columns (6 tokens); colour = attention weight, from 0 to 1, the same for every "
+        "head; labels say what this text shows of each head, marks the family of its label."
+    )
+    assert "Attention of 2 of 4 heads of" in overview(result, select=("L1",)).caption
+    one = hand_made(labels=["a"], special=(), causal=True, patterns=uniform_pattern(1)[None, None])
+    assert heatmap(one).caption.startswith("Attention of head L0H0, not measurable on this text, of by-hand on")
+    assert "rows attend to columns (1 token);" in overview(one).caption
+    assert "\n" not in heatmap(hand_made(text="a\nb\x1b[31m", name="bad\nname")).caption
+
+
+def test_a_head_with_its_own_scale_has_its_largest_weight_in_the_strongest_colour():
+    result = hand_made(patterns=(torch.eye(6) * 0.7 + uniform_pattern(6) * 0.3)[None, None])
+    look = Look(scale="per-head")
+    plan, grid = heatmap(result, look=look), overview(result, look=look)
+    assert plan.norm(plan.values.max()) == pytest.approx(1)
+    assert grid.cells[0].values.max() == 1
+    assert plan.evidence.endswith("· largest weight 0.75")
+    assert "from 0 to the head's largest weight, 0.75" in plan.caption
+    assert "from 0 to the largest weight of each head" in grid.caption
+    assert plan.bar == grid.bar == "share of the head’s largest weight (own scales)"
+    assert (plan.bar_norm.vmin, plan.bar_norm.vmax) == (0, 1)
+
+
+def test_a_logarithmic_scale_is_named():
+    look = Look(scale="log")
+    for plan in (heatmap(hand_made(), look=look), overview(hand_made(), look=look)):
+        assert "logarithmic from 0.0001 or less to 1, the same for every head" in plan.caption
+        assert plan.bar == "attention weight (log scale)"
+        assert plan.norm(0.01) == pytest.approx(0.5)
+
+
+def test_a_long_text_is_pooled_and_its_largest_weights_stay():
+    n = 1100
+    pattern = uniform_pattern(n)
+    pattern[701, 401] = 0.9
+    result = hand_made(labels=[str(i) for i in range(n)], special=(), patterns=pattern[None, None])
+    plan, grid = heatmap(result), overview(result)
+    assert plan.pooled == 2
+    assert plan.values.shape == (550, 550)
+    assert plan.values[350, 200] == grid.cells[0].values[70, 40] == pytest.approx(0.9)
+    assert "; each cell is the largest of 2 × 2 weights (pooled for drawing only)." in plan.caption
+    assert "; each cell is the largest of 10 × 10 weights" in grid.caption
+    assert "written into the cells" not in plan.caption
+    assert any(note.endswith("token is named.") for note in plan.notes)
+
+
+def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
+    plan, grid = heatmap(hand_made(), "L0H1", drop_special=True), overview(hand_made(), drop_special=True)
+    np.testing.assert_allclose(plan.values, np.full((4, 4), 0.25), rtol=1e-6)
+    assert plan.labels.texts == LABELS[1:-1]
+    for each in (plan, grid):
+        assert "; special tokens dropped, rows renormalised" in each.caption
+        assert "Special tokens dropped, rows renormalised." in each.notes
+    causal = hand_made(labels="abc", special=(), causal=True, patterns=by_design(3, True))
+    assert "; first token dropped, rows renormalised" in heatmap(causal, drop_special=True).caption
+    with pytest.raises(UsageError, match="leaves nothing of this text to draw: its only token is special or the first"):
+        heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)
+
+
+def test_merged_words_are_shown_as_words():
+    plan = heatmap(hand_made(words=True))
+    assert "row = word that attends" in plan.caption
+    assert plan.notes[0] == "by-hand on “the cat ran away” (6 words)"
+
+
+def test_a_hostile_name_is_shown_escaped():
+    result = hand_made(name="bad\x1b[31m")
+    assert overview(result).title == r"bad\x1b[31m: 2 layers × 2 heads"
+    assert r"bad\x1b[31m on “the cat ran away” (6 tokens)" in texts_of(result.figure("heads"))

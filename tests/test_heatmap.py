@@ -1,0 +1,222 @@
+"""The heatmap of one head: on a page, on the caller's Axes, and the fast files of many."""
+
+import io
+import re
+import threading
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+
+from attnviz.figures.files import figure_bytes
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_named_every, heatmap_pooling
+from attnviz.figures.heatmap_files import heatmap_files
+from attnviz.figures.look import Look
+from attnviz.figures.matrix import Labels, max_pool
+from tests.drawn import HOSTILE, ODD_SETTINGS, nothing_over_the_edge, overlapping, texts_of
+
+LOOKS = [Look(), Look(width=3.3), Look("dark", "log", 7.0)]
+EVIDENCE = "previous-token 0.{} · uniform attention 0.12 · n = 6"
+
+
+def plan(n: int = 9, look: Look | None = None, seed: int = 0, **more: Any) -> HeatmapPlan:
+    look = look or Look()
+    labels = more.pop("labels", ["[CLS]", *(f"token{place}" for place in range(1, n))])
+    pooled = heatmap_pooling(labels, look)
+    weights = np.random.default_rng(seed).dirichlet(np.full(n, 0.2), n).astype(np.float32)
+    given: dict[str, Any] = {
+        "stem": f"heads/{seed}", "caption": f"Head {seed}.", "title": f"L0H{seed}  previous-token",
+        "evidence": EVIDENCE.format(50 + seed), "notes": ("a note",), "values": max_pool(weights, pooled),
+        "labels": Labels(tuple(labels), tuple(label == "[CLS]" for label in labels)), "norm": look.norm(),
+        "bar_norm": look.norm(), "bar": "attention weight", "pooled": pooled,
+    }  # fmt: skip
+    return HeatmapPlan(**(given | more))
+
+
+def files(plans: Any, look: Look | None = None, file_format: str = "png") -> list[bytes]:
+    return [content for _, content, _ in heatmap_files(plans, look or Look(), file_format)]
+
+
+def picture(content: bytes) -> Any:
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+
+
+def cells_of(content: bytes, of: HeatmapPlan, look: Look) -> Any:
+    """The colour of each cell near its upper left corner, found by the box of the matplotlib figure."""
+    ax = heatmap_figure(of, look).axes[0]
+    scale, pixels, box = 1 if look.width is None else 2, picture(content), ax.get_window_extent()
+    m = len(of.values)
+    x, y, cell = round(box.x0 * scale), round(len(pixels) - box.y1 * scale), round(box.width * scale / m)
+    assert box.width * scale / m == pytest.approx(cell)
+    assert box.height == pytest.approx(box.width)
+    corners = np.arange(m) * cell + min(2, cell // 2)
+    return pixels[y + corners][:, x + corners]
+
+
+@pytest.mark.parametrize(
+    ("n", "look"), [(2, LOOKS[0]), (9, LOOKS[1]), (50, LOOKS[2]), (300, LOOKS[0]), (300, LOOKS[1])], ids=str
+)
+def test_both_ways_paint_every_cell_in_the_colour_of_its_weight(n: int, look: Look):
+    of = plan(n, look)
+    colours = look.colour_map()(of.norm(of.values), bytes=True)[..., :3].astype(int)
+    for content in (figure_bytes(heatmap_figure(of, look), "png", look), *files([of], look)):
+        inner = slice(None) if n < 10 else slice(2, -2)  # matplotlib's frame is on the outermost pixels
+        difference = np.abs(cells_of(content, of, look) - colours)[inner, inner]
+        assert difference.max() <= 10  # 176 steps of 256, the first of which is paper
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=str)
+def test_the_fast_picture_is_that_of_matplotlib(look: Look):
+    of = plan(look=look)
+    slow, (fast,) = figure_bytes(heatmap_figure(of, look), "png", look), files([of], look)
+    assert picture(slow).shape == picture(fast).shape
+    difference = np.abs(picture(slow) - picture(fast))
+    assert difference.mean() < 2
+    top = len(difference) // 8  # title and evidence: the same letters, a pixel aside at most
+    dark = [(np.abs(picture(each)[:top] - picture(each)[0, 0]).max(axis=-1) > 80).sum() for each in (slow, fast)]
+    assert dark[0] == pytest.approx(dark[1], rel=0.1)
+    assert len(fast) < len(slow)
+
+
+@pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
+def test_a_file_is_the_same_whatever_was_written_before_it(file_format: str):
+    heads = [plan(seed=0), plan(seed=1, title="L0H1  x"), plan(seed=2, evidence="much longer: " + EVIDENCE * 3)]
+    together = files(heads, file_format=file_format)
+    assert together == files(heads, file_format=file_format)
+    if file_format != "pdf":
+        assert together == [files([head], file_format=file_format)[0] for head in heads]
+    assert len(set(together)) == 3
+    names = [name for name, _, _ in heatmap_files(heads[:1], Look(), file_format)]
+    assert names == [f"heads/0.{file_format}"]
+
+
+def test_files_do_not_depend_on_the_users_settings():
+    kinds = ("png", "svg", "pdf")
+    before = [files([plan()], file_format=kind) for kind in kinds]
+    with matplotlib.rc_context(ODD_SETTINGS):
+        assert [files([plan()], file_format=kind) for kind in kinds] == before
+
+
+def test_an_svg_holds_texts_as_texts_and_cells_where_they_belong():
+    title = "L0H0  <b>&amp;"
+    of = plan(title=title, values=np.eye(9, dtype=np.float32)[[0, *range(8)]])
+    (content,) = files([of], file_format="svg")
+    root = ET.fromstring(content)
+    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {title, of.evidence, "a note", "token3", "1"} <= set(texts)
+    assert texts.count("1") == 10  # nine weights, and the end of the colour bar
+    paths = root.iter("{http://www.w3.org/2000/svg}path")
+    (path,) = [path.get("d") for path in paths if path.get("stroke-width") == "0.2"]
+    assert path is not None
+    starts = np.array([[float(x) for x in start] for start in re.findall(r"M([\d.]+) ([\d.]+)h", path)])
+    cell = float(re.findall(r"h([\d.]+)v", path)[0])
+    places = np.round((starts - starts[0]) / cell).astype(int)
+    assert places.tolist() == [[0, 0], *[[row - 1, row] for row in range(1, 9)]]
+    assert b"dc:date" not in content
+
+
+def test_a_large_svg_holds_its_cells_as_an_image():
+    (content,) = files([plan(70)], file_format="svg")
+    assert b"image-rendering:pixelated" in content
+    assert len(content) < 120_000
+
+
+def test_a_pdf_has_no_date_and_its_letters():
+    (content,) = files([plan()], file_format="pdf")
+    assert b"CreationDate" not in content
+    assert b"/FontFile2" in content
+
+
+def test_closing_early_and_errors_end_the_threads():
+    before = threading.active_count()
+    some = heatmap_files((plan(seed=seed) for seed in range(9)), Look(), "png")
+    next(some)
+    some.close()  # type: ignore[attr-defined]
+
+    def broken() -> Iterator[HeatmapPlan]:
+        yield plan()
+        raise ValueError("a broken plan")
+
+    with pytest.raises(ValueError, match="a broken plan"):
+        list(heatmap_files(broken(), Look(), "png"))
+    assert threading.active_count() == before
+    assert files([]) == []
+
+
+@pytest.mark.parametrize("look", [Look(), Look(width=2.0), Look(width=3.3), Look(width=7.0)], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 9, 50])
+def test_nothing_overlaps_or_runs_over_the_edge(n: int, look: Look):
+    figure = heatmap_figure(plan(n, look, bar="attention weight (same scale for every head)"), look)
+    assert nothing_over_the_edge(figure)
+    assert [pair for pair in overlapping(figure) if not re.fullmatch(r"\.?\d+", pair[0])] == []
+    assert look.width is None or figure.get_figwidth() == look.width
+
+
+@pytest.mark.parametrize(
+    "evidence", [EVIDENCE.format(5), "acl:relcl (dep → head) 0.70 · profile's best offset: 0.40 · n = 1200"]
+)
+@pytest.mark.parametrize("width", [2.0, 3.3, None])
+def test_score_baseline_and_n_are_never_cut(evidence: str, width: float | None):
+    texts = " ".join(texts_of(heatmap_figure(plan(evidence=evidence, look=Look(width=width)), Look(width=width))))
+    assert evidence in texts
+
+
+def test_labels_that_do_not_fit_are_left_out_and_special_ones_stand_back():
+    look = Look(width=3.3)
+    of = plan(50, look)
+    every = heatmap_named_every(of.labels.texts, of.pooled, look)
+    ax = heatmap_figure(of, look).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(of.labels.texts[::every])
+    assert every > 1
+    assert [label.get_color() == look.greys.quiet for label in ax.get_xticklabels()[:2]] == [True, False]
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_hostile_texts_are_drawn(label: str):
+    of = plan(3, labels=["[CLS]", label, "end"], title=f"L0H0  {label}")
+    for file_format in ("png", "svg"):
+        assert files([of], file_format=file_format)
+
+
+def test_on_the_callers_axes_numbers_stand_where_cells_have_room_and_rows_are_queries():
+    values = np.array([[0.25, 0.75], [1.0, 0.0]], dtype=np.float32)
+    of = plan(2, values=values)
+    figure = Figure(figsize=(6, 3))
+    mine, small = figure.add_axes((0.2, 0.2, 0.3, 0.6)), figure.add_axes((0.7, 0.4, 0.03, 0.06))
+    cells = draw_heatmap(mine, of, Look())
+    assert [(text.get_text(), text.get_position()) for text in mine.texts] == [
+        (".25", (0, 0)), (".75", (1, 0)), ("1", (0, 1)),
+    ]  # fmt: skip
+    np.testing.assert_array_equal(np.asarray(cells.get_array()).reshape(2, 2), values)
+    draw_heatmap(small, of, Look())
+    assert not small.texts
+    assert mine.get_title("left") == f"{of.title}\n{of.evidence}"
+    assert (mine.get_xlabel(), mine.get_ylabel()) == ("key (attended to)", "query (attends from)")
+
+
+def test_beside_the_cells_letters_have_the_colours_of_the_callers_style():
+    with matplotlib.rc_context(
+        {"xtick.color": "red", "axes.labelcolor": "red", "axes.titlesize": 20, "axes.grid": True}
+    ):
+        ax = Figure().add_subplot()
+        draw_heatmap(ax, plan(), Look())
+    assert [to_rgb(text.get_color()) for text in (ax.get_xticklabels()[1], ax.xaxis.label)] == [(1, 0, 0)] * 2
+    assert ax._left_title.get_fontsize() == 20
+    assert not any(line.get_visible() for line in ax.get_xgridlines())
+
+
+def test_a_dark_heatmap_is_bright_on_dark():
+    look = Look("dark")
+    of = replace(plan(look=look), values=np.eye(9, dtype=np.float32))
+    (content,) = files([of], look)
+    cells = cells_of(content, of, look)
+    assert cells[0, 0].min() > 180
+    assert (cells[0, 1] == 0x14).all()
+    assert (picture(content)[0, 0] == 0x14).all()
