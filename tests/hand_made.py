@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, Verification, VerifiedLayer
-from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, Options
+from attnviz.commands.heads.measure import Analysis, HeadFindings, Options
 from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_hex
-from matplotlib.text import Text
 from transformers import BertForMaskedLM
 
-import attnviz
 from attnviz import analyze
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.measure import Analysis
 from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
+from attnviz.figures.look import Look
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import find_checkpoint
 from attnviz.patterns.profile_store import store_profile
@@ -21,7 +20,7 @@ from attnviz.patterns.published import published_heads
 from attnviz.patterns.syntax import load_parser
 from tests import independent
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
-from tests.hand_made import hand_made
+from tests.drawn import texts_of
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.stored import document_for
 
@@ -243,19 +242,6 @@ def test_repr_counts_words_where_words_were_asked_for(bert_folder: Path):
     assert f"with {bert_folder}: 5 words, 12 heads verified" in repr(named)
 
 
-def test_the_document_holds_text_tokens_and_verification(found: Analysis):
-    document = found.document()
-    assert document["attnviz"] == attnviz.__version__
-    assert (document["text"], document["pair"], document["figures"]) == (SENTENCE, None, [])
-    assert document["tokens"][:2] == [
-        {"id": 2, "text": "[CLS]", "special": True, "word": None},
-        {"id": 5, "text": "the", "special": False, "word": 0},
-    ]
-    assert document["verification"]["passed"] is True
-    assert document["verification"]["heads_compared"] == 12
-    assert [layer["layer"] for layer in document["verification"]["layers"]] == [0, 1, 2]
-
-
 def test_the_document_of_a_selection_holds_those_heads_in_the_models_order(found: Analysis):
     assert [head["id"] for head in found.document(select=["L2H3", "L0H1"])["heads"]] == ["L0H1", "L2H3"]
     assert len(found.document()["heads"]) == 12
@@ -274,7 +260,7 @@ def test_a_head_is_found_by_either_name(found: Analysis):
 
 @pytest.mark.parametrize("head", ["L3H0", "L0H4", "9.9"])
 def test_a_head_that_the_model_lacks_is_an_error_with_the_range(found: Analysis, head: str):
-    for ask in (found.head, found.pattern, found.heatmap):
+    for ask in (found.head, found.pattern):
         with pytest.raises(UsageError, match=r"the model has no head L\dH\d; it has L0H0 to L2H3"):
             ask(head)
 
@@ -365,14 +351,6 @@ def test_distances_have_a_largest_value(bert_folder: Path):
         analyze(SENTENCE, model=bert_folder, long_range_from=10**30)
 
 
-def test_one_string_is_no_list_of_formats_or_figures(tmp_path: Path):
-    with pytest.raises(UsageError, match=r"expected a list of formats, found the string 'svg': write \['svg'\]"):
-        hand_made().save(tmp_path / "out", formats="svg")
-    with pytest.raises(UsageError, match=r"expected a list of figures, found the string 'heads'"):
-        hand_made().save(tmp_path / "out", figures="heads")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_text_longer_than_the_model_is_refused(gpt2_folder: Path):
     with pytest.raises(TextError, match="but the model has 40 positions"):
         analyze("the cat saw " * 20, model=gpt2_folder)
@@ -461,21 +439,16 @@ def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Pat
 # --- figures ------------------------------------------------------------------------------------
 
 
-def texts_of(figure: Any) -> str:
-    return "\n".join(text.get_text() for text in figure.findobj(Text))
-
-
 def test_every_view_is_a_new_figure_with_the_look_that_was_asked_for(found: Analysis):
-    looks: dict[str, Any] = {"theme": "dark", "width": 5.0, "scale": "log"}
+    look = Look("dark", "log", 5.0)
+    pair = analyze("the cat", pair="the dog ran", model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
     views = [
-        found.heatmap("L0H0", **looks),
-        found.overview(["L0"], **looks),
-        found.lines(["L0H0"], from_token="the", **looks),
-        found.map("sink", **looks),
-        found.mean(**looks),
-        analyze(
-            "the cat", pair="the dog ran", model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False
-        ).pair_figure(**looks),
+        found.figure("heads", look, select="L0H0"),
+        found.figure("", look, select=["L0"]),
+        found.figure("lines", look, select=["L0H0"], from_token="the"),
+        found.figure("map", look, maps=["sink"]),
+        found.figure("mean", look),
+        pair.figure("pair", look),
     ]
     for figure in views:
         assert figure.get_size_inches()[0] == pytest.approx(5.0)
@@ -483,83 +456,62 @@ def test_every_view_is_a_new_figure_with_the_look_that_was_asked_for(found: Anal
     assert len({id(figure) for figure in views}) == 6
 
 
-def test_special_tokens_can_be_left_out_of_every_view_of_patterns(found: Analysis):
-    for view in (found.heatmap("L0H0", drop_special=True), found.overview(drop_special=True)):
-        assert "ropped, rows renormalised" in " ".join(texts_of(view).split())  # titles may be in two lines
-        assert "[SEP]" not in texts_of(view)
-    assert "[SEP]" in texts_of(found.heatmap("L0H0"))
+def test_special_tokens_can_be_left_out_of_pictures(found: Analysis):
+    for view in ("heads", "overview", "mean", "lines"):
+        texts = " ".join("\n".join(texts_of(found.figure(view, select="L0H0", drop_special=True))).split())
+        assert "ropped, rows renormalised" in texts
+        assert "[SEP]" not in texts
+    assert "[SEP]" in texts_of(found.figure("heads"))
 
 
 def test_a_figure_of_a_pair_needs_a_pair(found: Analysis, tmp_path: Path):
-    with pytest.raises(UsageError):
-        found.pair_figure()
-    with pytest.raises(UsageError, match=r"the figure pair shows two texts: give the second one with --pair"):
-        found.save(tmp_path / "out", figures=["pair"])
+    for call in (lambda: found.figure("pair"), lambda: found.save(tmp_path / "out", figures=["pair"])):
+        with pytest.raises(UsageError, match=r"there is no figure 'pair': .*--pair"):
+            call()
     assert not (tmp_path / "out").exists()
 
 
 def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
-    told: list[tuple[int, int]] = []
+    told: list[int] = []
     document = found.save(
         tmp_path,
         figures=["map", "mean"],
         maps=["entropy", "previous"],
         formats=["svg"],
-        width=4.0,
-        progress=lambda what, done, total: told.append((done, total)),
+        look=Look(width=4.0),
+        progress=lambda what, done, total: told.append(done),
     )
     assert document["figures"] == ["map-entropy.svg", "map-previous.svg", "mean.svg", "mean-all.svg"]
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert told == [1, 2, 3, 4]
     assert all('width="288pt"' in (tmp_path / name).read_text() for name in document["figures"])
-    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], from_token="the", scale="log", theme="dark")
+    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], from_token="the", look=Look("dark", "log"))
     assert lines["figures"] == ["lines.png"]
     assert "**lines.png**" in (tmp_path / "captions.md").read_text()
 
 
-ODD_CALLS = {
-    "expected a list of selections such as": [
-        lambda found: found.lines(select=5),
-        lambda found: found.lines(None),
-        lambda found: found.overview(3),
-        lambda found: found.document(select=4),
-    ],
-    "expected selections such as 'L2H8' or 'L0-3', found": [
-        lambda found: found.lines([5]),
-        lambda found: found.select((1, 8)),
-        lambda found: found.overview([None]),
-    ],
-    "expected the name of one statistic, such as 'sink', found": [
-        lambda found: found.map(["sink"]),
-        lambda found: found.map(None),
-    ],
-    "expected the token that lines start from": [lambda found: found.lines(["L1H1"], from_token=2)],
-    "expected a width in inches, or a text such as '84mm', found": [lambda found: found.heatmap("L1H1", width=[3])],
-    "unknown scale None": [lambda found: found.mean(scale=None)],
-    "expected a width of 20 columns or more, found": [
-        lambda found: found.report(width="80"),
-        lambda found: found.report(width=19),
-        lambda found: found.report(width=True),
-    ],
-    "expected top as a whole number from 0 on, found": [
-        lambda found: found.report(top=-1),
-        lambda found: found.report(top=None),
-    ],
-    "expected (figures|formats|maps) as a list of names, found": [
-        lambda found: found.save("out", figures=5),
-        lambda found: found.save("out", formats=None),
-        lambda found: found.save("out", maps=1.5),
-    ],
-    "expected a folder as a text or a Path": [
-        lambda found: found.save(None),
-        lambda found: found.save(5),
-        lambda found: found.save(" "),
-    ],
-}
+ODD_CALLS: list[tuple[str, Any]] = [
+    ("expected a list of selections such as", lambda found: found.figure(select=5)),
+    ("expected a list of selections such as", lambda found: found.document(select=4)),
+    ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.report(select=[5])),
+    ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.select((1, 8))),
+    ("expected the token that lines start from", lambda found: found.figure("lines", select="L1H1", from_token=2)),
+    ("unknown option 'scale'", lambda found: found.figure("mean", scale="log")),
+    ("expected look as attnviz", lambda found: found.figure("mean", "dark")),
+    ("expected a width of 20 columns or more, found", lambda found: found.report(width="80")),
+    ("expected a width of 20 columns or more, found", lambda found: found.report(width=19)),
+    ("expected top as a whole number from 0 on, found", lambda found: found.report(top=-1)),
+    ("expected a list of figures, found 5", lambda found: found.save("out", figures=5)),
+    (r"found 'png, svg': write \['png', 'svg'\]", lambda found: found.save("out", formats="png, svg")),
+    (
+        r"expected maps as a list of statistics, found 'sink': write \['sink'\]",
+        lambda found: found.save("out", maps="sink"),
+    ),
+    ("unknown statistic 'nonsense'", lambda found: found.figure("map", maps=["nonsense"])),
+    ("expected a folder as a text or a Path", lambda found: found.save(" ")),
+]
 
 
-@pytest.mark.parametrize(
-    ("message", "call"), [(message, call) for message, calls in ODD_CALLS.items() for call in calls]
-)
+@pytest.mark.parametrize(("message", "call"), ODD_CALLS)
 def test_arguments_of_odd_types_are_refused_with_what_was_found(
     found: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, call: Any
 ):
@@ -572,10 +524,14 @@ def test_arguments_of_odd_types_are_refused_with_what_was_found(
 def test_one_selection_may_stand_without_a_list(found: Analysis, tmp_path: Path):
     assert found.select("L1") == found.select(["L1"])
     assert found.select(HeadId(1, 2)) == [found.head("L1H2")]
-    assert found.document("L1H2") == found.document(["L1H2"])
-    assert found.report("L1H2") == found.report(["L1H2"])
-    assert found.lines("L1H2").get_size_inches().tolist() == found.lines(["L1H2"]).get_size_inches().tolist()
+    assert found.document(select="L1H2") == found.document(select=["L1H2"])
     assert found.save(tmp_path, select="L1H2", figures=["heads"])["figures"] == ["heads/L01H02.png"]
+
+
+def test_heads_come_with_their_patterns_a_layer_at_a_time(found: Analysis):
+    for head, pattern in found.patterns(found.select(["L0H1", "L2"])):
+        torch.testing.assert_close(pattern, found.pattern(head.id))
+    assert [head for head, _ in found.patterns()] == list(found.heads)
 
 
 @pytest.mark.parametrize(
@@ -592,8 +548,3 @@ def test_one_selection_may_stand_without_a_list(found: Analysis, tmp_path: Path)
 def test_analyze_refuses_arguments_of_odd_types(arguments: dict[str, Any], message: str):
     with pytest.raises(UsageError, match=message):
         analyze(SENTENCE, **arguments)
-
-
-def test_one_string_is_no_list_of_statistics(found: Analysis, tmp_path: Path):
-    with pytest.raises(UsageError, match=r"expected a list of statistics, found the string 'sink': write \['sink'\]"):
-        found.save(tmp_path / "out", maps="sink")

@@ -15,14 +15,15 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from attnviz.commands.heads.export import HEADS, attention_bytes, csv_text, document
 from attnviz.errors import OutputError, UsageError
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.results.output_folder import OutputFolder, json_text
+from attnviz.results.result import layout_of, report_of
 from attnviz.version import __version__
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE, published
 
+HEADS = layout_of("heads")
 MODEL_KEYS = ["name", "architecture", "revision", "n_layers", "n_heads", "d_model", "d_head", "device", "dtype"]
 HEAD_KEYS = [
     "id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink", "previous", "current",
@@ -36,7 +37,13 @@ PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-pa
 
 
 def document_of(analysis, heads=None, figures=("overview.png",)):
-    return document(analysis, analysis.heads if heads is None else heads, figures, "1.2.3")
+    return analysis.document(figures, select=[str(head.id) for head in heads or ()])
+
+
+def attention_bytes(analysis):
+    name, tensors = report_of("heads").tensors
+    assert name == "attention.safetensors"
+    return tensors(analysis)
 
 
 def contents(folder):
@@ -87,7 +94,7 @@ def test_the_document_has_every_key_of_the_contract():
 
 def test_the_document_holds_the_values_of_the_analysis():
     found = document_of(hand_made(), figures=["overview.png", "heads/L00H00.png"])
-    assert found["attnviz"] == "1.2.3"
+    assert found["attnviz"] == __version__
     assert found["model"] == {
         "name": "by-hand",
         "architecture": "bert",
@@ -164,7 +171,7 @@ def test_json_refuses_what_is_no_number():
 
 def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
     content = document_of(hand_made())
-    text = csv_text(content)
+    text = HEADS.table_text(content)
     assert text.splitlines()[0] == CSV_HEADER
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
@@ -178,7 +185,7 @@ def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
 def test_a_csv_cell_with_a_comma_is_quoted():
     content = document_of(hand_made())
     content["heads"][0]["label"] = 'syntactic:a,"b'
-    rows = list(csv.DictReader(io.StringIO(csv_text(content))))
+    rows = list(csv.DictReader(io.StringIO(HEADS.table_text(content))))
     assert rows[0]["label"] == 'syntactic:a,"b'
 
 
@@ -531,7 +538,7 @@ def test_a_link_to_a_folder_is_written_through(tmp_path):
 
 
 def test_saving_from_python_writes_what_the_folder_lists(tmp_path):
-    content = hand_made().save(tmp_path, figures=["overview", "heads"], formats=["png"], save_attention=True)
+    content = hand_made().save(tmp_path, figures=["overview", "heads"], formats=["png"], tensors=True)
     assert content["attnviz"] == __version__
     names = {name for name, data in contents(tmp_path).items() if data is not None}
     assert names == {*content["figures"], "captions.md", "heads.json", "heads.csv", "attention.safetensors"}

@@ -1,18 +1,15 @@
 """Looks: what can be chosen, and what the choice does to colours."""
 
-import inspect
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 
-from attnviz.commands.heads.results import Analysis
 from attnviz.errors import UsageError
-from attnviz.figures.colours import LEVELS, colour_levels, colour_table, ink_on
+from attnviz.figures.indexed import LEVELS, palette
 from attnviz.figures.look import PLAIN, SCALES, THEMES, Look, parse_width
-
-VIEWS = ("heatmap", "overview", "lines", "map", "mean", "pair_figure", "save")
+from attnviz.figures.matrix import contrasting_ink
 
 
 @pytest.mark.parametrize(
@@ -63,7 +60,7 @@ def test_the_greys_of_a_theme_are_greys_and_text_is_readable(theme):
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_the_scale_of_a_theme_begins_at_its_paper_and_goes_one_way(theme):
-    table = colour_table(theme).astype(int)
+    table = palette(theme)[:LEVELS].astype(int)
     assert to_hex(table[0] / 255) == THEMES[theme].paper
     steps = np.diff(table[:: 1 if theme == "light" else 5].sum(1))  # rounding may hold a step of the dark one back
     assert (steps < 0).all() if theme == "light" else (steps > 0).all()
@@ -87,24 +84,16 @@ def test_numbers_contrast_with_every_step_of_the_scale(theme):
         return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
 
     for level in range(LEVELS):
-        pair = [luminance(to_rgb(ink_on(level, theme))), luminance(colour_table(theme)[level] / 255)]
+        colour = palette(theme)[level] / 255
+        pair = [luminance(to_rgb(contrasting_ink(colour))), luminance(colour)]
         assert (max(pair) + 0.05) / (min(pair) + 0.05) >= 3.0
 
 
-def test_the_steps_of_each_scale():
-    weights = np.array([0.0, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 1.0], np.float32)
-    assert colour_levels(weights, scale="log").tolist() == [0, 0, 0, 44, 87, 131, 162, 175]
-    assert colour_levels(weights, 0.5, "per-head").tolist() == [0, 0, 0, 0, 4, 35, 175, 175]
-    assert colour_levels(weights).tolist() == [0, 0, 0, 0, 2, 18, 88, 175]
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_the_norm_of_a_look_agrees_with_its_steps(scale):
-    weights = np.array([2e-4, 0.01, 0.2, 0.4], np.float32)
-    norm = Look(scale=scale).norm(0.4)
-    vmax = 0.4 if scale == "per-head" else 1.0
-    levels = colour_levels(weights, vmax, scale)
-    np.testing.assert_allclose(np.asarray(norm(weights)) * (LEVELS - 1), levels, atol=0.51)
+@pytest.mark.parametrize(
+    ("scale", "places"), [("shared", [0, 0.2, 0.4]), ("per-head", [0, 0.5, 1]), ("log", [0, 0.8253, 0.9005])]
+)
+def test_the_norm_of_each_scale(scale, places):
+    assert list(Look(scale=scale).norm(0.4)([1e-5, 0.2, 0.4])) == pytest.approx(places, abs=1e-4)
 
 
 def test_a_head_without_any_weight_has_a_norm():
@@ -132,10 +121,3 @@ def test_a_look_is_made_anew_copied_and_not_changed():
     assert hash(look) == hash(Look("dark", "shared", look.width))
     with pytest.raises(FrozenInstanceError):
         look.theme = "light"
-
-
-def test_widths_may_be_texts_wherever_they_are_given():
-    functions = [Look.__init__, *(getattr(Analysis, name) for name in VIEWS)]
-    assert {inspect.signature(function).parameters["width"].annotation for function in functions} == {
-        float | str | None
-    }

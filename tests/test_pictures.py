@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis
-from attnviz.figures.rendering import figure_bytes
+from attnviz.commands.heads.measure import Analysis
+from attnviz.figures.files import figure_bytes
+from attnviz.figures.look import Look
 from tests.hand_made import hand_made
 
 STORED = Path(__file__).parent / "pictures"
@@ -24,11 +25,11 @@ CLOSE = 1.0
 """Mean difference of a pixel, of 255, that other versions of fonts and matplotlib may make."""
 
 VIEWS: dict[str, Callable[[Analysis], Figure]] = {
-    "heatmap": lambda analysis: analysis.heatmap("L0H1"),
-    "overview": lambda analysis: analysis.overview(),
-    "lines": lambda analysis: analysis.lines(["L0H1"]),
-    "dark-log": lambda analysis: analysis.heatmap("L1H0", theme="dark", scale="log"),
-    "mean": lambda analysis: analysis.mean(),
+    "heatmap": lambda analysis: analysis.figure("heads", select="L0H1"),
+    "overview": lambda analysis: analysis.figure("overview"),
+    "lines": lambda analysis: analysis.figure("lines", select="L0H1"),
+    "dark-log": lambda analysis: analysis.figure("heads", Look("dark", "log"), select="L1H0"),
+    "mean": lambda analysis: analysis.figure("mean"),
 }
 
 
@@ -43,7 +44,7 @@ WAYS = ((0.4, 1.0), (0.2, 0.5), (0.7, 0.8), (0.0, 0.3))
 
 
 def drawn(view: str, pattern: Tensor) -> NDArray[np.int16]:
-    content = figure_bytes(VIEWS[view](hand_made(patterns=pattern)), "png", indexed=False)
+    content = figure_bytes(VIEWS[view](hand_made(patterns=pattern)), "png")
     return np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(np.int16)
 
 
