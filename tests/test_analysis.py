@@ -426,9 +426,7 @@ def test_minilm_comes_with_a_profile():
 def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[tuple[Any, ...]] = []
     known = published_heads("gpt2", "gpt2", 12, 12)
-    monkeypatch.setattr(
-        "attnviz.commands.heads.analysis.published_heads", lambda *call: asked.append(call) or known[:3]
-    )
+    monkeypatch.setattr("attnviz.commands.heads.measure.published_heads", lambda *call: asked.append(call) or known[:3])
     found = analyze(SENTENCE, model=gpt2_folder, syntax=False)
     assert asked == [(str(gpt2_folder), "gpt2", 3, 4, None)]
     assert found.published == known[:3]

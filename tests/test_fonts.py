@@ -22,8 +22,9 @@ from attnviz.figures.fonts import (
     text_width,
     wrapped,
 )
-from attnviz.figures.heatmap_drawing import heatmap_figure
-from attnviz.figures.heatmaps import plan_heatmap
+from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure
+from attnviz.figures.look import PLAIN
+from attnviz.figures.matrix import Labels
 
 CAT = "猫"
 
@@ -110,10 +111,12 @@ def test_a_font_that_has_the_character_is_used_after_the_default(fallbacks):
 
 def test_a_figure_draws_the_character_of_a_fallback_font_without_a_warning(fallbacks):
     character = only_in_stix()
-    plan = plan_heatmap(np.eye(2, dtype=np.float32), ["a", character], quiet=[False, False], title="t")
+    labels = Labels(("a", character), (False, False))
+    norm = PLAIN.norm()
+    plan = HeatmapPlan("s", "c", "t", "", (), np.eye(2, dtype=np.float32), labels, norm, norm, "weight")
 
     def pixels():
-        canvas = FigureCanvasAgg(heatmap_figure(plan))
+        canvas = FigureCanvasAgg(heatmap_figure(plan, PLAIN))
         canvas.draw()
         return np.asarray(canvas.buffer_rgba()).copy()
 

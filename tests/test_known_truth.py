@@ -7,7 +7,7 @@ import torch
 from transformers import BertModel, GPT2Model
 
 from attnviz import analyze
-from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.measure import Analysis
 from attnviz.patterns.syntax import load_parser, parse_texts
 from attnviz.patterns.verdicts import Pattern
 from tests.conftest import needs_parser

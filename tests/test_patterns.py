@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnviz.commands.heads.findings import HeadFindings
+from attnviz.commands.heads.measure import HeadFindings
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
 from attnviz.patterns.statistics import SCALARS, Frame

