@@ -13,10 +13,10 @@ import attnviz
 from attnviz.attention import reference as attention
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import verify_attention
-from attnviz.commands.outputs import head_writing
-from attnviz.commands.outputs.head_writing import LayerWriting, measure_writing
+from attnviz.commands.outputs import contributions
+from attnviz.commands.outputs.contributions import LayerContributions, measure_contributions
+from attnviz.commands.outputs.measure import find_outputs
 from attnviz.commands.outputs.saving import HeadOutputs
-from attnviz.commands.outputs.written import find_outputs
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId
@@ -238,7 +238,7 @@ def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", ["output_bias", "output_weight"])
 def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
-    right = head_writing.layer_writing
+    right = contributions.layer_contributions
 
     def wrong(verified, layer):
         writing = right(verified, layer)
@@ -246,7 +246,7 @@ def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
         changed[0] += 1.0
         return replace(writing, parameters=replace(writing.parameters, **{part: changed}))
 
-    monkeypatch.setattr(head_writing, "layer_writing", wrong)
+    monkeypatch.setattr(contributions, "layer_contributions", wrong)
     with pytest.raises(VerificationError, match="do not sum to the model's own attention output"):
         found_of(kind)
 
@@ -405,7 +405,7 @@ def test_only_one_head_of_a_layer_is_in_memory_at_a_time(monkeypatch):
     )
     checkpoint = from_loaded(model_of("bert"), TOKENIZERS["bert"])
     verified = verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), lambda _: None)
-    measure_writing(verified, 0)
+    measure_contributions(verified, 0)
     assert shapes == [(1, len(verified.tokens), D_MODEL)] * N_HEADS
 
 
@@ -413,5 +413,5 @@ def test_find_outputs_gives_the_data_that_head_outputs_dresses():
     plain = find_outputs(SENTENCE, model_of("gpt2"), tokenizer=TOKENIZERS["gpt2"])
     assert plain.heads == found_of("gpt2").heads
     (writing,) = plain.each_layer([1])
-    assert isinstance(writing, LayerWriting)
+    assert isinstance(writing, LayerContributions)
     assert torch.allclose(writing.outputs_at(3)[2], plain.output("L1H2")[3], atol=1e-6)

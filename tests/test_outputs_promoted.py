@@ -10,7 +10,7 @@ from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
 import attnviz
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import promoted_tokens
-from attnviz.commands.outputs.head_writing import LayerWriting
+from attnviz.commands.outputs.contributions import LayerContributions
 from attnviz.commands.outputs.promoted_tokens import MOST_TOKENS
 from attnviz.commands.outputs.residual_stream import recording_stream
 from attnviz.commands.outputs.saving import HeadOutputs
@@ -269,12 +269,12 @@ def _feed_forward_of_the_layer_before(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.feed_forward[0] = torch.zeros_like(stream.feed_forward[0])
         return right(verified, stream, position)
 
-    monkeypatch.setattr("attnviz.commands.outputs.written.attribute_logits", wrong)
+    monkeypatch.setattr("attnviz.commands.outputs.measure.attribute_logits", wrong)
 
 
 def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = LayerWriting.outputs_at
-    monkeypatch.setattr(LayerWriting, "outputs_at", lambda self, position: right(self, position + 1))
+    right = LayerContributions.outputs_at
+    monkeypatch.setattr(LayerContributions, "outputs_at", lambda self, position: right(self, position + 1))
 
 
 MUTANTS = {

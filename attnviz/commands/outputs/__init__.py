@@ -1,6 +1,6 @@
 """The command ``attnviz outputs``: what each head writes into the residual stream.
 
-head_writing, residual_stream -> promoted_tokens -> written
+contributions, residual_stream -> promoted_tokens -> measure
   -> figures -> drawing (one head), overview, maps (all heads)
   -> document, tables -> saving
 """

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save
 
 from attnviz.commands.heads.export import model_entry
-from attnviz.commands.outputs.head_writing import HeadWriting, OutputShares
+from attnviz.commands.outputs.contributions import HeadContribution, OutputShares
+from attnviz.commands.outputs.measure import WrittenOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
-from attnviz.commands.outputs.written import WrittenOutputs
 from attnviz.errors import UsageError
 from attnviz.results.output_folder import Layout
 
@@ -30,7 +30,7 @@ _COLUMNS = ("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual")
 
 
 def outputs_document(
-    found: WrittenOutputs, heads: Sequence[HeadWriting], figures: Sequence[str], version: str
+    found: WrittenOutputs, heads: Sequence[HeadContribution], figures: Sequence[str], version: str
 ) -> dict[str, Any]:
     """The document of outputs.json; what cannot be measured is None.
 
@@ -91,7 +91,7 @@ OUTPUTS = Layout(
 """What ``attnviz outputs`` writes."""
 
 
-def check_size(found: WrittenOutputs, heads: Sequence[HeadWriting]) -> None:
+def check_size(found: WrittenOutputs, heads: Sequence[HeadContribution]) -> None:
     """Raise UsageError where the outputs of so many heads are more than fits in memory beside the model."""
     width = 8 if found.checkpoint.dtype == torch.float64 else 4
     size = len(heads) * len(found.tokens) * found.checkpoint.d_model * width
@@ -102,7 +102,7 @@ def check_size(found: WrittenOutputs, heads: Sequence[HeadWriting]) -> None:
         )
 
 
-def outputs_bytes(found: WrittenOutputs, heads: Sequence[HeadWriting]) -> bytes:
+def outputs_bytes(found: WrittenOutputs, heads: Sequence[HeadContribution]) -> bytes:
     """The outputs in safetensors: one tensor [n_heads, n, d_model] a layer, named ``layer.0`` and so on.
 
     Of a selection, the tensors have the selected heads of the layer alone, whose numbers the metadata give. With
@@ -162,7 +162,7 @@ def _layer(layer: OutputShares) -> dict[str, Any]:
     }
 
 
-def _head(head: HeadWriting, rank: int, promotion: HeadPromotion | None) -> dict[str, Any]:
+def _head(head: HeadContribution, rank: int, promotion: HeadPromotion | None) -> dict[str, Any]:
     return {
         "id": str(head.id),
         "layer": head.id.layer,

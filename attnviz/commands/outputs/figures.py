@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnviz.commands.outputs.head_writing import HeadWriting, LayerWriting
-from attnviz.commands.outputs.written import WrittenOutputs
+from attnviz.commands.outputs.contributions import HeadContribution, LayerContributions
+from attnviz.commands.outputs.measure import WrittenOutputs
 from attnviz.errors import UsageError
 from attnviz.figures.colours import Array
 from attnviz.figures.fonts import fitted, text_width
@@ -96,7 +96,7 @@ def signed(value: float) -> str:
     return text.replace("-", "−") if float(text) else text[1:]
 
 
-def weighted_arrays(writing: LayerWriting, head: int) -> tuple[Array, Array, Array]:
+def weighted_arrays(writing: LayerContributions, head: int) -> tuple[Array, Array, Array]:
     """Pattern [n, n], norm-weighted attention [n, n] and norms of the values [n], to draw."""
     pattern, weighted, norms = (
         values.float().cpu().numpy()
@@ -105,13 +105,13 @@ def weighted_arrays(writing: LayerWriting, head: int) -> tuple[Array, Array, Arr
     return pattern, weighted, norms
 
 
-def weighted_plans(found: WrittenOutputs, heads: Sequence[HeadWriting], look: Look) -> Iterator[WeightedPlan]:
+def weighted_plans(found: WrittenOutputs, heads: Sequence[HeadContribution], look: Look) -> Iterator[WeightedPlan]:
     """The plan of each head in the order given; a layer's heads are recomputed once where they stand together.
 
     Raises:
         UsageError: the scale is logarithmic.
     """
-    writing: LayerWriting | None = None
+    writing: LayerContributions | None = None
     for head in heads:
         if writing is None or writing.layer != head.id.layer:
             (writing,) = found.each_layer([head.id.layer])
@@ -119,7 +119,7 @@ def weighted_plans(found: WrittenOutputs, heads: Sequence[HeadWriting], look: Lo
 
 
 def plan_weighted(
-    found: WrittenOutputs, head: HeadWriting, arrays: tuple[Array, Array, Array], look: Look
+    found: WrittenOutputs, head: HeadContribution, arrays: tuple[Array, Array, Array], look: Look
 ) -> WeightedPlan:
     """Plan the picture of one head.
 
@@ -163,7 +163,7 @@ def plan_weighted(
     )
 
 
-def _summary(found: WrittenOutputs, head: HeadWriting) -> str:
+def _summary(found: WrittenOutputs, head: HeadContribution) -> str:
     """What the head's output amounts to, and how much its sinks get by weight and by norm."""
     if head.projection_share is None:
         return "No share of the output is given: the text has no content tokens."
@@ -176,7 +176,7 @@ def _summary(found: WrittenOutputs, head: HeadWriting) -> str:
     return f"{share}; on {found.sinks}: {percent(head.sink)} by weight, {percent(head.sink_by_norm)} by norm."
 
 
-def _caption(found: WrittenOutputs, head: HeadWriting, tops: tuple[float, float], own: bool, blocks: str) -> str:
+def _caption(found: WrittenOutputs, head: HeadContribution, tops: tuple[float, float], own: bool, blocks: str) -> str:
     scale = f"colours from 0 to {tops[0]:.2g} (weights) and to {tops[1]:.2g} (norms), " + (
         "the head’s largest" if own else "the same for every head"
     )

@@ -13,8 +13,8 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 
 from attnviz.commands.outputs.figures import signed
+from attnviz.commands.outputs.measure import Numbers, WrittenOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution
-from attnviz.commands.outputs.written import Numbers, WrittenOutputs
 from attnviz.figures.fonts import text_width, wrapped
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.heatmaps import DPI

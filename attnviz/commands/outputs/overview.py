@@ -10,9 +10,9 @@ from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from attnviz.commands.outputs.contributions import HeadContribution
 from attnviz.commands.outputs.figures import check_scale, percent
-from attnviz.commands.outputs.head_writing import HeadWriting
-from attnviz.commands.outputs.written import WrittenOutputs
+from attnviz.commands.outputs.measure import WrittenOutputs
 from attnviz.errors import UsageError
 from attnviz.figures.colours import Array, Pixels
 from attnviz.figures.heatmap_drawing import figure_style
@@ -115,7 +115,7 @@ class NormGridPlan:
         return self.columns.index(head.head) * self.pitch + 1, self.layers.index(head.layer) * self.row + _ABOVE
 
 
-def plan_norm_grid(found: WrittenOutputs, heads: Sequence[HeadWriting], look: Look) -> NormGridPlan:
+def plan_norm_grid(found: WrittenOutputs, heads: Sequence[HeadContribution], look: Look) -> NormGridPlan:
     """Plan the overview; one layer's patterns are in memory at a time, and pooled as they come.
 
     Args:
@@ -199,7 +199,7 @@ def norm_grid_figure(plan: NormGridPlan, look: Look) -> Figure:
 
 
 def _drawn(
-    found: WrittenOutputs, heads: Sequence[HeadWriting], look: Look, pooled: int
+    found: WrittenOutputs, heads: Sequence[HeadContribution], look: Look, pooled: int
 ) -> Iterator[tuple[HeadId, str, Array]]:
     """Every head with its share and its pooled norms, over the largest of all or its own; layer by layer."""
     by_id = {head.id: head for head in sorted(heads, key=lambda head: head.id)}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.head_writing import layer_writing, without_gradients
+from attnviz.commands.outputs.contributions import layer_contributions, without_gradients
 from attnviz.commands.outputs.residual_stream import ResidualStream
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
@@ -145,7 +145,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
             sums.add_part(name, None, unembedding(vector))
         for layer in range(checkpoint.n_layers):
-            writing = layer_writing(verified, layer)
+            writing = layer_contributions(verified, layer)
             sums.add_heads(layer, unembedding(writing.outputs_at(position)))
             sums.add_part("attention bias", layer, unembedding(writing.parameters.output_bias))
             sums.add_part("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))

@@ -8,15 +8,15 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from attnviz.arguments import check_counts, check_switch
+from attnviz.commands.outputs.contributions import HeadContribution
 from attnviz.commands.outputs.document import OUTPUTS, check_size, outputs_bytes, outputs_document
 from attnviz.commands.outputs.drawing import weighted_figure
 from attnviz.commands.outputs.figures import check_scale, weighted_plans
-from attnviz.commands.outputs.head_writing import HeadWriting
 from attnviz.commands.outputs.maps import maps_figure, plan_effects, plan_shares
+from attnviz.commands.outputs.measure import WrittenOutputs, find_outputs
 from attnviz.commands.outputs.overview import norm_grid_figure, plan_norm_grid
 from attnviz.commands.outputs.promoted_tokens import HeadPromotion
 from attnviz.commands.outputs.tables import outputs_report
-from attnviz.commands.outputs.written import WrittenOutputs, find_outputs
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look, checked_look
 from attnviz.model.head_ids import HeadId, head_named
@@ -40,7 +40,7 @@ EACH_OWN = Look(scale="per-head")
 class HeadOutputs(WrittenOutputs):
     """What :func:`head_outputs` found: the heads by share, their outputs and norms, figures, tables and files.
 
-    See :class:`attnviz.commands.outputs.written.WrittenOutputs` for the data: ``heads`` (the largest share first), ``layers``,
+    See :class:`attnviz.commands.outputs.measure.WrittenOutputs` for the data: ``heads`` (the largest share first), ``layers``,
     ``head("L2H8")``, ``output("L2H8")``, ``norms("L2H8")``, ``attribution``.
     """
 
@@ -187,7 +187,9 @@ class HeadOutputs(WrittenOutputs):
             f"{most.id} first ({share})>"
         )
 
-    def _pictures(self, heads: Sequence[HeadWriting], drawn: Sequence[HeadWriting], look: Look) -> Iterator[Picture]:
+    def _pictures(
+        self, heads: Sequence[HeadContribution], drawn: Sequence[HeadContribution], look: Look
+    ) -> Iterator[Picture]:
         grid = plan_norm_grid(self, heads, look)
         yield Picture("outputs", grid.caption, lambda _: norm_grid_figure(grid, look))
         maps = [("outputs-shares", plan_shares(self))]

@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnviz.commands.outputs.contributions import HeadContribution
 from attnviz.commands.outputs.figures import percent, signed
-from attnviz.commands.outputs.head_writing import HeadWriting
+from attnviz.commands.outputs.measure import WrittenOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, PartEffect, TokenLogit
-from attnviz.commands.outputs.written import WrittenOutputs
 from attnviz.model.tokens import visible
 from attnviz.results.tables import add_row, error, number, plain_table
 
@@ -22,7 +22,7 @@ _OTHERS = 24
 _LONGEST = 14
 
 
-def outputs_report(found: WrittenOutputs, heads: Sequence[HeadWriting], *, top: int, width: int) -> RenderableType:
+def outputs_report(found: WrittenOutputs, heads: Sequence[HeadContribution], *, top: int, width: int) -> RenderableType:
     """Everything that ``attnviz outputs`` prints: what was verified, the heads, promoted tokens, how to read them.
 
     Args:
@@ -40,7 +40,7 @@ def outputs_report(found: WrittenOutputs, heads: Sequence[HeadWriting], *, top: 
     return Group(*(part for each in parts for part in (each, Text())), _notes(found))
 
 
-def share_table(heads: Sequence[HeadWriting], *, top: int) -> Table:
+def share_table(heads: Sequence[HeadContribution], *, top: int) -> Table:
     """The heads by share of their layer's attention output, with their attention on sinks by weight and by norm."""
     shown = heads[: top or None]
     table = plain_table(f"Heads ({_count(len(shown), len(heads))}, the largest share of their layer’s output first)")

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from attnviz.arguments import check_texts
 from attnviz.attention.verify import VerifiedAttention, verify_attention
-from attnviz.commands.outputs.head_writing import (
-    HeadWriting,
-    LayerWriting,
+from attnviz.commands.outputs.contributions import (
+    HeadContribution,
+    LayerContributions,
     OutputShares,
-    layer_writing,
-    measure_writing,
+    layer_contributions,
+    measure_contributions,
 )
 from attnviz.commands.outputs.promoted_tokens import Attribution, attribute_logits
 from attnviz.commands.outputs.residual_stream import ResidualStream, recording_stream, why_no_attribution
@@ -56,12 +56,12 @@ class WrittenOutputs:
     tokens: Tokens
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]
-    heads: tuple[HeadWriting, ...]
+    heads: tuple[HeadContribution, ...]
     stream: ResidualStream
     attribution: Attribution | None
     no_attribution: str
 
-    def select(self, selections: Sequence[str] = ()) -> list[HeadWriting]:
+    def select(self, selections: Sequence[str] = ()) -> list[HeadContribution]:
         """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …), by share; all without one.
 
         Raises:
@@ -70,7 +70,7 @@ class WrittenOutputs:
         chosen = set(select_heads(selections, self.checkpoint.n_layers, self.checkpoint.n_heads))
         return [head for head in self.heads if head.id in chosen]
 
-    def head(self, head: str | HeadId) -> HeadWriting:
+    def head(self, head: str | HeadId) -> HeadContribution:
         """The numbers of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
 
         Raises:
@@ -104,7 +104,7 @@ class WrittenOutputs:
         found = self.head(head).id
         return self._writing(found.layer).pattern[found.head].cpu()
 
-    def each_layer(self, layers: Sequence[int]) -> Iterator[LayerWriting]:
+    def each_layer(self, layers: Sequence[int]) -> Iterator[LayerContributions]:
         """What some layers write, one at a time."""
         for layer in layers:
             yield self._writing(layer)
@@ -150,15 +150,15 @@ class WrittenOutputs:
         return " and ".join(kinds)
 
     def table(self, number: str) -> Numbers:
-        """One of the numbers of :class:`HeadWriting` of every head, [n_layers, n_heads]; NaN for None."""
+        """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
         values = np.full((self.checkpoint.n_layers, self.checkpoint.n_heads), np.nan)
         for head in self.heads:
             value = getattr(head, number)
             values[head.id] = np.nan if value is None else value
         return values
 
-    def _writing(self, layer: int) -> LayerWriting:
-        return layer_writing(self.attention, layer)
+    def _writing(self, layer: int) -> LayerContributions:
+        return layer_contributions(self.attention, layer)
 
 
 def find_outputs(
@@ -206,7 +206,7 @@ def find_outputs(
         )
     layers, heads = [], []
     for layer in range(n_layers):
-        shares, of_heads = measure_writing(verified, layer)
+        shares, of_heads = measure_contributions(verified, layer)
         layers.append(shares)
         heads += of_heads
         tell(progress, "measuring", layer + 1, n_layers)
@@ -216,7 +216,7 @@ def find_outputs(
     )
 
 
-def ranked(heads: Sequence[HeadWriting]) -> list[HeadWriting]:
+def ranked(heads: Sequence[HeadContribution]) -> list[HeadContribution]:
     """The heads by share of the output's norm (``projection_share``), the largest first."""
     return sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id))
 

@@ -25,11 +25,18 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["HeadWriting", "LayerWriting", "OutputShares", "layer_writing", "measure_writing", "without_gradients"]
+__all__ = [
+    "HeadContribution",
+    "LayerContributions",
+    "OutputShares",
+    "layer_contributions",
+    "measure_contributions",
+    "without_gradients",
+]
 
 
 @dataclass(frozen=True)
-class HeadWriting:
+class HeadContribution:
     """How much one head writes, and from where; None where the text has no content positions.
 
     Attributes:
@@ -79,7 +86,7 @@ class OutputShares:
 
 
 @dataclass(frozen=True)
-class LayerWriting:
+class LayerContributions:
     """One layer's verified heads, ready to say what each writes; numbers in float32 at least.
 
     Attributes:
@@ -129,7 +136,7 @@ def without_gradients(device: torch.device) -> Iterator[None]:
         yield
 
 
-def layer_writing(verified: VerifiedAttention, layer: int) -> LayerWriting:
+def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
     """Recompute what one layer's heads write from.
 
     Values are computed in the model's number format, as the model does; what follows in float32 at least.
@@ -145,10 +152,10 @@ def layer_writing(verified: VerifiedAttention, layer: int) -> LayerWriting:
         weight, bias = (
             given.detach().to(pattern.dtype) for given in (parameters.output_weight, parameters.output_bias)
         )
-        return LayerWriting(layer, pattern, value, replace(parameters, output_weight=weight, output_bias=bias))
+        return LayerContributions(layer, pattern, value, replace(parameters, output_weight=weight, output_bias=bias))
 
 
-def measure_writing(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadWriting]]:
+def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
     """Norms and shares of every head of a layer, once the heads and the bias are found to sum to the model's output.
 
     One head's [n, d_model] is in memory at a time.
@@ -161,7 +168,7 @@ def measure_writing(verified: VerifiedAttention, layer: int) -> tuple[OutputShar
         VerificationError: the heads and the bias do not sum to the model's own attention output, within the tolerance
             for outputs of the number format (:data:`attnviz.attention.tolerances.TOLERANCES`).
     """
-    writing = layer_writing(verified, layer)
+    writing = layer_contributions(verified, layer)
     content = ~torch.tensor(verified.tokens.sink, dtype=torch.bool, device=writing.pattern.device)
     with without_gradients(verified.checkpoint.device):
         own = verified.model_output(layer)[0].to(writing.pattern.dtype)
@@ -189,13 +196,13 @@ def measure_writing(verified: VerifiedAttention, layer: int) -> tuple[OutputShar
 
 
 def _heads(
-    writing: LayerWriting, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor
-) -> Iterator[HeadWriting]:
+    writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor
+) -> Iterator[HeadContribution]:
     """Args: norms of o_h and their lengths along o, both [n_heads, n of C]; norms of o, [n of C]; C, boolean [n]."""
     for head, (norm, length) in enumerate(zip(norms, along, strict=True)):
         of_values = writing.value_norms(head)
         weighted = writing.pattern[head] * of_values
-        yield HeadWriting(
+        yield HeadContribution(
             id=HeadId(writing.layer, head),
             norm=_mean(norm),
             norm_share=_ratio(norm, norms),
