@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.patches import Polygon, Rectangle
 
 from attnviz.figures.colours import outer_ink
 from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import text_width
+from attnviz.figures.fonts import text_width, wrapped
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, cell_points, draw_matrix, write_numbers
 from attnviz.figures.page import MARGIN, PIXEL, Mark, colour_bar, new_page, page_width, settled, written
@@ -89,15 +89,18 @@ def head_map_figure(plan: HeadMapPlan, look: Look, vector: bool = False) -> Figu
     width = page_width(look, natural + 2 * MARGIN)
     across = (width - _AXES - 2 * MARGIN) / max(each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps)
     cell = min(_CELL[1], max(across, 0.12))
+    room = (width - _AXES - 2 * MARGIN) * DPI
+    maps = [replace(each, name="\n".join(wrapped(each.name, 8, DPI, room))) for each in plan.maps]
     heights = [
-        len(each.values) * cell + _AXES + _NAME * bool(each.name) + (_BAR + 0.15 * bool(each.mark)) * bool(each.bar)
-        for each in plan.maps
-    ]
+        len(each.values) * cell + _AXES + _NAME * len(each.name.splitlines())
+        + (_BAR + 0.15 * bool(each.mark)) * bool(each.bar)
+        for each in maps
+    ]  # fmt: skip
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=sum(heights))
-        rows: Any = page.subfigures(len(plan.maps), 1, height_ratios=heights, squeeze=False)[:, 0]
+        rows: Any = page.subfigures(len(maps), 1, height_ratios=heights, squeeze=False)[:, 0]
         drawn = []
-        for part, each in zip(rows, plan.maps, strict=True):
+        for part, each in zip(rows, maps, strict=True):
             part.set_facecolor(look.greys.paper)
             ratios = [each.values.shape[1], *(1.1 for _ in each.beside)]
             axes = part.subplots(1, len(ratios), squeeze=False, gridspec_kw={"width_ratios": ratios})[0]

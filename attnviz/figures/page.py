@@ -52,8 +52,10 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
     """
     lines = heading(title, notes, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
-    height = math.ceil((head + body) * DPI) / DPI  # whole pixels, so that images can keep theirs
-    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, body / height), w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
+    # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
+    height = math.ceil((head + body + MARGIN / 3) * DPI) / DPI
+    rect = (0, MARGIN / 3 / height, 1, body / height)
+    layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=look.greys.paper, layout=layout)
     down = MARGIN
     for line, size, weight in lines:
@@ -168,7 +170,8 @@ def written(value: float) -> str:
     if not math.isfinite(value):
         return "–"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f}".replace("-", "−")
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
 def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[list[float], list[str]]:

@@ -8,7 +8,6 @@ imports neither matplotlib nor rich.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
@@ -146,9 +145,13 @@ class Result:
         """The same into a folder that is open already; see :meth:`save`."""
         from attnviz.results.captions import write_captions
 
-        choices, report = self._completed(choices), report_of(self.command)
+        report = report_of(self.command)
+        choices = report.completed(choices)
         views = self.check(figures, formats)
         captions: dict[str, str] = {}
+        if choices.tensors and report.tensors is not None:
+            name, tensors = report.tensors
+            output.write(name, tensors(self, choices))
         for view in views if formats else ():
             for name, picture, caption in view.written(self, choices, tuple(dict.fromkeys(formats))):
                 output.write(name, picture)
@@ -156,9 +159,6 @@ class Result:
                 tell(progress, "drawing", len(captions), 0)
         content = self._document(list(captions), choices)
         write_captions(output, content, captions)
-        if choices.tensors and report.tensors is not None:
-            name, tensors = report.tensors
-            output.write(name, tensors(self))
         return output.commit(content)
 
     def check(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
@@ -185,11 +185,8 @@ class Result:
     def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":
         from attnviz.results.view import Choices
 
-        return self._completed(Choices.of(look, choices))
-
-    def _completed(self, choices: "Choices") -> "Choices":
-        """With the command's own number of rows where the caller gave none."""
-        return choices if choices.top is not None else replace(choices, top=report_of(self.command).top)
+        report = report_of(self.command)
+        return report.completed(Choices.of(report.look if look is None else look, choices))
 
     def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
         content = report_of(self.command).content(self, choices)
