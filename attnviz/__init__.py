@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from attnviz.commands.heads.measure import Analysis, analyze
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.listing import model_configurations
-    from attnviz.commands.outputs.saving import HeadOutputs, head_outputs
+    from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
     from attnviz.commands.profile.profiling import Profile, profile_heads
     from attnviz.commands.profile.saving import save_profile
     from attnviz.commands.rollout.measure import Rollout, rollout
@@ -82,7 +82,7 @@ _MODULES = {
     "Configuration": "attnviz.commands.models.configurations",
     "Explanation": "attnviz.commands.explain.saving",
     "HeadId": "attnviz.model.head_ids",
-    "HeadOutputs": "attnviz.commands.outputs.saving",
+    "HeadOutputs": "attnviz.commands.outputs.measure",
     "Profile": "attnviz.commands.profile.profiling",
     "Rollout": "attnviz.commands.rollout.measure",
     "ablate": "attnviz.commands.ablate.saving",
@@ -91,7 +91,7 @@ _MODULES = {
     "comparison": "attnviz.commands.compare",
     "explain": "attnviz.commands.explain.saving",
     "figures": "attnviz.figures",
-    "head_outputs": "attnviz.commands.outputs.saving",
+    "head_outputs": "attnviz.commands.outputs.measure",
     "model_configurations": "attnviz.commands.models.listing",
     "profile_heads": "attnviz.commands.profile.profiling",
     "rollout": "attnviz.commands.rollout.measure",

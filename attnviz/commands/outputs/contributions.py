@@ -25,14 +25,8 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 from attnviz.model.head_ids import HeadId
 
-__all__ = [
-    "HeadContribution",
-    "LayerContributions",
-    "OutputShares",
-    "layer_contributions",
-    "measure_contributions",
-    "without_gradients",
-]
+__all__ = ["HeadContribution", "LayerContributions", "OutputShares", "layer_contributions", "measure_contributions",
+           "without_gradients"]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""What every head of a model writes on one text: found, verified and measured; the data of ``attnviz outputs``."""
+"""What every head of a model adds to the residual stream on one text: verified, measured and ranked."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +19,29 @@ from attnviz.commands.outputs.contributions import (
     layer_contributions,
     measure_contributions,
 )
-from attnviz.commands.outputs.promoted_tokens import Attribution, attribute_logits
+from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
 from attnviz.commands.outputs.residual_stream import ResidualStream, recording_stream, why_no_attribution
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, head_named, select_heads
+from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.tokens import Tokens, find_positions, visible
 from attnviz.model.wording import quoted
 from attnviz.progress import Progress, tell
+from attnviz.results.facts import Facts
+from attnviz.results.result import Result
 
-__all__ = ["Numbers", "WrittenOutputs", "find_outputs", "ranked"]
+__all__ = ["HeadOutputs", "Numbers", "head_outputs"]
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class WrittenOutputs:
-    """What the heads of one text write; nothing in it comes from an unverified head.
+class HeadOutputs(Result):
+    """What the heads add to the residual stream on one text; nothing in it comes from an unverified head.
+
+    Where no look is given, every head's colours end at its own largest norm (``Look(scale="per-head")``). Views:
+    ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
 
     Attributes:
         text, pair: as given.
@@ -50,6 +55,8 @@ class WrittenOutputs:
         no_attribution: one sentence, or empty.
     """
 
+    command: ClassVar[str] = "outputs"
+
     text: str
     pair: str | None
     checkpoint: Checkpoint
@@ -61,13 +68,13 @@ class WrittenOutputs:
     attribution: Attribution | None
     no_attribution: str
 
-    def select(self, selections: Sequence[str] = ()) -> list[HeadContribution]:
+    def select(self, selections: str | HeadId | Sequence[str | HeadId] = ()) -> list[HeadContribution]:
         """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …), by share; all without one.
 
         Raises:
             UsageError: a selection cannot be read or names what the model lacks.
         """
-        chosen = set(select_heads(selections, self.checkpoint.n_layers, self.checkpoint.n_heads))
+        chosen = set(select_heads(selection_texts(selections), self.checkpoint.n_layers, self.checkpoint.n_heads))
         return [head for head in self.heads if head.id in chosen]
 
     def head(self, head: str | HeadId) -> HeadContribution:
@@ -77,7 +84,7 @@ class WrittenOutputs:
             UsageError: the model has no such head.
         """
         wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
-        return next(found for found in self.heads if found.id == wanted)
+        return next(each for each in self.heads if each.id == wanted)
 
     def output(self, head: str | HeadId) -> Tensor:
         """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
@@ -86,28 +93,31 @@ class WrittenOutputs:
             UsageError: the model has no such head.
             VerificationError: the model was changed since.
         """
-        found = self.head(head).id
-        return self._writing(found.layer).output(found.head).cpu()
+        id = self.head(head).id
+        return layer_contributions(self.attention, id.layer).output(id.head).cpu()
 
     def norms(self, head: str | HeadId) -> Tensor:
         """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n], row = query, on the CPU; raises as :meth:`output`."""
-        found = self.head(head).id
-        return self._writing(found.layer).norms(found.head).cpu()
+        id = self.head(head).id
+        return layer_contributions(self.attention, id.layer).norms(id.head).cpu()
 
     def value_norms(self, head: str | HeadId) -> Tensor:
         """||f(x_k)|| of every key, [n], on the CPU; raises as :meth:`output`."""
-        found = self.head(head).id
-        return self._writing(found.layer).value_norms(found.head).cpu()
+        id = self.head(head).id
+        return layer_contributions(self.attention, id.layer).value_norms(id.head).cpu()
 
     def pattern(self, head: str | HeadId) -> Tensor:
         """The raw pattern A, [n, n], row = query, on the CPU; raises as :meth:`output`."""
-        found = self.head(head).id
-        return self._writing(found.layer).pattern[found.head].cpu()
+        id = self.head(head).id
+        return layer_contributions(self.attention, id.layer).pattern[id.head].cpu()
 
-    def each_layer(self, layers: Sequence[int]) -> Iterator[LayerContributions]:
-        """What some layers write, one at a time."""
-        for layer in layers:
-            yield self._writing(layer)
+    def by_layer(self, heads: Sequence[HeadContribution]) -> Iterator[tuple[HeadContribution, LayerContributions]]:
+        """Heads in the model's order, each with its layer; a layer is recomputed once, and dropped before the next."""
+        layer: LayerContributions | None = None
+        for head in sorted(heads, key=lambda head: head.id):
+            if layer is None or layer.layer != head.id.layer:
+                layer = layer_contributions(self.attention, head.id.layer)
+            yield head, layer
 
     def attribute(self, at: str | int | None = None) -> Attribution:
         """The logits at another position, taken apart.
@@ -123,22 +133,38 @@ class WrittenOutputs:
             raise UsageError(self.no_attribution)
         return attribute_logits(self.attention, self.stream, _position(self.tokens, at))
 
+    def promoted(self, head: str | HeadId, at: str | int | None = None) -> HeadPromotion:
+        """The tokens that a head's output promotes and suppresses (GPT-2).
+
+        Args:
+            head: by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
+            at: another position than that of :attr:`attribution`, as for :meth:`attribute`.
+
+        Raises:
+            UsageError: no such head or position, or the model's logits are no sum over heads.
+        """
+        id = self.head(head).id
+        here = self.attribution if at is None and self.attribution is not None else self.attribute(at)
+        return here.of(id)
+
+    def table(self, number: str) -> Numbers:
+        """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
+        values = np.full((self.checkpoint.n_layers, self.checkpoint.n_heads), np.nan)
+        for head in self.heads:
+            value = getattr(head, number)
+            values[head.id] = np.nan if value is None else value
+        return values
+
     @cached_property
     def largest(self) -> float:
         """The largest ||A[q, k] f(x_k)|| of any head."""
         return max(head.largest for head in self.heads)
 
     @property
-    def title(self) -> str:
-        """The model, safe to show."""
-        return visible(self.checkpoint.short_name)
-
-    @property
-    def text_line(self) -> str:
-        """The text, or both of a pair, in quotation marks, and how many tokens there are."""
-        quotes = " / ".join(quoted(text) for text in (self.text, self.pair) if text is not None)
-        n = len(self.tokens)
-        return f"{quotes} ({n} token{'' if n == 1 else 's'})"
+    def facts(self) -> Facts:
+        """Model and text, as figures, captions and tables state them."""
+        texts = tuple(text for text in (self.text, self.pair) if text is not None)
+        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
 
     @property
     def sinks(self) -> str:
@@ -149,19 +175,17 @@ class WrittenOutputs:
             kinds.append("the first token")
         return " and ".join(kinds)
 
-    def table(self, number: str) -> Numbers:
-        """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
-        values = np.full((self.checkpoint.n_layers, self.checkpoint.n_heads), np.nan)
-        for head in self.heads:
-            value = getattr(head, number)
-            values[head.id] = np.nan if value is None else value
-        return values
-
-    def _writing(self, layer: int) -> LayerContributions:
-        return layer_contributions(self.attention, layer)
+    def __repr__(self) -> str:
+        """One line: what was read, and which head makes up most."""
+        most = self.heads[0]
+        share = "no share" if most.projection_share is None else f"{most.projection_share:.2f} of its layer's output"
+        return (
+            f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {len(self.heads)} heads verified, "
+            f"{most.id} first ({share})>"
+        )
 
 
-def find_outputs(
+def head_outputs(
     text: str,
     model: Model = "minilm",
     *,
@@ -173,19 +197,24 @@ def find_outputs(
     truncate: bool = False,
     at: str | int | None = None,
     progress: Progress | None = None,
-) -> WrittenOutputs:
-    """Recompute what every head of a model writes on a text, verify it and measure it.
+) -> HeadOutputs:
+    """What every head of a model adds to the residual stream on a text, verified and measured.
+
+    >>> result = attnviz.head_outputs("The cat that I saw ran away")  # doctest: +SKIP
+    >>> result.heads[0].id, result.heads[0].projection_share  # doctest: +SKIP
+    >>> result.output("L2H8").shape, result.norms("L2H8").shape  # doctest: +SKIP
 
     Args:
         text: one text.
-        model: see :data:`attnviz.model.opening.Model`.
+        model: a built-in name, a checkpoint's folder, a hub id, or a transformers model in memory.
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
         truncate: cut a text that is longer than the model instead of raising.
-        at: where the tokens that heads promote are read (GPT-2): as for :meth:`WrittenOutputs.attribute`.
+        at: where the tokens that heads promote are read (GPT-2): a token that stands in the text once, ``#3`` or a
+            position counted from 0; default the last.
         progress: told of every layer verified and measured.
 
     Raises:
@@ -210,15 +239,11 @@ def find_outputs(
         layers.append(shares)
         heads += of_heads
         tell(progress, "measuring", layer + 1, n_layers)
+    heads.sort(key=lambda head: (-(head.projection_share or 0.0), head.id))
     attribution = None if why_not else attribute_logits(verified, stream, position)
-    return WrittenOutputs(
-        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(ranked(heads)), stream, attribution, why_not
+    return HeadOutputs(
+        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(heads), stream, attribution, why_not
     )
-
-
-def ranked(heads: Sequence[HeadContribution]) -> list[HeadContribution]:
-    """The heads by share of the output's norm (``projection_share``), the largest first."""
-    return sorted(heads, key=lambda head: (-(head.projection_share or 0.0), head.id))
 
 
 def _position(tokens: Tokens, at: str | int | None) -> int:
@@ -238,10 +263,10 @@ def _position(tokens: Tokens, at: str | int | None) -> int:
         if not 0 <= at < len(tokens):
             raise UsageError(f"the text has positions 0 to {len(tokens) - 1}, found {at}.")
         return int(at)
-    places = find_positions(tokens.labels, at)
-    if len(places) > 1:
-        shown = ", ".join(f"#{place}" for place in places[:6]) + (", …" if len(places) > 6 else "")
+    positions = find_positions(tokens.labels, at)
+    if len(positions) > 1:
+        some = ", ".join(f"#{position}" for position in positions[:6]) + (", …" if len(positions) > 6 else "")
         raise UsageError(
-            f"the token “{visible(at)}” stands in the text {len(places)} times, at {shown}; name one of these."
+            f"the token “{visible(at)}” stands in the text {len(positions)} times, at {some}; name one of these."
         )
-    return places[0]
+    return positions[0]
