@@ -126,7 +126,6 @@ def test_names_that_are_imported_late_are_those_that_type_checkers_see(name):
 
 FOUND = {
     "explain": lambda folder: attnviz.explain(SENTENCE, folder),
-    "head_outputs": lambda folder: attnviz.head_outputs(SENTENCE, folder),
     "rollout": lambda folder: attnviz.rollout(SENTENCE, folder),
     "ablate": lambda folder: attnviz.ablate(SENTENCE, folder, select="L0H0"),
     "compare": lambda folder: attnviz.compare(
@@ -137,7 +136,6 @@ FOUND = {
 
 NAMES_OF_FIGURES = {
     "explain": "unknown figure 'bogus': expected path or positions",
-    "head_outputs": r"expected overview, shares, effects, or a head such as L2H8 or 2\.8, found 'bogus'",
     "rollout": "unknown figure 'bogus': expected one of rollout, layers, from",
     "ablate": "unknown figure 'bogus': expected one of heads",
     "compare": r"expected overview, map, or a head such as L2H8 or 2\.8, found 'bogus'",

@@ -13,6 +13,7 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
+from transformers import GPT2LMHeadModel
 
 import attnviz
 from attnviz.errors import OutputError, UsageError
@@ -22,11 +23,14 @@ from attnviz.results.captions import read_captions
 from attnviz.results.result import Result, layout_of, report_of, views_of
 from attnviz.results.view import Choices
 from tests.drawn import ODD_SETTINGS, nothing_over_the_edge
-from tests.models import bert_tokenizer, sharp_bert
+from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
 
 MEASURES: dict[str, Callable[[], Any]] = {
+    "outputs": lambda: attnviz.head_outputs(
+        TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()
+    ),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

@@ -127,24 +127,24 @@ def colour_bar(
     """
     several = [axes] if isinstance(axes, Axes) else list(axes)
     width = across or figure.get_figure(root=True).get_figwidth()
-    share = min(1.0, _BAR_WIDTH / width)
+    share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     mappable = ScalarMappable(norm, colours or look.colour_map())
     bar = figure.colorbar(
         mappable,
         ax=several,
         location="bottom",
         shrink=share,
-        aspect=share * width * 0.86 / _BAR,
+        aspect=share * width * free / _BAR,
         anchor=(0, 1),
         pad=0.03,
     )
-    room = share * width * 0.86 * DPI
+    room = share * width * free * DPI
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     bar.minorticks_off()
     places, numbers = _numbered(norm, room, "≥ " if cut else "", signed)
     bar.ax.set_xticks(places, numbers)
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
-    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250)))
+    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=look.greys.ink, labelpad=2, parse_math=False, loc="left")
     if mark is not None:
         _point_out(bar.ax, norm, mark, look, room)

@@ -4,7 +4,7 @@ import unicodedata
 
 from attnviz.model.tokens import visible
 
-__all__ = ["counted", "isolated", "ordinal", "quoted", "right_to_left"]
+__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "signed"]
 
 _LONGEST_QUOTE = 90
 
@@ -29,6 +29,17 @@ def ordinal(number: int) -> str:
     """``1st``, ``2nd``, ``11th``, …"""  # noqa: D415
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def percent(share: float | None) -> str:
+    """A share in whole per cent, with no minus before a zero; a dash for what cannot be measured."""
+    return "–" if share is None else f"{100 * share:.0f} %".replace("-0 %", "0 %").replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """Two decimals with a sign: ``+0.31``, ``−0.08``; 0.00 without one."""
+    text = f"{value:+.2f}"
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def right_to_left(text: str) -> bool:

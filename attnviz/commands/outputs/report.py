@@ -16,13 +16,13 @@ from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, percent, signed
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["MOST_BYTES", "REPORT", "chosen", "percent", "signed"]
+__all__ = ["MOST_BYTES", "REPORT", "chosen"]
 
 MOST_BYTES = 4 * 2**30
 """Of outputs.safetensors, which is made in memory."""
@@ -34,17 +34,6 @@ _OTHERS = 24
 """What the columns of heads and effects take in the table of promoted tokens."""
 
 _PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14
-
-
-def percent(share: float | None) -> str:
-    """A share in whole percent; a dash for what cannot be measured."""
-    return "–" if share is None else f"{100 * share:.0f} %".replace("-0 %", "0 %").replace("-", "−")
-
-
-def signed(value: float) -> str:
-    """Logits with their sign; 0.00 without one."""
-    text = f"{value:+.2f}"
-    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
@@ -86,13 +75,18 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
 
 
 def _promotion(promotion: HeadPromotion) -> dict[str, Any]:
-    named = asdict(promotion)
-    return {name: named[name] for name in ("predicted", "actual", "promoted", "suppressed")}
+    named = {name: [asdict(token) for token in getattr(promotion, name)] for name in ("promoted", "suppressed")}
+    return {"predicted": promotion.predicted, "actual": promotion.actual, **named}
 
 
 def _attribution(attribution: Attribution) -> dict[str, Any]:
-    named = asdict(attribution)
-    return {name: named[name] for name in ("position", "predicted", "actual", "deviation", "parts")}
+    return {
+        "position": attribution.position,
+        "predicted": asdict(attribution.predicted),
+        "actual": attribution.actual and asdict(attribution.actual),
+        "deviation": attribution.deviation,
+        "parts": [asdict(part) for part in attribution.parts],
+    }
 
 
 def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnviz.commands.outputs.contributions import HeadContribution, LayerContributions
 from attnviz.commands.outputs.measure import HeadOutputs, Numbers
-from attnviz.commands.outputs.report import chosen, percent, signed
+from attnviz.commands.outputs.report import chosen
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, text_width
@@ -35,6 +35,7 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, PIXEL, Mark, colour_bar, new_page, page_width, settled, written
+from attnviz.model.wording import percent, signed
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -235,7 +236,7 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure: the raw pattern and the norm-weighted one, with the norms of the values above, and two bars."""
     side, beside, stacked = _geometry(plan.labels.texts, look)
     width = page_width(look, beside + side + 2 * MARGIN + (0 if stacked else _BETWEEN + side))
-    panel = side + _BAR
+    panel = side + _BAR + 0.3 * (side < 2)  # where the names of colour bars take several lines
     body = _STRIP + 2 * _NAME + 0.8 * beside + (2 * panel + _NAME if stacked else panel)
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=body)
@@ -251,12 +252,14 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
             )  # fmt: skip
             ax.set_box_aspect(1)
             _name(ax, name, side, look)
-            colour_bar(page, ax, norm, bar, look, inches=side)
+            colour_bar(page, ax, norm, bar, look, across=side)
             drawn.append((ax, values, cells))
         strip = panels[1].inset_axes((0, 1 + _NAME / side, 1, _STRIP / side))
         _draw_value_norms(strip, plan, look)
         _name(strip, "‖f(x)‖ of each key", side, look)
-        settled(page)
+        for _ in range(1 + stacked):  # the bars above a panel are as high as the panel makes them
+            settled(page)
+        page.set_layout_engine("none")  # or it would all be laid out again when it is written
         for (ax, values, cells), write in zip(drawn, (hundredths, _norm), strict=True):
             write_numbers(ax, values, cells, write, air=4)
         return page
