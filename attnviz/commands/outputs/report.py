@@ -113,18 +113,17 @@ def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
             f"the outputs of {len(heads)} heads are {size / 2**30:.1f} GiB, more than the {MOST_BYTES / 2**30:g} GiB "
             "that --save-outputs (tensors=True) writes; choose heads with --select (select=...)."
         )
-    outputs: dict[int, dict[int, torch.Tensor]] = {}
+    outputs: dict[str, list[torch.Tensor]] = {}
+    numbers: dict[str, list[int]] = {}
     biases = {}
     for head, layer in result.by_layer(heads):
-        outputs.setdefault(layer.layer, {})[head.id.head] = layer.output(head.id.head).cpu()
+        name = f"layer.{layer.layer}"
+        outputs.setdefault(name, []).append(layer.output(head.id.head).cpu())
+        numbers.setdefault(name, []).append(head.id.head)
         biases[f"bias.{layer.layer}"] = layer.parameters.output_bias.cpu().clone()
-    information = {
-        "model": model.name,
-        "labels": json.dumps(list(result.tokens.labels)),
-        "heads": json.dumps({f"layer.{layer}": list(of_layer) for layer, of_layer in outputs.items()}),
-    }
-    stacked = {f"layer.{layer}": torch.stack(list(of_layer.values())) for layer, of_layer in outputs.items()}
-    content: bytes = save(stacked | biases, information)
+    labels = json.dumps(list(result.tokens.labels))
+    stacked = {name: torch.stack(of_layer) for name, of_layer in outputs.items()}
+    content: bytes = save(stacked | biases, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})
     return content
 
 

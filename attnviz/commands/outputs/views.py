@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
-from torch import Tensor
 
 from attnviz.commands.outputs.contributions import HeadContribution, LayerContributions
 from attnviz.commands.outputs.measure import HeadOutputs, Numbers
@@ -43,7 +42,8 @@ __all__ = ["VIEWS", "HeadPlan", "check_scale"]
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
-_NAME_SIZE = 7.5
+
+_Columns = tuple[tuple[str, Numbers], ...]
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
     pooled = grid_pooling(len(result.tokens), [head.id for head in heads], choices.look)
     cells = []
     for head, layer in result.by_layer(heads):
-        norms = max_pool(_array(layer.norms(head.id.head)), pooled)
-        values = norms / (head.largest or 1.0) if own else norms
-        cells.append(HeadCell(head.id, values, percent(head.projection_share)))
+        norms = max_pool(layer.norms(head.id.head).float().cpu().numpy(), pooled)
+        norms = norms / (head.largest or 1.0) if own else norms
+        cells.append(HeadCell(head.id, norms, percent(head.projection_share)))
     facts = result.facts
     largest = 1.0 if own else result.largest or 1.0
     n, of = len(heads), len(result.heads)
@@ -117,7 +117,7 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
 
 def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
     """Shares of the attention output in per cent: along the output, with that of b_O, and of the heads' norms."""
-    facts, norms = result.facts, 100 * result.table("norm_share")
+    facts = result.facts
     biases = 100 * np.array([layer.bias_projection_share for layer in result.layers], np.float64)
     over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
     yield HeadMapPlan(
@@ -132,22 +132,18 @@ def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
         title=f"{facts.model}: what each head makes up of its layer’s attention output",
         notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
         maps=(
-            replace(
-                _diverging(100 * result.table("projection_share"), (("b_O", biases),), choices.look),
-                bar="% of ‖o‖; below 0: against the others",
-                name="Length along the output o, the sum of all heads and b_O",
-                write=_whole,
+            _map(
+                100 * result.table("projection_share"), choices.look, "% of ‖o‖; below 0: against the others",
+                name="Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
+                diverging=True, write=_whole,
             ),
-            HeadMap(
-                values=norms,
-                norm=Normalize(0.0, _largest(norms), clip=True),
-                bar="% of the sum of ‖o_h‖",
-                name="Length in whatever direction",
-                mark=Mark(100 / result.checkpoint.n_heads, "equal shares"),
+            _map(
+                100 * result.table("norm_share"), choices.look, "% of the sum of ‖o_h‖",
+                name="Length in whatever direction", mark=Mark(100 / result.checkpoint.n_heads, "equal shares"),
                 write=_whole,
             ),
         ),
-    )
+    )  # fmt: skip
 
 
 def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
@@ -173,7 +169,7 @@ def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
         ),
         title=f"{facts.model}: direct effect of each head on the predicted token {target}",
         notes=facts.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
-        maps=(replace(_diverging(values, beside, choices.look), bar=f"logits added to {target}"),),
+        maps=(_map(values, choices.look, f"logits added to {target}", beside=beside, diverging=True),),
     )
 
 
@@ -186,9 +182,8 @@ def _heads(result: HeadOutputs, choices: Choices) -> Iterator[HeadPlan]:
 
 def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions, look: Look) -> HeadPlan:
     facts, number, own = result.facts, head.id.head, look.scale == "per-head"
-    pattern, weighted, norms = (
-        _array(values) for values in (layer.pattern[number], layer.norms(number), layer.value_norms(number))
-    )
+    tensors = layer.pattern[number], layer.norms(number), layer.value_norms(number)
+    pattern, weighted, norms = (values.float().cpu().numpy() for values in tensors)
     labels = Labels(result.tokens.labels, result.tokens.sink)
     pooled = pooled_for(len(labels.texts), _geometry(labels.texts, look)[0])
     tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
@@ -289,8 +284,8 @@ def _draw_value_norms(ax: Axes, plan: HeadPlan, look: Look) -> None:
 
 
 def _name(ax: Axes, name: str, inches: float, look: Look) -> None:
-    text = fitted(name, _NAME_SIZE, DPI, inches * DPI)
-    ax.set_title(text, loc="left", y=1.0, fontsize=_NAME_SIZE, pad=3, color=look.greys.ink, parse_math=False)
+    text = fitted(name, 7.5, DPI, inches * DPI)
+    ax.set_title(text, loc="left", y=1.0, fontsize=7.5, pad=3, color=look.greys.ink, parse_math=False)
 
 
 def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
@@ -305,19 +300,13 @@ def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
     return min(room if stacked else (room - _BETWEEN) / 2, largest), beside, stacked
 
 
-def _diverging(values: Numbers, beside: tuple[tuple[str, Numbers], ...], look: Look) -> HeadMap:
-    top = _largest(values, *(column for _, column in beside))
-    return HeadMap(values, Normalize(-top, top, clip=True), "", colours=look.diverging_map(), beside=beside)
-
-
-def _largest(*values: Numbers) -> float:
-    """The largest absolute number, for the ends of a scale; 1 where there is none."""
-    return max(float(np.nan_to_num(np.abs(each)).max(initial=0.0)) for each in values) or 1.0
-
-
-def _array(values: Tensor) -> Array:
-    array: Array = values.float().cpu().numpy()
-    return array
+def _map(
+    values: Numbers, look: Look, bar: str, *, diverging: bool = False, beside: _Columns = (), **more: Any
+) -> HeadMap:
+    """A map whose colours end at the largest absolute number of heads and columns beside."""
+    top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
+    norm = Normalize(-top if diverging else 0.0, top, clip=True)
+    return HeadMap(values, norm, bar, colours=look.diverging_map() if diverging else None, beside=beside, **more)
 
 
 def _whole(value: float) -> str:
