@@ -128,7 +128,6 @@ def test_weak_lines_are_dropped_and_the_picture_says_what_share_they_carry():
         (0.1, 0.4, "10% to 40% of the attention of each head"),
         (0.002, 0.4, "up to 40% of the attention of each head"),
         (0.002, 0.998, "under 1% to over 99% of the attention of each head"),
-        (0.0, 0.998, "0% to over 99% of the attention of each head"),
     ],
 )
 def test_the_hidden_share_of_several_heads_is_a_range(low, high, said):
@@ -186,7 +185,6 @@ def test_a_new_text_begins_after_a_gap_and_a_rule_which_shared_rows_do_not_cross
     np.testing.assert_allclose(plan.rows, [0, 1, 2, 3, 4.9, 5.9])
     (rule,) = lines_figure(plan, LIGHT).axes[0].lines
     assert rule.get_ydata() == pytest.approx([3.95, 3.95])
-    assert plan_of(np.eye(3, dtype=np.float32), segments=[None, 0, None]).breaks == ()
     long = [None, *[0] * 19, None, *[1] * 19, None]
     apart = plan_of(pattern_of((0, 0, 0.5), n=41), from_token="#0", segments=long)
     assert (apart.labels, apart.breaks) == (("w0", "… 20 tokens", "… 20 tokens"), (2,))
@@ -237,8 +235,6 @@ def test_where_there_is_no_room_for_every_name_those_of_strong_lines_stand_and_t
     assert 60 < len(left) < 110
     assert any(text.startswith("Not every token is named") for text in texts_of(figure))
     assert ends(drawn_on(figure))[-1] == (202, 7)  # lines are where their tokens are, named or not
-    short = lines_figure(plan_of(np.eye(60, dtype=np.float32)), LIGHT)
-    assert not any("named" in text for text in texts_of(short))
 
 
 @pytest.mark.parametrize("width", [2.0, 3.3, 7.0, None])

@@ -60,13 +60,11 @@ def test_the_values_are_the_statistics_of_every_head_in_its_place(analysis):
     [
         (hand_made(), "entropy", np.log(6)),
         (hand_made(), "distance", 35 / 18),
-        (hand_made(), "confidence", 1 / 6),
         (hand_made(), "sink", 1 / 3),
         (hand_made(), "previous", 3 / 16),
         (hand_made(), "induction_on_repeats", None),
         (hand_made(causal=True, special=()), "distance", np.mean([q / 2 for q in range(6)])),
         (hand_made(labels=("[CLS]", "a", "b", "a", "b", "[SEP]")), "duplicate_on_repeats", 1 / 6),
-        (hand_made(labels=("[CLS]", "a", "b", "a", "b", "[SEP]")), "duplicate", 2 / 16),
     ],
 )
 def test_uniform_attention_is_marked_on_the_colour_bar(found, name, expected):
@@ -151,7 +149,6 @@ def test_title_notes_and_names(analysis):
     [
         (hand_made(), "the special tokens"),
         (hand_made(causal=True, special=()), "the first token"),
-        (hand_made(causal=True, special=(5,)), "the special tokens and the first token"),
     ],
 )
 def test_sinks_are_named_for_what_they_are(found, sinks):
