@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,7 +190,7 @@ class Outcome:
                 return
             document = result.write(output, choices, figures=figures, formats=formats, progress=tell)
         report = report_of(name)
-        shown = replace(choices, top=report.top if choices.top is None else choices.top)
+        shown = report.completed(choices)
         print_results(folder, document, lambda width: spaced(report.tables(result, shown, width)), as_json, quiet)
         for message in report.afterwards(result, shown, document):
             say(message, quiet)

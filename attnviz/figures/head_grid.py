@@ -305,8 +305,9 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Grid, look: Look) -> AxesImage:
     pixels = box.width / limits[0][1] * _fine(look)  # of the image, for one of the grid
     image, side = _image(plan, grid, look, pixels)
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
-    style: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm, "aspect": "auto"}
+    style: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "aspect": "auto"}
     drawn = ax.imshow(image, interpolation="auto", extent=extent, **style)
+    drawn.set_norm(plan.norm)  # not before: a scale of its own kind cannot be fitted to red, green and blue
     ax.set(xlim=limits[0], ylim=limits[1])
     pitch, beside = grid.pitch * pixels / _fine(look) * DPI / dpi, _room_beside(plan.cells, grid)
     ink, small = look.greys.ink, min(6.0, grid.size)

@@ -1,7 +1,7 @@
 """A report: how a command says what it measured, as tables, JSON and CSV; one a command, in its ``report.py``."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rich.console import RenderableType
@@ -28,6 +28,7 @@ class Report(Generic[R]):
         tables: what the terminal shows, for a width in columns.
         same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
         top: rows of the ranked table unless more or fewer are asked for.
+        all_selected: where heads are selected, all of these count unless fewer are asked for.
         tensors: name and content of the safetensors file, which is written on request; None where there is none.
         afterwards: messages for standard error, once everything is written; told the document.
     """
@@ -38,5 +39,11 @@ class Report(Generic[R]):
     tables: Callable[[R, Choices, int], Iterable[RenderableType]]
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int = 12
+    all_selected: bool = False
     tensors: tuple[str, Callable[[R], bytes]] | None = None
     afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = _nothing
+
+    def completed(self, choices: Choices) -> Choices:
+        """The choices with the command's own number of rows where the caller gave none."""
+        own = 0 if self.all_selected and choices.select else self.top
+        return replace(choices, top=own if choices.top is None else choices.top)

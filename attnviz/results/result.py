@@ -8,7 +8,6 @@ imports neither matplotlib nor rich.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
@@ -146,7 +145,8 @@ class Result:
         """The same into a folder that is open already; see :meth:`save`."""
         from attnviz.results.captions import write_captions
 
-        choices, report = self._completed(choices), report_of(self.command)
+        report = report_of(self.command)
+        choices = report.completed(choices)
         views = self.check(figures, formats)
         captions: dict[str, str] = {}
         for view in views if formats else ():
@@ -185,11 +185,7 @@ class Result:
     def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":
         from attnviz.results.view import Choices
 
-        return self._completed(Choices.of(look, choices))
-
-    def _completed(self, choices: "Choices") -> "Choices":
-        """With the command's own number of rows where the caller gave none."""
-        return choices if choices.top is not None else replace(choices, top=report_of(self.command).top)
+        return report_of(self.command).completed(Choices.of(look, choices))
 
     def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
         content = report_of(self.command).content(self, choices)
