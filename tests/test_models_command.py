@@ -111,13 +111,6 @@ def test_a_name_that_is_a_papers_and_cached_gives_both(cache):
     assert [model["kind"] for model in listed("gpt2-large")] == ["paper"]
 
 
-def test_a_folder_comes_before_a_papers_model(bert_folder):
-    Path("gpt2-xl").mkdir()
-    Path("gpt2-xl/config.json").write_bytes((bert_folder / "config.json").read_bytes())
-    (model,) = listed("gpt2-xl")
-    assert (model["kind"], model["architecture"]) == ("folder", "bert")
-
-
 # --- errors -----------------------------------------------------------------------------------------------------
 
 
@@ -137,17 +130,6 @@ def test_errors_are_one_message_and_an_exit_code(arguments, code, message):
     assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model_type": "bert", "hidden_size": null}'])
-def test_a_broken_config_is_one_message(content):
-    Path("model").mkdir()
-    Path("model/config.json").write_text(content, encoding="utf-8")
-    result = run("./model", "-o", "out")
-    assert result.exit_code == 1
-    assert "model/config.json" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not Path("out").exists()
 
 
 # --- files ------------------------------------------------------------------------------------------------------
@@ -170,14 +152,6 @@ def test_files_are_written_on_request_only_and_say_what_is_printed():
     assert second["notes"].startswith("40 heads of 128 are 5120 wide, d_model is 5140; ")
     assert run("gpt2-xl", "-o", "out").exit_code == 0  # a rerun replaces its own
     assert json.loads(Path("out/models.json").read_text(encoding="utf-8"))["models"][0]["name"] == "gpt2-xl"
-
-
-def test_a_file_of_another_is_not_replaced():
-    Path("models.csv").write_text("mine", encoding="utf-8")
-    result = run("gpt2-xl", "-o", ".")
-    assert result.exit_code == 1
-    assert "holds models.csv, which attnviz did not write" in result.stderr
-    assert Path("models.csv").read_text(encoding="utf-8") == "mine"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import attnviz
+from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.files import FORMATS, figure_bytes
 from attnviz.figures.look import Look
@@ -25,8 +26,10 @@ from tests.drawn import ODD_SETTINGS, nothing_over_the_edge
 from tests.models import bert_tokenizer, sharp_bert
 
 TEXT = "the cat that i saw ran away"
+TEXTS = (TEXT, "the dog that i saw ran away")
 
 MEASURES: dict[str, Callable[[], Any]] = {
+    "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -91,6 +92,7 @@ def colour_bar(
     mark: Mark | None = None,
     cut: bool = False,
     signed: bool = False,
+    inches: float | None = None,
 ) -> Axes:
     """A horizontal colour bar below these Axes: what is shown, on which scale, both ends numbered.
 
@@ -104,28 +106,31 @@ def colour_bar(
         mark: a value to point out above the bar, with an arrow where it lies outside.
         cut: there are values above the scale, which look like its end.
         signed: numbers above 0 have a plus.
+        inches: width of the Axes, where labels beside them leave them much less than the figure has.
     """
     several = [axes] if isinstance(axes, Axes) else list(axes)
-    width = figure.get_figure(root=True).get_figwidth()
-    share = min(1.0, _BAR_WIDTH / width)
+    across = 0.86 * figure.get_figure(root=True).get_figwidth() if inches is None else inches
+    share = min(1.0, 0.86 * _BAR_WIDTH / across)
     mappable = ScalarMappable(norm, colours or look.colour_map())
     bar = figure.colorbar(
         mappable,
         ax=several,
         location="bottom",
         shrink=share,
-        aspect=share * width * 0.86 / _BAR,
+        aspect=share * across / _BAR,
         anchor=(0, 1),
         pad=0.03,
     )
-    room = share * width * 0.86 * DPI
+    room = share * across * DPI
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     bar.minorticks_off()
     places, numbers = _numbered(norm, room, "≥ " if cut else "", signed)
     bar.ax.set_xticks(places, numbers)
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
-    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250)))
-    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=look.greys.ink, labelpad=2, parse_math=False, loc="left")
+    words = wrapped(name, _BAR_TEXT, DPI, max(room, 250))
+    to_the_left = inches is not None and max(text_width(line, _BAR_TEXT, DPI) for line in words) > room + MARGIN * DPI
+    style: dict[str, Any] = {"loc": "right" if to_the_left else "left", "parse_math": False, "color": look.greys.ink}
+    bar.ax.set_xlabel("\n".join(words), fontsize=_BAR_TEXT, labelpad=2, **style)
     if mark is not None:
         _point_out(bar.ax, norm, mark, look, room)
     return bar.ax
