@@ -190,9 +190,9 @@ class Outcome:
                 return
             document = result.write(output, choices, figures=figures, formats=formats, progress=tell)
         report = report_of(name)
-        shown = report.completed(choices)
-        print_results(folder, document, lambda width: spaced(report.tables(result, shown, width)), as_json, quiet)
-        for message in report.afterwards(result, shown, document):
+        wanted = report.completed(choices)
+        print_results(folder, document, lambda width: spaced(report.tables(result, wanted, width)), as_json, quiet)
+        for message in report.afterwards(result, wanted, document):
             say(message, quiet)
         say_what_was_written(output, quiet)
 

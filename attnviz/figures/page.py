@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -69,8 +68,15 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
 
 def settled(figure: Figure | SubFigure | None) -> None:
     """Let the layout find its place, so that the sizes of Axes are final; on a caller's figure, too."""
-    if figure is not None:
-        figure.get_figure(root=True).draw_without_rendering()
+    if figure is None:
+        return
+    page = figure.get_figure(root=True)
+    page.draw_without_rendering()
+    for bar in page.axes:
+        name = bar.xaxis.label
+        over = name.get_window_extent().x1 - page.bbox.x1 + MARGIN * page.dpi
+        if bar.get_label() == "<colorbar>" and over > 0:  # a name longer than its bar, at the right edge
+            name.set_x(name.get_position()[0] - over / bar.bbox.width)
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def colour_bar(
     mark: Mark | None = None,
     cut: bool = False,
     signed: bool = False,
-    inches: float | None = None,
+    across: float | None = None,
 ) -> Axes:
     """A horizontal colour bar below these Axes: what is shown, on which scale, both ends numbered.
 
@@ -106,31 +112,29 @@ def colour_bar(
         mark: a value to point out above the bar, with an arrow where it lies outside.
         cut: there are values above the scale, which look like its end.
         signed: numbers above 0 have a plus.
-        inches: width of the Axes, where labels beside them leave them much less than the figure has.
+        across: inches that the Axes take from left to right; default the width of the page.
     """
     several = [axes] if isinstance(axes, Axes) else list(axes)
-    across = 0.86 * figure.get_figure(root=True).get_figwidth() if inches is None else inches
-    share = min(1.0, 0.86 * _BAR_WIDTH / across)
+    width = across or figure.get_figure(root=True).get_figwidth()
+    share = min(1.0, _BAR_WIDTH / width)
     mappable = ScalarMappable(norm, colours or look.colour_map())
     bar = figure.colorbar(
         mappable,
         ax=several,
         location="bottom",
         shrink=share,
-        aspect=share * across / _BAR,
+        aspect=share * width * 0.86 / _BAR,
         anchor=(0, 1),
         pad=0.03,
     )
-    room = share * across * DPI
+    room = share * width * 0.86 * DPI
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     bar.minorticks_off()
     places, numbers = _numbered(norm, room, "≥ " if cut else "", signed)
     bar.ax.set_xticks(places, numbers)
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
-    words = wrapped(name, _BAR_TEXT, DPI, max(room, 250))
-    to_the_left = inches is not None and max(text_width(line, _BAR_TEXT, DPI) for line in words) > room + MARGIN * DPI
-    style: dict[str, Any] = {"loc": "right" if to_the_left else "left", "parse_math": False, "color": look.greys.ink}
-    bar.ax.set_xlabel("\n".join(words), fontsize=_BAR_TEXT, labelpad=2, **style)
+    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250)))
+    bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=look.greys.ink, labelpad=2, parse_math=False, loc="left")
     if mark is not None:
         _point_out(bar.ax, norm, mark, look, room)
     return bar.ax

@@ -28,7 +28,7 @@ class Report(Generic[R]):
         tables: what the terminal shows, for a width in columns.
         same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
         top: rows of the ranked table unless more or fewer are asked for.
-        all_selected: where heads are selected, all of these count unless fewer are asked for.
+        all_selected: with heads selected, all of these are ranked and drawn unless more or fewer are asked for.
         tensors: name and content of the safetensors file, which is written on request; None where there is none.
         afterwards: messages for standard error, once everything is written; told the document.
     """
@@ -44,6 +44,7 @@ class Report(Generic[R]):
     afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = _nothing
 
     def completed(self, choices: Choices) -> Choices:
-        """The choices with the command's own number of rows where the caller gave none."""
-        own = 0 if self.all_selected and choices.select else self.top
-        return replace(choices, top=own if choices.top is None else choices.top)
+        """With the command's own number of rows where the caller gave none."""
+        if choices.top is not None:
+            return choices
+        return replace(choices, top=0 if self.all_selected and choices.select else self.top)

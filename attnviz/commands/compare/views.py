@@ -196,7 +196,7 @@ def _difference_figure(plan: DifferencePlan, look: Look, vector: bool = False) -
         ax = page.add_subplot()
         cells = _cells(ax, plan, look, vector, inches * 72 / len(plan.values))
         ax.set_box_aspect(1)
-        colour_bar(page, ax, plan.norm, plan.bar, look, colours=look.diverging_map(), signed=True, inches=inches)
+        colour_bar(page, ax, plan.norm, plan.bar, look, colours=look.diverging_map(), signed=True, across=inches)
         settled(page)
         _write(ax, plan, cells)
         return page
