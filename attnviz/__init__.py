@@ -27,13 +27,12 @@ from attnviz.version import __version__
 
 if TYPE_CHECKING:
     from attnviz import figures
-    from attnviz.commands import compare as comparison
     from attnviz.commands.ablate.saving import Ablation, ablate
-    from attnviz.commands.compare.saving import Comparison, compare
+    from attnviz.commands.compare.measure import Comparison, compare
     from attnviz.commands.explain.saving import Explanation, explain
     from attnviz.commands.heads.measure import Analysis, analyze
     from attnviz.commands.models.configurations import Configuration
-    from attnviz.commands.models.listing import model_configurations
+    from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
     from attnviz.commands.profile.profiling import Profile, profile_heads
     from attnviz.commands.profile.saving import save_profile
@@ -65,7 +64,6 @@ __all__ = [
     "ablate",
     "analyze",
     "compare",
-    "comparison",
     "explain",
     "figures",
     "head_outputs",
@@ -78,7 +76,7 @@ __all__ = [
 _MODULES = {
     "Ablation": "attnviz.commands.ablate.saving",
     "Analysis": "attnviz.commands.heads.measure",
-    "Comparison": "attnviz.commands.compare.saving",
+    "Comparison": "attnviz.commands.compare.measure",
     "Configuration": "attnviz.commands.models.configurations",
     "Explanation": "attnviz.commands.explain.saving",
     "HeadId": "attnviz.model.head_ids",
@@ -87,12 +85,11 @@ _MODULES = {
     "Rollout": "attnviz.commands.rollout.measure",
     "ablate": "attnviz.commands.ablate.saving",
     "analyze": "attnviz.commands.heads.measure",
-    "compare": "attnviz.commands.compare.saving",
-    "comparison": "attnviz.commands.compare",
+    "compare": "attnviz.commands.compare.measure",
     "explain": "attnviz.commands.explain.saving",
     "figures": "attnviz.figures",
     "head_outputs": "attnviz.commands.outputs.measure",
-    "model_configurations": "attnviz.commands.models.listing",
+    "model_configurations": "attnviz.commands.models.measure",
     "profile_heads": "attnviz.commands.profile.profiling",
     "rollout": "attnviz.commands.rollout.measure",
     "save_profile": "attnviz.commands.profile.saving",

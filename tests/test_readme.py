@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib
 import pytest
 import torch
+from attnviz.figures.figure_sets import FIGURES
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -23,7 +24,6 @@ from typer.testing import CliRunner
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.cli.program import app
 from attnviz.errors import AttnvizError
-from attnviz.figures.figure_sets import FIGURES
 from attnviz.figures.look import Look
 from attnviz.patterns.verdicts import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from tests.conftest import SHARED, needs_minilm, needs_parser
@@ -234,7 +234,7 @@ def test_the_python_of_views_and_comparisons_runs(words: str, tmp_path: Path, mo
         assert [len(ax.images) for ax in names["page"].axes] == [1, 1]  # type: ignore[attr-defined]
         assert Path("dark.pdf").is_file()
     else:
-        assert names["found"].heads[0].distance > 0.1  # type: ignore[attr-defined]
+        assert names["result"].heads[0].distance > 0.1  # type: ignore[attr-defined]
         assert Path("what-changed/compare.pdf").is_file()
 
 
@@ -251,17 +251,13 @@ def names_of_views() -> dict[str, Any]:
     import attnviz
 
     analysis = attnviz.analyze("The cat that I saw ran away", syntax=False, profile=False, device="cpu")
-    other, paired = (
-        attnviz.analyze(text, analysis.checkpoint, pair=pair, syntax=False)
-        for text, pair in (("The dog that I saw ran away", None), ("Where is the cat?", "It ran away."))
-    )
-    names = {name: importlib.import_module(f"attnviz.{name}") for name in ("comparison", "figures")}
-    return {**names, "analysis": analysis, "paired": paired, "found": attnviz.compare(analysis, other)}
+    paired = attnviz.analyze("Where is the cat?", analysis.checkpoint, pair="It ran away.", syntax=False)
+    return {"figures": importlib.import_module("attnviz.figures"), "analysis": analysis, "paired": paired}
 
 
 def test_every_view_has_its_calls_in_the_readme() -> None:
     listed = {row[0].partition(",")[0].strip("`") for row in rows_of_views()}
-    assert listed == {*FIGURES, "compare", "compare-map", "differences"}
+    assert listed == set(FIGURES)
 
 
 @needs_minilm

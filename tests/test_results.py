@@ -16,6 +16,7 @@ from PIL import Image
 from transformers import GPT2LMHeadModel
 
 import attnviz
+from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.files import FORMATS, figure_bytes
 from attnviz.figures.look import Look
@@ -26,11 +27,11 @@ from tests.drawn import ODD_SETTINGS, nothing_over_the_edge
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
+TEXTS = (TEXT, "the dog that i saw ran away")
 
 MEASURES: dict[str, Callable[[], Any]] = {
-    "outputs": lambda: attnviz.head_outputs(
-        TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()
-    ),
+    "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
+    "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

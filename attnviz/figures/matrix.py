@@ -45,6 +45,9 @@ _MESH_CELLS = 4096
 _MOST_NUMBERED = 24
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
+_LEAST_OUTLINE = 5
+"""Points of the side of an outline; around a smaller cell it leaves some room."""
+
 LONGEST = 110
 """Pixels of the longest label; longer ones are cut."""
 
@@ -115,12 +118,11 @@ def draw_matrix(
     for place in rules:
         for line in (ax.axhline, ax.axvline):
             line(place / pooled - 0.5, color=look.greys.ink, linewidth=2 * PIXEL)
-    if outlined is not None:
-        row, column = outlined
-        ax.add_patch(
-            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=look.greys.ink, linewidth=1.2, zorder=3)
-        )
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
+    if outlined is not None:
+        (row, column), across, down = outlined, max(1.0, _LEAST_OUTLINE / width), max(1.0, _LEAST_OUTLINE / height)
+        stroke: dict[str, Any] = {"edgecolor": look.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
+        ax.add_patch(Rectangle((column - across / 2, row - down / 2), across, down, fill=False, **stroke))
     _name(ax, "y", labels if "l" in sides else None, rows, height, pooled, look)
     _name(ax, "x", (columns or labels) if "b" in sides else None, n_columns, width, pooled, look)
     return cells

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LogNorm, Normalize
+from matplotlib.colors import Colormap, FuncNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
@@ -181,6 +181,8 @@ def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[l
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         subs = (1, 2, 5) if high / low <= 100.5 else (1,)
         between = [float(f"{sub}e{decade}") for decade in decades for sub in subs]
+    elif isinstance(norm, FuncNorm):
+        between = [float(norm.inverse(share)) for share in (0.25, 0.5, 0.75)]  # the same distances on the bar
     else:
         between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
     below = "≤ " if isinstance(norm, LogNorm) else ""  # what is smaller looks the same

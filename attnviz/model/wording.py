@@ -2,16 +2,21 @@
 
 import unicodedata
 
-from attnviz.model.tokens import visible
+__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "signed", "visible"]
 
-__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "signed"]
-
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _LONGEST_QUOTE = 90
 
 _LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"
 """Isolates of the Unicode bidirectional algorithm, which no font needs to have."""
 
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
+
+
+def visible(text: str) -> str:
+    """The text with every character that cannot be seen written as an escape, spaces as ``␣``."""
+    shown = "".join(_visible_character(character) for character in text)
+    return shown.replace(" ", "␣") if shown and not shown.strip(" ") else shown
 
 
 def quoted(text: str) -> str:
@@ -61,3 +66,11 @@ def isolated(text: str) -> str:
     if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
         return text
     return f"{_RIGHT_TO_LEFT if right_to_left(text) else _LEFT_TO_RIGHT}{text}{_END}"
+
+
+def _visible_character(character: str) -> str:
+    category = unicodedata.category(character)
+    if category in _INVISIBLE or (category == "Zs" and character != " "):
+        escaped = character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        return escaped if escaped != character else f"\\u{ord(character):04x}"
+    return character

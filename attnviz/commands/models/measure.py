@@ -6,7 +6,7 @@ from pathlib import Path
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.commands.models.config_reading import built_in_configuration, read_configuration
 from attnviz.commands.models.configurations import Configuration
-from attnviz.commands.models.known_configurations import paper_configuration, paper_configurations
+from attnviz.commands.models.papers import paper_configuration, paper_configurations
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.sources import BUILT_IN, as_folder
 
@@ -31,11 +31,11 @@ def model_configurations(
     wanted = list(dict.fromkeys(_names(names)))
     if not wanted:
         return _known_here(tell)
-    found: list[Configuration] = []
+    configurations: list[Configuration] = []
     for count, name in enumerate(wanted):
         tell(count, len(wanted))
-        found += _named(name)
-    return found
+        configurations += _named(name)
+    return configurations
 
 
 def _names(names: object) -> list[str]:
@@ -43,11 +43,11 @@ def _names(names: object) -> list[str]:
     several = [names] if isinstance(names, str | Path) else [] if names is None else names
     if isinstance(several, bytes) or not isinstance(several, Iterable):
         raise UsageError(f"expected a list of models such as ['minilm', 'gpt2-xl'], found {names!r}.")
-    found = list(several)
-    for name in found:
+    listed = list(several)
+    for name in listed:
         if not isinstance(name, str | Path):
             raise UsageError(f"expected names or folders of models, found {name!r} among them.")
-    return [str(name) for name in found]
+    return [str(name) for name in listed]
 
 
 def _named(name: str) -> list[Configuration]:
@@ -60,15 +60,15 @@ def _named(name: str) -> list[Configuration]:
 
 def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
     """A config in the cache that cannot be read is listed with the reason, and hides no other."""
-    found = [built_in_configuration(file) for file in built_in_configs()]
+    configurations = [built_in_configuration(file) for file in built_in_configs()]
     cached = cached_configs()
     for count, file in enumerate(cached.values()):
         tell(count, len(cached))
         try:
-            found.append(read_configuration(file))
+            configurations.append(read_configuration(file))
         except CheckpointError as error:
-            found.append(Configuration(file.name, file.kind, file.revision, reason=str(error)))
-    return found + paper_configurations()
+            configurations.append(Configuration(file.name, file.kind, file.revision, reason=str(error)))
+    return configurations + paper_configurations()
 
 
 def _read(file: ConfigFile) -> Configuration:
