@@ -28,7 +28,7 @@ from attnviz.version import __version__
 if TYPE_CHECKING:
     from attnviz import figures
     from attnviz.commands import compare as comparison
-    from attnviz.commands.ablate.saving import Ablation, ablate
+    from attnviz.commands.ablate.measure import Ablation, ablate
     from attnviz.commands.compare.saving import Comparison, compare
     from attnviz.commands.explain.saving import Explanation, explain
     from attnviz.commands.heads.measure import Analysis, analyze
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Ablation": "attnviz.commands.ablate.saving",
+    "Ablation": "attnviz.commands.ablate.measure",
     "Analysis": "attnviz.commands.heads.measure",
     "Comparison": "attnviz.commands.compare.saving",
     "Configuration": "attnviz.commands.models.configurations",
@@ -85,7 +85,7 @@ _MODULES = {
     "HeadOutputs": "attnviz.commands.outputs.saving",
     "Profile": "attnviz.commands.profile.profiling",
     "Rollout": "attnviz.commands.rollout.measure",
-    "ablate": "attnviz.commands.ablate.saving",
+    "ablate": "attnviz.commands.ablate.measure",
     "analyze": "attnviz.commands.heads.measure",
     "compare": "attnviz.commands.compare.saving",
     "comparison": "attnviz.commands.compare",

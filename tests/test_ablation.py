@@ -10,14 +10,14 @@ import torch
 
 import attnviz
 from attnviz.attention import reference as attention
+from attnviz.commands.ablate import effects as ablation
 from attnviz.commands.ablate import passes as ablation_passes
-from attnviz.commands.ablate import removal as ablation
 from attnviz.commands.ablate import resumed_forward
 from attnviz.commands.ablate.hooks import METHODS, Replacement, removed_heads
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, read_sources, row_batches, rows_of
+from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.commands.ablate.passes import Passes
 from attnviz.commands.ablate.resumed_forward import resume, run_and_keep, running
-from attnviz.commands.ablate.saving import Ablation, ablate
-from attnviz.commands.ablate.texts import MASKED, NEXT, STATES, read_sources, row_batches, rows_of
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
 from attnviz.model.checkpoint import from_loaded
@@ -287,11 +287,11 @@ def test_long_rows_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = from_loaded(model, tokenizer)
     rows, _ = rows_of(checkpoint, read_sources(TEXTS * 4, None), NEXT, print)
     assert sorted(len(batch.rows) for batch in row_batches(checkpoint, rows, 16)) == [4, 12]  # three words, and more
-    monkeypatch.setattr("attnviz.commands.ablate.texts._TOKENS", 60)
+    monkeypatch.setattr("attnviz.commands.ablate.inputs._TOKENS", 60)
     batches = list(row_batches(checkpoint, rows, 16))
     assert len(batches) > 1
     assert all(batch.batch.valid.numel() <= 60 for batch in batches)
-    monkeypatch.setattr("attnviz.commands.ablate.texts._LOGITS", 1)
+    monkeypatch.setattr("attnviz.commands.ablate.inputs._LOGITS", 1)
     batches = list(row_batches(checkpoint, rows, 16))
     assert [len(batch.rows) for batch in batches] == [1] * 16
     assert sorted(row.text for batch in batches for row in batch.rows) == list(range(16))
@@ -299,7 +299,7 @@ def test_long_rows_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch, small: Ablation) -> None:
     model, tokenizer = next_token_model()
-    monkeypatch.setattr("attnviz.commands.ablate.damage._CHUNK", 1200)  # three places of 400 logits at a time
+    monkeypatch.setattr("attnviz.commands.ablate.metrics._CHUNK", 1200)  # three places of 400 logits at a time
     again = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
     for head in small.heads:
         assert again.head(head.id).damage["kl"].value == pytest.approx(head.damage["kl"].value, abs=1e-6)

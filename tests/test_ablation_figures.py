@@ -19,8 +19,8 @@ from attnviz.commands.ablate.drawing import (
     importance_figure,
     importance_norm,
 )
-from attnviz.commands.ablate.figures import plan_curve, plan_gradient, plan_heads, plan_importance
-from attnviz.commands.ablate.saving import Ablation, ablate
+from attnviz.commands.ablate.measure import Ablation, ablate
+from attnviz.commands.ablate.views import plan_curve, plan_gradient, plan_heads, plan_importance
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from tests.ablations import TEXTS, next_token_model, states_model

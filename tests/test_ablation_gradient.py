@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from attnviz.commands.ablate import gradient_importance
 from attnviz.commands.ablate.gradient_importance import layer_normalised, spearman
-from attnviz.commands.ablate.saving import ablate
+from attnviz.commands.ablate.measure import ablate
 from attnviz.model.checkpoint import from_loaded
 from tests.ablations import TEXTS, masked_token_model, next_token_model, states_model
 

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnviz.commands.ablate.damage import MEASURES
-from attnviz.commands.ablate.document import ABLATE, ablation_csv
-from attnviz.commands.ablate.results import Curve, CurvePoint, Estimate, HeadDamage, SetDamage
-from attnviz.commands.ablate.saving import Ablation, ablate
-from attnviz.commands.ablate.words import (
+from attnviz.commands.ablate.compensation import (
     ADDITIVE,
     COMPENSATED,
     NO_COST,
@@ -26,6 +22,10 @@ from attnviz.commands.ablate.words import (
     span,
     verdict_of,
 )
+from attnviz.commands.ablate.measure import Ablation, ablate
+from attnviz.commands.ablate.metrics import MEASURES
+from attnviz.commands.ablate.report import ABLATE, ablation_csv
+from attnviz.commands.ablate.results import Curve, CurvePoint, Estimate, HeadDamage, SetDamage
 from attnviz.model.head_ids import HeadId, all_heads
 from tests.ablations import TEXTS, masked_token_model, next_token_model, states_model
 from tests.corpora import sentences

@@ -89,7 +89,7 @@ def ablate(
 
         look = Look(theme, width=None if width is None else parse_width(width))
         wanted = (split_names(formats) or ["png"]) if figures else []
-        from attnviz.commands.ablate.document import ABLATE
+        from attnviz.commands.ablate.report import ABLATE
         from attnviz.model.sources import find_checkpoint
         from attnviz.results.output_folder import OutputFolder
 
@@ -98,7 +98,7 @@ def ablate(
         with OutputFolder(folder, ABLATE) as output, progress(quiet, rate=True) as tell:
             outcome.folder = output
             tell("loading", 0, 0)
-            from attnviz.commands.ablate.saving import ablate as remove
+            from attnviz.commands.ablate.measure import ablate as remove
             from attnviz.results.saving import check_formats
 
             check_formats(wanted)

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from attnviz.commands.ablate.figures import CurvePlan, GradientPlan, HeadsPlan, ImportancePlan, Scatter
+from attnviz.commands.ablate.views import CurvePlan, GradientPlan, HeadsPlan, ImportancePlan, Scatter
 from attnviz.figures.fonts import fitted, text_width, wrapped
 from attnviz.figures.heatmap_drawing import figure_style
 from attnviz.figures.heatmaps import DPI
@@ -104,7 +104,7 @@ def draw_heads(ax: Axes, plan: HeadsPlan, panel: int, look: Look, *, named: bool
 
     Args:
         ax: any matplotlib Axes; only these are changed.
-        plan: from :func:`attnviz.commands.ablate.figures.plan_heads`.
+        plan: from :func:`attnviz.commands.ablate.views.plan_heads`.
         panel: 0 for the first measure, 1 for the second one.
         look: theme.
         named: write the names of the heads at the left.

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.damage import Reading
 from attnviz.commands.ablate.hooks import gated_heads
+from attnviz.commands.ablate.inputs import STATES, RowBatch
+from attnviz.commands.ablate.metrics import Reading
 from attnviz.commands.ablate.resumed_forward import KeptPass, run_block
-from attnviz.commands.ablate.texts import STATES, RowBatch
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = ["PROJECTIONS", "GradientTally", "layer_normalised", "spearman"]

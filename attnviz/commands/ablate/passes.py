@@ -12,11 +12,11 @@ from torch import Tensor
 from attnviz.attention import reference as attention
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import Verification
-from attnviz.commands.ablate.damage import Reading
 from attnviz.commands.ablate.gradient_importance import GradientTally
 from attnviz.commands.ablate.hooks import Replacement, removed_heads
+from attnviz.commands.ablate.inputs import Row, RowBatch, row_batches
+from attnviz.commands.ablate.metrics import Reading
 from attnviz.commands.ablate.resumed_forward import KeptPass, resume, run_and_keep, running
-from attnviz.commands.ablate.texts import Row, RowBatch, row_batches
 from attnviz.corpora.sampling import EVERY, SampledAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
@@ -99,7 +99,7 @@ class Passes:
             verify: compare a sample of the batches with the reference; without it what an earlier run has shown holds.
 
         Returns:
-            the two measures of :func:`attnviz.commands.ablate.damage.measures_of`, summed over the places of each text,
+            the two measures of :func:`attnviz.commands.ablate.metrics.measures_of`, summed over the places of each text,
             [n_sets, n_texts, 2], float64.
 
         Raises:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnviz.commands.ablate.damage import Measure, measures_of
 from attnviz.commands.ablate.gradient_importance import spearman
 from attnviz.commands.ablate.hooks import METHODS
+from attnviz.commands.ablate.inputs import Sources
+from attnviz.commands.ablate.metrics import Measure, measures_of
 from attnviz.commands.ablate.passes import Checked
-from attnviz.commands.ablate.texts import Sources
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
@@ -165,7 +165,7 @@ class Ablated:
         together: SetDamage | None,
         curve: Curve | None,
     ) -> None:
-        """Called by :func:`attnviz.commands.ablate.removal.measure_ablation` alone."""
+        """Called by :func:`attnviz.commands.ablate.effects.measure_ablation` alone."""
         self.checkpoint, self.sources, self.options, self.kind = checkpoint, sources, options, kind
         self.n_texts, self.n_places = counts
         self.clean_loss, self.checked = clean_loss, checked

@@ -4,9 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.ablate.results import Ablated, SetDamage
-from attnviz.commands.ablate.texts import STATES
-from attnviz.commands.ablate.words import (
+from attnviz.commands.ablate.compensation import (
     amount,
     compensation_text,
     method_words,
@@ -16,6 +14,8 @@ from attnviz.commands.ablate.words import (
     verdict_of,
     what_is_measured,
 )
+from attnviz.commands.ablate.inputs import STATES
+from attnviz.commands.ablate.results import Ablated, SetDamage
 from attnviz.model.tokens import visible
 from attnviz.results.tables import add_row, error, plain_table
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from attnviz.commands.ablate.compensation import compensation_text, ratio_of, removable, verdict_of
 from attnviz.commands.ablate.gradient_importance import PROJECTIONS
+from attnviz.commands.ablate.inputs import STATES
 from attnviz.commands.ablate.results import Ablated, CurvePoint, Estimate, HeadDamage, SetDamage
-from attnviz.commands.ablate.texts import STATES
-from attnviz.commands.ablate.words import compensation_text, ratio_of, removable, verdict_of
 from attnviz.commands.heads.export import model_entry
 from attnviz.results.output_folder import Layout
 

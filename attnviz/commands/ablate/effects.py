@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.damage import measures_of
 from attnviz.commands.ablate.gradient_importance import GradientTally, layer_normalised
 from attnviz.commands.ablate.hooks import Replacement
+from attnviz.commands.ablate.inputs import STATES, Row, Sources, kind_of, rows_of
+from attnviz.commands.ablate.metrics import measures_of
 from attnviz.commands.ablate.passes import HeadSet, Passes, mean_values
 from attnviz.commands.ablate.results import Curve, CurvePoint, Estimate, HeadDamage, Options, SetDamage
-from attnviz.commands.ablate.texts import STATES, Row, Sources, kind_of, rows_of
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
@@ -47,7 +47,7 @@ def measure_ablation(
         warn: told what is left out.
 
     Raises:
-        AttnvizError: see :func:`attnviz.commands.ablate.saving.ablate`.
+        AttnvizError: see :func:`attnviz.commands.ablate.measure.ablate`.
     """
     heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads)
     if options.together and len(heads) < 2:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from attnviz.commands.ablate.damage import Measure
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
+from attnviz.commands.ablate.metrics import Measure
 from attnviz.commands.ablate.results import Ablated, Estimate, HeadDamage, SetDamage
-from attnviz.commands.ablate.texts import MASKED, NEXT, STATES
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.tokens import visible
 from attnviz.model.wording import quoted

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnviz.commands.ablate.damage import Measure
+from attnviz.commands.ablate.compensation import method_words, source_line, what_is_measured
+from attnviz.commands.ablate.inputs import STATES
+from attnviz.commands.ablate.metrics import Measure
 from attnviz.commands.ablate.results import Ablated, Estimate
-from attnviz.commands.ablate.texts import STATES
-from attnviz.commands.ablate.words import method_words, source_line, what_is_measured
 from attnviz.figures.view_drawing import Numbers
 from attnviz.model.tokens import visible
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
-from attnviz.commands.ablate.texts import STATES, RowBatch
+from attnviz.commands.ablate.inputs import STATES, RowBatch
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = ["MEASURES", "Measure", "Reading", "measures_of"]

@@ -8,14 +8,14 @@ import torch
 from matplotlib.figure import Figure
 
 from attnviz.arguments import check_counts, check_switch
-from attnviz.commands.ablate.document import ABLATE, ablation_document
+from attnviz.commands.ablate.compensation import amount
 from attnviz.commands.ablate.drawing import curve_figure, gradient_figure, heads_figure, importance_figure
-from attnviz.commands.ablate.figures import plan_curve, plan_gradient, plan_heads, plan_importance
-from attnviz.commands.ablate.removal import measure_ablation
+from attnviz.commands.ablate.effects import measure_ablation
+from attnviz.commands.ablate.inputs import read_sources
+from attnviz.commands.ablate.report import ABLATE, ablation_document
 from attnviz.commands.ablate.results import Ablated, Options
 from attnviz.commands.ablate.tables import ablation_report
-from attnviz.commands.ablate.texts import read_sources
-from attnviz.commands.ablate.words import amount
+from attnviz.commands.ablate.views import plan_curve, plan_gradient, plan_heads, plan_importance
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look, checked_look
 from attnviz.model.head_ids import HeadId, selection_texts
