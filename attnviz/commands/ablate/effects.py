@@ -1,176 +1,156 @@
-"""What happens without a head: every head removed, measured, ranked, and set against heads that go together."""
+"""What removing heads does: estimates with intervals, of single heads, of sets, and of ever more heads."""
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnviz.commands.ablate.gradient_importance import GradientTally, layer_normalised
-from attnviz.commands.ablate.hooks import Replacement
-from attnviz.commands.ablate.inputs import STATES, Row, Sources, kind_of, rows_of
-from attnviz.commands.ablate.metrics import measures_of
-from attnviz.commands.ablate.passes import HeadSet, Passes, mean_values
-from attnviz.commands.ablate.results import Curve, CurvePoint, Estimate, HeadDamage, Options, SetDamage
+from attnviz.commands.ablate.metrics import Metric
+from attnviz.commands.ablate.passes import HeadSet, Passes
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
-from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, select_heads
+from attnviz.model.head_ids import HeadId
 from attnviz.progress import Progress
 
-__all__ = ["MANY", "REPLICATES", "measure_ablation"]
+__all__ = ["Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "SetEffect", "rank_heads", "removal_curve"]
 
 REPLICATES = 1000
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
 
-MANY = 2000
-"""Rows from which on it is said how many there are; attnviz's own choice."""
-
 _TAIL = 0.025
 
 
-def measure_ablation(
-    checkpoint: Checkpoint,
-    sources: Sources,
-    options: Options,
-    progress: Progress,
-    warn: Callable[[str], None],
-) -> dict[str, Any]:
-    """Remove heads, and measure: the whole chain, to the arguments of :class:`attnviz.commands.ablate.results.Ablated`.
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95 % interval by a bootstrap over texts; no interval where these are too few."""
 
-    Args:
-        checkpoint: the model, with its language-modelling head where it has one.
-        sources: the texts.
-        options: how.
-        progress: told of each stage, how much of it is done, of how much.
-        warn: told what is left out.
+    value: float
+    low: float | None
+    high: float | None
 
-    Raises:
-        AttnvizError: see :func:`attnviz.commands.ablate.measure.ablate`.
+    @property
+    def above_zero(self) -> bool | None:
+        """Whether all of the interval is; None without one."""
+        return None if self.low is None else self.low > 0
+
+    @property
+    def below_zero(self) -> bool | None:
+        """Whether all of the interval is; None without one."""
+        return None if self.high is None else self.high < 0
+
+
+@dataclass(frozen=True)
+class HeadEffect:
+    """What removing one head alone does.
+
+    Attributes:
+        id: the head.
+        rank: from 1 for the head whose removal does the most, by the first metric.
+        damage: by the name of the metric, per token.
+        gradient: its importance by Michel et al. 2019, not normalised; None where it was not measured.
+        gradient_normalised: divided by the l2 norm over the heads of its layer.
     """
-    heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads)
-    if options.together and len(heads) < 2:
-        raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
-    kind = kind_of(checkpoint)
-    rows, texts = rows_of(checkpoint, sources, kind, warn)
-    replacement = _replacement(checkpoint, sources, rows, options, progress)
-    passes = Passes(checkpoint, rows, replacement, options.batch_size)
-    if len(rows) > MANY:
-        warn(f"{len(rows):,} inputs, each with {len(heads)} heads to remove; a --limit reads fewer sentences")
-    tally = GradientTally(checkpoint, kind, passes.counts.tolist(), options.seed) if options.gradient else None
-    singles: list[HeadSet] = [frozenset([head]) for head in heads]
-    groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
-    sums = passes.run([*singles, *groups], lambda done, total: progress("removing", done, total), gradients=tally)
-    weights = _weights(options.seed, [text.number for text in texts])
-    bootstrap = _Bootstrap(weights, passes.counts, [measure.name for measure in measures_of(kind)])
-    of_heads = dict(zip(heads, sums[: len(heads)], strict=True))
-    sets = [bootstrap.of_set(group, total, of_heads) for group, total in zip(groups, sums[len(heads) :], strict=True)]
-    ranked = _ranked(of_heads, bootstrap, tally)
-    curve = None
-    if options.curve and not options.together and len(heads) > 1:
-        curve = _curve(passes, [head.id for head in ranked], of_heads, bootstrap, options.seed, progress)
-    baseline = passes.baseline
-    return {
-        "checkpoint": checkpoint,
-        "sources": sources,
-        "options": options,
-        "kind": kind,
-        "counts": (len(texts), int(passes.counts.sum())),
-        "clean_loss": None if baseline is None else float(baseline.sum() / passes.counts.sum()),
-        "checked": passes.checked,
-        "heads": ranked,
-        "layers": [] if options.together else sets,
-        "together": sets[0] if options.together else None,
-        "curve": curve,
-    }
+
+    id: HeadId
+    rank: int
+    damage: dict[str, Estimate]
+    gradient: float | None
+    gradient_normalised: float | None
 
 
-def _replacement(
-    checkpoint: Checkpoint, sources: Sources, rows: Sequence[Row], options: Options, progress: Progress
-) -> Replacement:
-    if options.method != "mean":
-        return Replacement(options.method)
-    measured = {row.item.source.number for row in rows}
-    whole, _ = rows_of(checkpoint, sources, STATES, lambda _: None)
-    whole = [row for row in whole if row.item.source.number in measured]
-    means = mean_values(checkpoint, whole, options.batch_size, lambda done, total: progress("means", done, total))
-    return Replacement("mean", means)
+@dataclass(frozen=True)
+class SetEffect:
+    """What removing several heads at once does, beside what they do one at a time.
+
+    Attributes:
+        heads: the set.
+        layer: that it is of; None for a set over layers.
+        damage: of the set, by the name of the metric, per token.
+        singles: sum of what its heads do one at a time.
+        excess: how much more the set does than that sum.
+    """
+
+    heads: tuple[HeadId, ...]
+    layer: int | None
+    damage: dict[str, Estimate]
+    singles: dict[str, Estimate]
+    excess: dict[str, Estimate]
 
 
-def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
-    """The heads of each layer, of which there are two or more."""
-    layers = sorted({head.layer for head in heads})
-    sets = [frozenset(head for head in heads if head.layer == layer) for layer in layers]
-    return [each for each in sets if len(each) > 1]
+@dataclass(frozen=True)
+class CurvePoint:
+    """A number of heads removed: the least important ones, and as many in a random order."""
+
+    removed: int
+    least: SetEffect
+    random: SetEffect
 
 
-def _weights(seed: int, numbers: Sequence[int]) -> Tensor:
-    """Bootstrap weights of the texts, without replicates where there are too few."""
-    return text_weights(seed, numbers, REPLICATES if len(numbers) >= ENOUGH_TEXTS else 0)
+@dataclass(frozen=True)
+class Curve:
+    """Ever more heads removed: the least important first, and in a random order."""
+
+    order: tuple[HeadId, ...]
+    random_order: tuple[HeadId, ...]
+    points: tuple[CurvePoint, ...]
 
 
-class _Bootstrap:
+class Bootstrap:
     """From sums over each text to means per token, with intervals."""
 
-    def __init__(self, weights: Tensor, counts: Tensor, names: Sequence[str]) -> None:
-        self._weights, self._names = weights, names
-        self._tokens = weights @ counts
+    def __init__(self, seed: int, numbers: Sequence[int], counts: Tensor, metrics: Iterable[Metric]) -> None:
+        """Draw weights of these texts of the corpora; ``counts``: the measured positions of each, [n_texts]."""
+        self._weights = text_weights(seed, numbers, REPLICATES if len(numbers) >= ENOUGH_TEXTS else 0)
+        self._names, self._tokens = [metric.name for metric in metrics], self._weights @ counts
 
     def estimates(self, sums: Tensor) -> dict[str, Estimate]:
-        """Of sums [n_texts, 2], by the name of the measure."""
+        """Of sums [n_texts, 2], by the name of the metric."""
         means = (self._weights @ sums) / self._tokens[:, None]  # [1 + replicates, 2]
-        found = {}
-        for name, (value, *replicates) in zip(self._names, means.T.tolist(), strict=True):
-            low = high = None
-            if replicates:
-                ends = torch.tensor(replicates, dtype=torch.float64)
-                low, high = (float(ends.quantile(share)) for share in (_TAIL, 1 - _TAIL))
-            found[name] = Estimate(value, low, high)
-        return found
+        by_name = {}
+        for name, (value, *replicates) in zip(self._names, means.T, strict=True):
+            ends = [float(torch.stack(replicates).quantile(share)) for share in (_TAIL, 1 - _TAIL) if replicates]
+            by_name[name] = Estimate(float(value), *(ends or (None, None)))
+        return by_name
 
-    def of_set(self, heads: HeadSet, sums: Tensor, of_heads: dict[HeadId, Tensor]) -> SetDamage:
+    def of_set(self, heads: HeadSet, sums: Tensor, of_heads: dict[HeadId, Tensor]) -> SetEffect:
         """A set beside its heads one at a time."""
         members = tuple(sorted(heads))
         singles = torch.stack([of_heads[head] for head in members]).sum(0)
-        layers = {head.layer for head in members}
-        return SetDamage(
+        return SetEffect(
             heads=members,
-            layer=members[0].layer if len(layers) == 1 else None,
+            layer=members[0].layer if len({head.layer for head in members}) == 1 else None,
             damage=self.estimates(sums),
             singles=self.estimates(singles),
             excess=self.estimates(sums - singles),
         )
 
 
-def _ranked(of_heads: dict[HeadId, Tensor], bootstrap: _Bootstrap, tally: GradientTally | None) -> list[HeadDamage]:
-    """The heads, the one that matters most first."""
+def rank_heads(
+    of_heads: dict[HeadId, Tensor], bootstrap: Bootstrap, tally: GradientTally | None
+) -> tuple[HeadEffect, ...]:
+    """The heads by the first metric, the most important first."""
     gradient = None if tally is None else tally.by_text().mean(0)
     normalised = None if gradient is None else layer_normalised(gradient)
-    found = {head: bootstrap.estimates(sums) for head, sums in of_heads.items()}
-    first = next(iter(next(iter(found.values()))))
-    order = sorted(found, key=lambda head: (-found[head][first].value, head))
-    return [
-        HeadDamage(
-            id=head,
-            rank=rank,
-            damage=found[head],
-            gradient=None if gradient is None else float(gradient[head.layer, head.head]),
-            gradient_normalised=None if normalised is None else float(normalised[head.layer, head.head]),
-        )
-        for rank, head in enumerate(order, start=1)
-    ]
+    damage = {head: bootstrap.estimates(sums) for head, sums in of_heads.items()}
+    order = sorted(damage, key=lambda head: (-next(iter(damage[head].values())).value, head))
+    ranked = []
+    for rank, head in enumerate(order, start=1):
+        importance = [None if each is None else float(each[head]) for each in (gradient, normalised)]
+        ranked.append(HeadEffect(head, rank, damage[head], *importance))
+    return tuple(ranked)
 
 
-def _curve(
+def removal_curve(
     passes: Passes,
     ranked: Sequence[HeadId],
     of_heads: dict[HeadId, Tensor],
-    bootstrap: _Bootstrap,
+    bootstrap: Bootstrap,
     seed: int,
     progress: Progress,
 ) -> Curve:
-    """Remove few heads, and eighths of them all: the least important first, and in a random order."""
+    """Remove a few heads, then eighths of them all: the least important first, and in a random order."""
     order = list(reversed(ranked))
     shuffled = sorted(order)
     random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
@@ -181,6 +161,6 @@ def _curve(
     new = list(dict.fromkeys(heads for heads in sets if len(heads) > 1))  # one head alone is measured already
     sums = passes.run(new, lambda done, total: progress("curve", done, total), verify=False)
     known = {frozenset([head]): each for head, each in of_heads.items()} | dict(zip(new, sums, strict=True))
-    damages = [bootstrap.of_set(heads, known[heads], of_heads) for heads in sets]
-    points = zip(counts, damages[: len(counts)], damages[len(counts) :], strict=True)
+    effects = [bootstrap.of_set(heads, known[heads], of_heads) for heads in sets]
+    points = zip(counts, effects[: len(counts)], effects[len(counts) :], strict=True)
     return Curve(tuple(order), tuple(shuffled), tuple(CurvePoint(*point) for point in points))
