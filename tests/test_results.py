@@ -28,6 +28,7 @@ TEXT = "the cat that i saw ran away"
 
 MEASURES: dict[str, Callable[[], Any]] = {
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),
+    "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""
 
@@ -116,7 +117,7 @@ def test_one_panel_can_be_drawn_on_axes_of_ones_own(command: str, name: str):
     assert dict(matplotlib.rcParams) == before
     assert left.get_children() != right.get_children()
     assert not right.patches and not right.collections and not right.images  # noqa: PT018
-    assert left.patches or left.collections or left.images
+    assert left.has_data()
     assert figure.axes == [left, right]
 
 
