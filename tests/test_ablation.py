@@ -287,7 +287,7 @@ def test_few_texts_have_no_interval() -> None:
     result = small(NEXT)
     assert (result.n_texts, result.has_intervals) == (4, False)
     assert all(value.low is value.high is None for head in result.heads for value in head.damage.values())
-    assert result.heads[0].damage["loss"].above_zero is result.heads[0].damage["loss"].below_zero is None
+    assert result.heads[0].damage["loss"].side is None
 
 
 def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
         assert value.low is not None
         assert value.high is not None
         assert value.low < value.value < value.high
-        assert (value.above_zero, value.below_zero) == (value.low > 0, value.high < 0)
+        assert value.side == (1 if value.low > 0 else -1 if value.high < 0 else 0)
         assert other.head(head.id).damage["loss"].low != value.low
 
 

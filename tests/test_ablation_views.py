@@ -50,7 +50,9 @@ def test_nothing_covers_anything(signed: Ablation, positive: Ablation, name: str
         assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k] if a and b)
         for ax in figure.axes:
             ticks = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
-            drawn = sorted((box for box in ticks if ax.bbox.x0 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1), key=lambda b: b.x0)
+            drawn = sorted(
+                (box for box in ticks if ax.bbox.x0 <= (box.x0 + box.x1) / 2 <= ax.bbox.x1), key=lambda b: b.x0
+            )
             assert all(left.x1 < right.x0 for left, right in pairwise(drawn))
 
 
@@ -75,7 +77,7 @@ def test_the_map(signed: Ablation, positive: Ablation) -> None:
     for head in signed.heads:
         value = head.damage["loss"]
         assert drawn.values[head.id] == pytest.approx(value.value * 1000)
-        assert (head.id in drawn.bracketed) == (not (value.above_zero or value.below_zero))
+        assert (head.id in drawn.bracketed) == (value.low < 0 < value.high)
     top = np.abs(drawn.values).max()
     assert np.asarray(drawn.norm(np.array([-top, 0, top / 4, top]))) == pytest.approx(np.array([0, 0.5, 0.75, 1]))
     texts = [text.get_text() for text in signed.figure().axes[0].texts]

@@ -8,27 +8,24 @@ from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 
 __all__ = ["LESS", "MORE", "amount", "compensation_text", "interval", "ratio_of", "removable", "verdict_of"]
 
-COMPENSATED, ADDITIVE, OVERLAPPING = "compensated", "additive", "overlapping"
-UNDECIDED, NO_COST = "undecided", "no cost"
-
 MORE, LESS = 1.25, 0.8
 """A set that does so many times what its heads do one at a time does more, or less, than their sum; attnviz's own
 choice. The interval of the difference has to lie on that side of zero too."""
 
 _SETS = {
-    COMPENSATED: "more than the sum, so the others made up for some of what each single removal took away",
-    OVERLAPPING: "less than the sum, so what each one takes away is partly the same; no sign of compensation",
-    ADDITIVE: "about the sum, so hardly anything was made up for",
-    UNDECIDED: "the interval of the difference has zero in it, so compensation is not shown",
-    NO_COST: "removing them costs nothing that can be told from zero, so there is nothing to make up for",
+    "compensated": "more than the sum, so the others made up for some of what each single removal took away",
+    "overlapping": "less than the sum, so what each one takes away is partly the same; no sign of compensation",
+    "additive": "about the sum, so hardly anything was made up for",
+    "undecided": "the interval of the difference has zero in it, so compensation is not shown",
+    "no cost": "removing them costs nothing that can be told from zero, so there is nothing to make up for",
 }
 
 _LAYERS = {
-    COMPENSATED: f"more (at least {MORE:g} times, difference above zero)",
-    ADDITIVE: "about as much",
-    OVERLAPPING: f"less (at most {LESS:g} times, difference below zero)",
-    UNDECIDED: "what cannot be told from the sum",
-    NO_COST: "nothing that can be told from zero",
+    "compensated": f"more (at least {MORE:g} times, difference above zero)",
+    "additive": "about as much",
+    "overlapping": f"less (at most {LESS:g} times, difference below zero)",
+    "undecided": "what cannot be told from the sum",
+    "no cost": "nothing that can be told from zero",
 }
 
 
@@ -48,15 +45,15 @@ def verdict_of(effect: SetEffect, metric: Metric) -> str | None:
     zero, so that there is nothing to make up for, whatever single heads do.
     """
     excess, ratio = effect.excess[metric.name], ratio_of(effect, metric)
-    if excess.low is None:
+    if excess.side is None:
         return None
-    if not effect.damage[metric.name].above_zero:
-        return NO_COST
-    if excess.above_zero:
-        return COMPENSATED if ratio is None or ratio >= MORE else ADDITIVE
-    if excess.below_zero:
-        return OVERLAPPING if ratio is None or ratio <= LESS else ADDITIVE
-    return UNDECIDED
+    if effect.damage[metric.name].side != 1:
+        return "no cost"
+    if excess.side > 0:
+        return "compensated" if ratio is None or ratio >= MORE else "additive"
+    if excess.side < 0:
+        return "overlapping" if ratio is None or ratio <= LESS else "additive"
+    return "undecided"
 
 
 def removable(result: Ablation) -> int | None:
@@ -69,7 +66,7 @@ def removable(result: Ablation) -> int | None:
         return None
     last = 0
     for point in result.curve.points:
-        if point.least.damage[metric.name].above_zero:
+        if point.least.damage[metric.name].side == 1:
             break
         last = point.removed
     return last
@@ -128,7 +125,7 @@ def _singles(result: Ablation, metric: Metric) -> str:
     )
     if not metric.signed or not result.has_intervals:
         return text
-    raised, lowered = sum(bool(v.above_zero) for v in values), sum(bool(v.below_zero) for v in values)
+    raised, lowered = (sum(value.side == side for value in values) for side in (1, -1))
     return (
         f"{text} {raised} raise the loss and {lowered} lower it (95 % interval on that side of zero, of each head by "
         f"itself); for {len(values) - raised - lowered} it is not decided."
@@ -144,9 +141,9 @@ def _set_numbers(effect: SetEffect, metric: Metric, name: str = "") -> str:
 
 def _set(effect: SetEffect, metric: Metric, name: str) -> str:
     """The numbers of a set, then the words that its verdict stands for."""
-    excess, verdict = effect.excess[metric.name], verdict_of(effect, metric) or UNDECIDED
+    excess, verdict = effect.excess[metric.name], verdict_of(effect, metric) or "undecided"
     meaning = _SETS[verdict]
-    if verdict == COMPENSATED and effect.singles[metric.name].value <= 0:
+    if verdict == "compensated" and effect.singles[metric.name].value <= 0:
         meaning = "more than the sum; one at a time they cost nothing, so the others stood in for each"
     numbers = _set_numbers(effect, metric, name)
     return f"{numbers} (difference {amount(excess.value)} {interval(excess)}): {meaning}."
@@ -157,8 +154,8 @@ def _layers(result: Ablation, metric: Metric) -> str:
     for layer in result.layers:
         ratio = ratio_of(layer, metric)
         name = f"L{layer.layer}" if ratio is None else f"L{layer.layer} ({ratio:.2g}×)"
-        names[verdict_of(layer, metric) or UNDECIDED].append(name)
-    n, held = len(result.layers), len(names[COMPENSATED])
+        names[verdict_of(layer, metric) or "undecided"].append(name)
+    n, held = len(result.layers), len(names["compensated"])
     part = "every layer" if held == n else "no layer" if not held else f"{held} of {n} layers"
     parts = [f"{_LAYERS[verdict]} in {', '.join(those)}" for verdict, those in names.items() if those]
     return (

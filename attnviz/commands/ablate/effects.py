@@ -31,14 +31,9 @@ class Estimate:
     high: float | None
 
     @property
-    def above_zero(self) -> bool | None:
-        """Whether all of the interval is; None without one."""
-        return None if self.low is None else self.low > 0
-
-    @property
-    def below_zero(self) -> bool | None:
-        """Whether all of the interval is; None without one."""
-        return None if self.high is None else self.high < 0
+    def side(self) -> int | None:
+        """1 or -1 where all of the interval is above or below zero, 0 where zero is in it; None without one."""
+        return None if self.low is None or self.high is None else (self.low > 0) - (self.high < 0)
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,7 @@ class GradientTally:
     """
 
     def __init__(self, checkpoint: Checkpoint, kind: str, counts: Sequence[int], seed: int) -> None:
-        """Start at zero.
-
-        Args:
-            checkpoint: the model.
-            kind: what is measured.
-            counts: measured positions of each text.
-            seed: of the random directions.
-        """
+        """Start at zero; ``counts``: the measured positions of each text, ``seed``: of the random directions."""
         self._checkpoint, self._kind, self._seed = checkpoint, kind, seed
         self._counts = torch.tensor(counts, dtype=torch.float64)
         self._sums = torch.zeros(len(counts), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
@@ -54,8 +47,7 @@ class GradientTally:
                 towards = self._projection(inputs, kept.final, number)
                 self._sums.index_add_(0, texts, self._back(kept, towards).square() / PROJECTIONS)
             return
-        gradient = metrics.loss_gradient(1 / self._counts[texts])
-        self._sums.index_add_(0, texts, self._back(kept, metrics.scattered(gradient, kept.final.shape)))
+        self._sums.index_add_(0, texts, self._back(kept, metrics.loss_gradient(1 / self._counts[texts])))
 
     def by_text(self) -> Tensor:
         """The importance of every head for each text, [n_texts, n_layers, n_heads]."""

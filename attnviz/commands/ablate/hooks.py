@@ -42,10 +42,7 @@ class Replacement:
 
 @contextmanager
 def removed_heads(
-    checkpoint: Checkpoint,
-    variants: Sequence[Collection[HeadId]],
-    replacement: Replacement,
-    attention_mask: Tensor,
+    checkpoint: Checkpoint, variants: Sequence[Collection[HeadId]], replacement: Replacement, attention_mask: Tensor
 ) -> Iterator[None]:
     """Inside the block, each copy of a batch lacks other heads.
 
@@ -101,13 +98,7 @@ def removed_heads(
 
 @contextmanager
 def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[None]:
-    """Inside the block, the heads of a layer are multiplied by gates, one a row and head.
-
-    Args:
-        checkpoint: the model.
-        layer: counted from 0.
-        gates: [rows, n_heads].
-    """
+    """Inside the block, the heads of a layer are multiplied by gates, [rows, n_heads]."""
 
     def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         heads = args[0].unflatten(-1, (checkpoint.n_heads, checkpoint.d_head))

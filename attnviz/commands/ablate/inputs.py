@@ -16,17 +16,9 @@ from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = [
-    "MASKED",
-    "NEXT",
-    "STATES",
-    "InputBatch",
-    "ModelInput",
-    "Sources",
-    "input_batches",
-    "kind_of",
-    "model_inputs",
+    "MASKED", "NEXT", "STATES", "InputBatch", "ModelInput", "Sources", "input_batches", "kind_of", "model_inputs",
     "read_sources",
-]
+]  # fmt: skip
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 """What is measured: how well the next token is predicted, or a masked one, or how far the final states move."""
@@ -89,11 +81,7 @@ class InputBatch:
 
 
 def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
-    """Read texts and corpora; existing files are corpora, other arguments are texts.
-
-    Args:
-        given: ``.txt`` files (a sentence a line), ``.conllu`` treebanks, or texts.
-        limit: sentences of each corpus that are read; None for all.
+    """Read texts and, up to ``limit`` sentences of each, corpora; existing files are corpora, all else texts.
 
     Raises:
         UsageError: nothing is given, or one corpus twice.
@@ -158,13 +146,7 @@ def kind_of(checkpoint: Checkpoint) -> str:
 def model_inputs(
     checkpoint: Checkpoint, sources: Sources, kind: str, warn: Callable[[str], None]
 ) -> tuple[list[ModelInput], list[Text]]:
-    """The inputs that the model reads of the texts, and the texts that give any.
-
-    Args:
-        checkpoint: the model.
-        sources: the texts.
-        kind: what is measured.
-        warn: told of each sentence of a corpus that is left out and why.
+    """The inputs that the model reads of the texts, and the texts that give any; ``warn`` is told of those left out.
 
     Raises:
         TextError: a text given as an argument cannot be measured, or none can.

@@ -182,11 +182,7 @@ def ablate(
 
 
 def run_ablation(
-    checkpoint: Checkpoint,
-    sources: Sources,
-    options: AblationOptions,
-    progress: Progress,
-    warn: Callable[[str], None],
+    checkpoint: Checkpoint, sources: Sources, options: AblationOptions, progress: Progress, warn: Callable[[str], None]
 ) -> Ablation:
     """Remove heads of a model that is loaded, with its language-modelling head where it has one; see :func:`ablate`."""
     heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads)
@@ -201,7 +197,7 @@ def run_ablation(
     tally = GradientTally(checkpoint, kind, passes.counts.tolist(), options.seed) if options.gradient else None
     singles: list[HeadSet] = [frozenset([head]) for head in heads]
     groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
-    sums = passes.run([*singles, *groups], lambda done, total: progress("removing", done, total), gradients=tally)
+    sums = passes.run([*singles, *groups], lambda done, total: progress("removing", done, total), tally)
     bootstrap = Bootstrap(options.seed, [text.number for text in texts], passes.counts, metrics_of(kind))
     of_heads = dict(zip(heads, sums[: len(heads)], strict=True))
     sets = [bootstrap.of_set(group, total, of_heads) for group, total in zip(groups, sums[len(heads) :], strict=True)]

@@ -56,7 +56,7 @@ class BatchMetrics:
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor) -> None:
         """Predict from the last hidden states of the unchanged model, [rows, n, d_model]."""
         device = final.device
-        self._checkpoint, self._n_rows = checkpoint, len(inputs.inputs)
+        self._checkpoint, self._n_rows, self._shape = checkpoint, len(inputs.inputs), final.shape
         measured = [(row, position) for row, each in enumerate(inputs.inputs) for position in each.positions]
         self._row, self._position = torch.tensor(measured, device=device).T
         labels = [label for each in inputs.inputs for label in each.labels]
@@ -95,29 +95,20 @@ class BatchMetrics:
         return torch.stack([self._by_row(torch.cat(losses)), self._by_row(torch.cat(divergences))], dim=-1)
 
     def loss_gradient(self, weights: Tensor) -> Tensor:
-        """The derivative by the final states of each row's loss, summed over its positions and weighted.
-
-        Args:
-            weights: [rows].
+        """The derivative of each row's loss, summed over its positions, times its weight [rows], by the final states.
 
         Returns:
-            [positions, d_model]; see :meth:`scattered`.
+            [rows, n, d_model], zero where nothing is measured.
         """
         assert self._labels is not None
-        gradients: list[Tensor] = []
+        gradient = torch.zeros(self._shape, dtype=self._states.dtype, device=self._states.device)
         for part in self._parts():
             with torch.enable_grad():
                 states = self._states[part].detach().requires_grad_()
                 losses = nll_loss(self._predict(states), self._labels[part], reduction="none")
                 total = (losses * weights.to(losses)[self._row[part]]).sum()
-            gradients += torch.autograd.grad(total, states)
-        return torch.cat(gradients)
-
-    def scattered(self, values: Tensor, shape: torch.Size) -> Tensor:
-        """Values at the measured positions, [positions, d_model], as [rows, n, d_model] with zeros elsewhere."""
-        full = torch.zeros(shape, dtype=values.dtype, device=values.device)
-        full[self._row, self._position] = values
-        return full
+            (gradient[self._row[part], self._position[part]],) = torch.autograd.grad(total, states)
+        return gradient
 
     def _predict(self, states: Tensor) -> Tensor:
         """Log-probabilities, [.., vocabulary], in float32 at least."""

@@ -66,7 +66,6 @@ class Passes:
     def __init__(
         self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], replacement: Replacement, batch_size: int
     ) -> None:
-        """Prepare; nothing runs yet."""
         self._checkpoint, self._inputs, self._replacement = checkpoint, inputs, replacement
         self._batch_size = batch_size
         self.counts = torch.zeros(1 + max(each.text for each in inputs), dtype=torch.float64)
@@ -87,7 +86,6 @@ class Passes:
         self,
         sets: Sequence[HeadSet],
         tell: Callable[[int, int], None],
-        *,
         gradients: GradientTally | None = None,
         verify: bool = True,
     ) -> Tensor:
@@ -100,8 +98,7 @@ class Passes:
             verify: compare a sample of the batches with the reference; once is enough for the same inputs.
 
         Returns:
-            the two metrics of :func:`attnviz.commands.ablate.metrics.metrics_of`, summed over the positions of each
-            text, [n_sets, n_texts, 2], float64.
+            the two metrics, summed over the positions of each text, [n_sets, n_texts, 2], float64.
 
         Raises:
             VerificationError: the heads, or resumed passes, do not reproduce the model.

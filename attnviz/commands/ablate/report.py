@@ -75,19 +75,11 @@ def _content(result: Ablation, _: Choices) -> dict[str, Any]:
         "texts": list(sources.given),
         "options": {name: getattr(options, name) for name in ("method", "select", "together", "limit", "seed")}
         | {"select": list(options.select)},
-        "measured": {
-            "kind": result.kind,
-            "importance": result.metrics[0].name,
-            "texts": result.n_texts,
-            "tokens": result.n_positions,
-            "loss": result.clean_loss,
-        },
-        "verification": {
-            **verification_entry(checked.heads),
-            "rows_verified": checked.n_inputs,
-            "values_error": checked.values_error,
-            "resumed_error": checked.resumed_error,
-        },
+        "measured": {"kind": result.kind, "importance": result.metrics[0].name}
+        | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss},
+        "verification": verification_entry(checked.heads)
+        | {"rows_verified": checked.n_inputs}
+        | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
         "heads": [_head_entry(head) for head in result.heads],
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
@@ -250,10 +242,5 @@ def _notes(result: Ablation) -> Iterator[str]:
         yield "Intervals: bootstrap over texts, 95 % each; they speak of texts like these, not of all."
 
 
-REPORT: Report[Ablation] = Report(
-    content=_content,
-    columns=_COLUMNS,
-    rows=_rows,
-    tables=_tables,
-    same=("attnviz", "model", "corpora", "texts", "options", "measured"),
-)
+_SAME = ("attnviz", "model", "corpora", "texts", "options", "measured")
+REPORT: Report[Ablation] = Report(_content, _COLUMNS, _rows, _tables, _SAME)

@@ -73,13 +73,7 @@ def attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
-    """Run the model once and keep every layer's input; call it inside :func:`running`.
-
-    Args:
-        checkpoint: the model.
-        inputs: what its forward takes, on its device.
-        inside: also keep the inputs of attention.
-    """
+    """Run the model once inside :func:`running`, and keep every layer's input, on request also that of attention."""
     calls: list[Any] = []
     attention_inputs: list[Tensor] = []
     concatenated: list[Tensor] = []
@@ -142,12 +136,11 @@ def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
 def run_block(
     block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copies: int, repeated: dict[int, Any]
 ) -> Tensor:
-    """Run one layer on another residual stream than it was given, with its mask and whatever else it took.
+    """Run one layer of a kept pass, with its mask and other arguments, on another residual stream.
 
     Args:
         block: the layer.
-        kept: the pass whose arguments are used.
-        layer: which layer it is.
+        kept, layer: the pass whose arguments are used, and which layer it is.
         hidden: the residual stream, [copies * rows, n, d_model].
         copies: how often the rows of the pass are repeated.
         repeated: arguments that are repeated already, by identity; added to.

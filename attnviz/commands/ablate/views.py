@@ -72,7 +72,7 @@ def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
     for head in result.heads:
         values[head.id] = head.damage[metric.name].value
     estimates = {(head.id.layer, head.id.head): head.damage[metric.name] for head in result.heads}
-    unsure = frozenset(head for head, each in estimates.items() if each.above_zero is each.below_zero is False)
+    unsure = frozenset(head for head, each in estimates.items() if each.side == 0)
     largest = float(np.nanmax(np.abs(values)))
     factor = 1 if largest >= 1 or largest == 0 else 1_000 if largest >= 0.001 else 1_000_000
     signed, top = bool(np.nanmin(values) < 0), largest * factor or 1.0
