@@ -27,7 +27,7 @@ from attnviz.version import __version__
 
 if TYPE_CHECKING:
     from attnviz import figures
-    from attnviz.commands.ablate.saving import Ablation, ablate
+    from attnviz.commands.ablate.measure import Ablation, ablate
     from attnviz.commands.compare.measure import Comparison, compare
     from attnviz.commands.explain.saving import Explanation, explain
     from attnviz.commands.heads.measure import Analysis, analyze
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Ablation": "attnviz.commands.ablate.saving",
+    "Ablation": "attnviz.commands.ablate.measure",
     "Analysis": "attnviz.commands.heads.measure",
     "Comparison": "attnviz.commands.compare.measure",
     "Configuration": "attnviz.commands.models.configurations",
@@ -83,7 +83,7 @@ _MODULES = {
     "HeadOutputs": "attnviz.commands.outputs.measure",
     "Profile": "attnviz.commands.profile.profiling",
     "Rollout": "attnviz.commands.rollout.measure",
-    "ablate": "attnviz.commands.ablate.saving",
+    "ablate": "attnviz.commands.ablate.measure",
     "analyze": "attnviz.commands.heads.measure",
     "compare": "attnviz.commands.compare.measure",
     "explain": "attnviz.commands.explain.saving",

@@ -33,6 +33,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
     "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),
+    "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""
 
@@ -121,7 +122,7 @@ def test_one_panel_can_be_drawn_on_axes_of_ones_own(command: str, name: str):
     assert dict(matplotlib.rcParams) == before
     assert left.get_children() != right.get_children()
     assert not right.patches and not right.collections and not right.images  # noqa: PT018
-    assert left.patches or left.collections or left.images
+    assert left.has_data()
     assert figure.axes == [left, right]
 
 

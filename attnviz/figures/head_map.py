@@ -44,6 +44,7 @@ class HeadMap:
         beside: columns of their own to the right, such as the mean of each layer: name and [n_layers] values.
         corners: heads, (layer, head), with a marked corner.
         outlined: heads with an outline.
+        bracketed: heads whose number stands in brackets.
         signed: numbers of the bar above 0 have a plus.
         cut: there are values above the scale.
     """
@@ -58,6 +59,7 @@ class HeadMap:
     beside: tuple[tuple[str, Array], ...] = ()
     corners: frozenset[tuple[int, int]] = frozenset()
     outlined: frozenset[tuple[int, int]] = frozenset()
+    bracketed: frozenset[tuple[int, int]] = frozenset()
     signed: bool = False
     cut: bool = False
 
@@ -118,7 +120,8 @@ def head_map_figure(plan: HeadMapPlan, look: Look, vector: bool = False) -> Figu
                 )  # fmt: skip
         settled(page)
         for ax, values, cells, each in drawn:
-            write_numbers(ax, values, cells, each.write)
+            brackets = each.bracketed if values is each.values else ()
+            write_numbers(ax, values, cells, each.write, bracketed=brackets)
         return page
 
 
@@ -153,7 +156,7 @@ def draw_head_map(ax: Axes, plan: HeadMapPlan, look: Look) -> AxesImage | QuadMe
     each = plan.maps[0]
     cells = _draw(ax, each, look, False)
     settled(ax.figure)
-    write_numbers(ax, each.values, cells, each.write)
+    write_numbers(ax, each.values, cells, each.write, bracketed=each.bracketed)
     return cells
 
 

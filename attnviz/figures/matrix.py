@@ -4,7 +4,7 @@ Everything adapts to the size of the Axes, so that the same function serves a co
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
@@ -129,7 +129,13 @@ def draw_matrix(
 
 
 def write_numbers(
-    ax: Axes, values: Array, cells: AxesImage | QuadMesh, write: Callable[[float], str], *, air: float = 5
+    ax: Axes,
+    values: Array,
+    cells: AxesImage | QuadMesh,
+    write: Callable[[float], str],
+    *,
+    air: float = 5,
+    bracketed: Collection[tuple[int, int]] = (),
 ) -> bool:
     """Write values into the cells of a matrix where all of them can be read; call it when the Axes have their size.
 
@@ -139,6 +145,7 @@ def write_numbers(
         cells: from :func:`draw_matrix`.
         write: a value as text; empty for none.
         air: pixels of a cell's width that stay free.
+        bracketed: rows and columns of the cells whose value stands in brackets.
 
     Returns:
         whether they were written.
@@ -146,6 +153,7 @@ def write_numbers(
     if max(values.shape) > _MOST_NUMBERED:
         return False
     texts = {place: text for place, value in np.ndenumerate(values) if (text := write(float(value)))}
+    texts |= {place: f"({texts[place]})" for place in bracketed if place in texts}
     if not texts:
         return False
     size = value_size(tuple(set(texts.values())), *cell_points(ax, values.shape[1], values.shape[0]), air=air)

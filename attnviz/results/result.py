@@ -34,15 +34,17 @@ class Result:
 
     Attributes:
         command: name of the command, which is also that of its folder in :mod:`attnviz.commands`.
+        first_view: what :meth:`figure` draws unless told otherwise; empty for the first of the command's views.
     """
 
     command: ClassVar[str]
+    first_view: ClassVar[str] = ""
 
     def figure(self, name: str = "", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
         """A new figure; of a view with several pictures the first.
 
         Args:
-            name: of a view, as for ``--figures``; by default the command's first.
+            name: of a view, as for ``--figures``; by default :attr:`first_view`.
             look: theme, scale and width.
             choices: what to draw; see :class:`attnviz.results.view.Choices`.
 
@@ -180,7 +182,7 @@ class Result:
         return views
 
     def _view(self, name: str) -> "View[Any, Any]":
-        return self.check([name or views_of(self.command)[0].name])[0]
+        return self.check([name or self.first_view or views_of(self.command)[0].name])[0]
 
     def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":
         from attnviz.results.view import Choices

@@ -1,7 +1,7 @@
-"""What heads are removed on: texts and corpora, and the rows that a model reads of them, in batches of like length.
+"""What heads are removed on: texts and corpora, and the inputs that a model reads of them, in batches of like length.
 
-A row is one input of the model: a text; or, where a masked token is to be predicted, a copy of the text with one
-token masked, so that there are as many rows of a text as it has tokens to mask.
+An input is a text; or, where a masked token is to be predicted, a copy of the text with one token masked, so that a
+text gives as many inputs as it has tokens to mask.
 """
 
 import random
@@ -16,17 +16,9 @@ from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = [
-    "MASKED",
-    "NEXT",
-    "STATES",
-    "Row",
-    "RowBatch",
-    "Sources",
-    "kind_of",
+    "MASKED", "NEXT", "STATES", "InputBatch", "ModelInput", "Sources", "input_batches", "kind_of", "model_inputs",
     "read_sources",
-    "row_batches",
-    "rows_of",
-]
+]  # fmt: skip
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 """What is measured: how well the next token is predicted, or a masked one, or how far the final states move."""
@@ -35,9 +27,9 @@ _TOKENS = 4096
 """Of a batch, with padding, so that long texts do not make large batches."""
 
 _FULL, _SLACK = 0.97, 1
-"""Of the longest row of a batch, what the shortest one has at least, and by how many tokens it may fall short of that.
+"""Of the longest input of a batch, what the shortest has at least, and by how many tokens it may fall short of that.
 
-Padding would cost more than large batches gain: what a small one lacks, copies without other heads make up for.
+Padding would cost more than large batches gain: a small batch is filled up with copies that lack other heads.
 """
 
 _LOGITS = 2**26
@@ -64,41 +56,37 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One input of the model, and where it is looked at.
+class ModelInput:
+    """One input of the model, and the positions that are measured.
 
     Attributes:
         item: its tokens.
-        text: the place of its text among those that are measured.
-        places: positions whose final state is looked at.
-        labels: for each place the token that should be predicted there; empty where none is.
+        text: index of its text among those that are measured.
+        positions: whose final state is compared.
+        labels: the token to predict at each position; empty where nothing is predicted.
     """
 
     item: Item
     text: int
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     labels: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class RowBatch:
-    """Rows of about one length, padded on the right."""
+class InputBatch:
+    """Inputs of about one length, padded on the right."""
 
-    rows: tuple[Row, ...]
+    inputs: tuple[ModelInput, ...]
     batch: Batch
 
 
 def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
-    """Texts, and sentences of corpora: what is an existing file is a corpus, anything else a text.
-
-    Args:
-        given: ``.txt`` files (a sentence a line), ``.conllu`` treebanks, or texts.
-        limit: sentences of each corpus that are read; None for all.
+    """Read texts and, up to ``limit`` sentences of each, corpora; existing files are corpora, all else texts.
 
     Raises:
         UsageError: nothing is given, or one corpus twice.
         TextError: a text is blank.
-        CorpusError: a corpus cannot be read, or what looks like one is not there.
+        CorpusError: a corpus cannot be read or does not exist.
     """
     if not given:
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu).")
@@ -128,10 +116,13 @@ def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
 
 
 def _is_corpus(given: str | Path) -> bool:
-    """A file that is there, or a name that only a corpus would have."""
+    """Whether it is a path, an existing file, or a name that only a corpus would have."""
     name = str(given)
     named_so = name.lower().endswith(_SUFFIXES) and not any(map(str.isspace, name))
-    return isinstance(given, Path) or _is_file(name) or named_so
+    try:
+        return isinstance(given, Path) or named_so or Path(name).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a null character
+        return False
 
 
 def _is_folder(given: str | Path) -> bool:
@@ -143,16 +134,8 @@ def _is_folder(given: str | Path) -> bool:
         return False
 
 
-def _is_file(name: str) -> bool:
-    """Whether there is a file of this name; a text may be no name that any file could have."""
-    try:
-        return Path(name).is_file()
-    except (OSError, ValueError):  # too long, or with a null character
-        return False
-
-
 def kind_of(checkpoint: Checkpoint) -> str:
-    """What can be measured: with its language-modelling head how well the model predicts, else what its states do."""
+    """What can be measured: predictions with a language-modelling head, else final states."""
     if checkpoint.language_head is None:
         return STATES
     if checkpoint.architecture.causal:
@@ -160,22 +143,13 @@ def kind_of(checkpoint: Checkpoint) -> str:
     return STATES if checkpoint.tokenizer.mask_token_id is None else MASKED
 
 
-def rows_of(
+def model_inputs(
     checkpoint: Checkpoint, sources: Sources, kind: str, warn: Callable[[str], None]
-) -> tuple[list[Row], list[Text]]:
-    """What the model reads of the texts.
-
-    Args:
-        checkpoint: the model.
-        sources: the texts.
-        kind: of the measure.
-        warn: told of each sentence of a corpus that is left out and why; a text given as such is an error.
-
-    Returns:
-        the rows, and the texts that they are of: a row's ``text`` is a place in these.
+) -> tuple[list[ModelInput], list[Text]]:
+    """The inputs that the model reads of the texts, and the texts that give any; ``warn`` is told of those left out.
 
     Raises:
-        TextError: a text that was given cannot be measured, or none can.
+        TextError: a text given as an argument cannot be measured, or none can.
     """
 
     def leave_out(text: Text, why: str) -> None:
@@ -183,58 +157,53 @@ def rows_of(
             raise TextError(f"cannot measure on {text.text[:60]!r}: {why}.")
         warn(f"left out {text.place}: {why}")
 
-    rows: list[Row] = []
+    single = "it has a single token, so there is no next one to predict"
+    inputs: list[ModelInput] = []
     kept: list[Text] = []
     for item in encode(checkpoint, sources.texts, leave_out):
-        made = _rows(checkpoint, item, kind, len(kept))
+        made = _inputs(checkpoint, item, kind, len(kept))
         if not made:
-            leave_out(item.source, "it has a single token, so there is no next one to predict"
-                      if kind == NEXT else "it has no token to mask")  # fmt: skip
+            leave_out(item.source, single if kind == NEXT else "it has no token to mask")
             continue
-        rows += made
+        inputs += made
         kept.append(item.source)
     if not kept:
         raise TextError("no text is left to measure on: all are too long, too short or empty for this model.")
-    return rows, kept
+    return inputs, kept
 
 
-def _rows(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[Row]:
+def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[ModelInput]:
     if kind == STATES:
-        return [Row(item, text, tuple(range(len(item))), ())]
+        return [ModelInput(item, text, tuple(range(len(item))), ())]
     if kind == NEXT:
-        return [Row(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
+        return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = checkpoint.tokenizer.mask_token_id
-    rows = []
-    for place, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True)):
-        if sink or token == mask:  # what stood under a mask of the text nobody knows
+    inputs = []
+    for position, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True)):
+        if sink or token == mask:  # nobody knows what stood under a mask of the text
             continue
-        ids = (*item.ids[:place], mask, *item.ids[place + 1 :])
-        rows.append(Row(replace(item, ids=ids), text, (place,), (token,)))
-    return rows
+        ids = (*item.ids[:position], mask, *item.ids[position + 1 :])
+        inputs.append(ModelInput(replace(item, ids=ids), text, (position,), (token,)))
+    return inputs
 
 
-def row_batches(checkpoint: Checkpoint, rows: Sequence[Row], batch_size: int) -> Iterator[RowBatch]:
-    """Rows of about one length together; each is in exactly one batch.
+def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:
+    """Batch inputs of about one length, of long ones fewer than the batch size.
 
-    The shortest do not come first: the order is drawn, so that a sample of the batches has rows of all lengths and
-    the time that is left can be told from that which has passed.
-
-    Args:
-        checkpoint: the model.
-        rows: all of them.
-        batch_size: rows in a batch at most; of long rows fewer.
+    The order of the batches is drawn: a sample of them then has inputs of all lengths, and the time left can be told
+    from the time passed.
     """
-    groups: list[list[Row]] = []
+    groups: list[list[ModelInput]] = []
     room = tokens = logits = 0
-    for row in sorted(rows, key=lambda row: -len(row.item)):
-        logits += len(row.labels) * int(checkpoint.config.vocab_size)
-        tokens += room
-        short = len(row.item) + _SLACK < _FULL * room
+    for each in sorted(inputs, key=lambda each: -len(each.item)):
+        predicted = len(each.labels) * int(checkpoint.config.vocab_size)
+        logits, tokens = logits + predicted, tokens + room
+        short = len(each.item) + _SLACK < _FULL * room
         if not groups or short or len(groups[-1]) == batch_size or tokens > _TOKENS or logits > _LOGITS:
             groups.append([])
-            room = tokens = len(row.item)
-            logits = len(row.labels) * int(checkpoint.config.vocab_size)
-        groups[-1].append(row)
+            room = tokens = len(each.item)
+            logits = predicted
+        groups[-1].append(each)
     random.Random(len(groups)).shuffle(groups)  # noqa: S311 - an order, not a secret
     for group in groups:
-        yield RowBatch(tuple(group), collate(checkpoint, [row.item for row in group]))
+        yield InputBatch(tuple(group), collate(checkpoint, [each.item for each in group]))

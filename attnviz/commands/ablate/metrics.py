@@ -1,4 +1,4 @@
-"""How much worse a model gets: what it predicts, or where its final states go, held against the model as it is."""
+"""How much worse a model gets: what it predicts, or where its final states go, against the unchanged model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,72 +7,68 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
-from attnviz.commands.ablate.texts import STATES, RowBatch
+from attnviz.commands.ablate.inputs import STATES, InputBatch
 from attnviz.model.checkpoint import Checkpoint
 
-__all__ = ["MEASURES", "Measure", "Reading", "measures_of"]
+__all__ = ["METRICS", "BatchMetrics", "Metric", "metrics_of"]
 
 _CHUNK = 2**24
 """Logits that are computed at a time: 64 MiB in float32."""
 
 
 @dataclass(frozen=True)
-class Measure:
-    """One number that says how much removing heads changes.
+class Metric:
+    """A number that says how much removing heads changes: its name in documents, title, unit.
 
-    Attributes:
-        name: in documents.
-        title: in words.
-        unit: of the number.
-        signed: whether it can be negative: removing a head may also help.
+    ``signed`` ones can be negative: removing a head may also help.
     """
 
     name: str
     title: str
     unit: str
-    signed: bool
+    signed: bool = False
 
 
-MEASURES = {
-    "loss": Measure("loss", "loss increase", "nats/token", signed=True),
-    "kl": Measure("kl", "KL divergence", "nats/token", signed=False),
-    "cosine": Measure("cosine", "cosine distance", "1 − cos", signed=False),
-    "l2": Measure("l2", "L2 distance", "length", signed=False),
+METRICS = {
+    "loss": Metric("loss", "loss increase", "nats/token", signed=True),
+    "kl": Metric("kl", "KL divergence", "nats/token"),
+    "cosine": Metric("cosine", "cosine distance", "1 − cos"),
+    "l2": Metric("l2", "L2 distance", "length"),
 }
-"""By name. ``loss``: of the model without the heads, less that of the model as it is. ``kl``: KL(model as it is ||
-model without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference."""
+"""``loss``: of the model without the heads, less that of the unchanged model. ``kl``: KL(unchanged model || model
+without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference."""
 
 
-def measures_of(kind: str) -> tuple[Measure, Measure]:
-    """What is measured; by the first one heads are ranked."""
-    names = ("cosine", "l2") if kind == STATES else ("loss", "kl")
-    return MEASURES[names[0]], MEASURES[names[1]]
+def metrics_of(kind: str) -> tuple[Metric, Metric]:
+    """The two metrics; heads are ranked by the first."""
+    first, second = ("cosine", "l2") if kind == STATES else ("loss", "kl")
+    return METRICS[first], METRICS[second]
 
 
-class Reading:
-    """The final states of a batch where they are looked at, and what the model as it is makes of them.
+class BatchMetrics:
+    """The metrics of a batch, against the final states of the unchanged model and what it predicts from them.
 
     Attributes:
-        baseline: for each row the loss of the model as it is, summed over its places, [rows], float64; None where
+        baseline: loss of the unchanged model, summed over the positions of each row, [rows], float64; None where
             nothing is predicted.
     """
 
-    def __init__(self, checkpoint: Checkpoint, rows: RowBatch, final: Tensor) -> None:
-        """Look at the last hidden states of the model as it is, [rows, n, d_model]."""
+    def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor) -> None:
+        """Predict from the last hidden states of the unchanged model, [rows, n, d_model]."""
         device = final.device
-        self._checkpoint, self._n_rows = checkpoint, len(rows.rows)
-        places = [(number, place) for number, row in enumerate(rows.rows) for place in row.places]
-        self._row, self._place = torch.tensor(places, device=device).T
-        labels = [label for row in rows.rows for label in row.labels]
+        self._checkpoint, self._n_rows, self._shape = checkpoint, len(inputs.inputs), final.shape
+        measured = [(row, position) for row, each in enumerate(inputs.inputs) for position in each.positions]
+        self._row, self._position = torch.tensor(measured, device=device).T
+        labels = [label for each in inputs.inputs for label in each.labels]
         self._labels = torch.tensor(labels, device=device) if labels else None
-        self._states = final[self._row, self._place]  # [places, d_model]
+        self._states = final[self._row, self._position]  # [positions, d_model]
         self.baseline: Tensor | None = None
         if self._labels is not None:
             self._predicted = torch.cat([self._predict(self._states[part]) for part in self._parts()])
             self.baseline = self._by_row(nll_loss(self._predicted, self._labels, reduction="none"))
 
-    def damage(self, final: Tensor) -> Tensor:
-        """The two measures of :func:`measures_of`, summed over the places of each row.
+    def changes(self, final: Tensor) -> Tensor:
+        """The two metrics of :func:`metrics_of`, summed over the positions of each row.
 
         Args:
             final: last hidden states of copies of the batch, [copies * rows, n, d_model].
@@ -81,9 +77,9 @@ class Reading:
             [copies, rows, 2], float64, on the CPU.
         """
         copies = final.reshape(-1, self._n_rows, *final.shape[1:])
-        return torch.stack([self._damage(copy[self._row, self._place]) for copy in copies])
+        return torch.stack([self._changes(copy[self._row, self._position]) for copy in copies])
 
-    def _damage(self, states: Tensor) -> Tensor:
+    def _changes(self, states: Tensor) -> Tensor:
         if self._labels is None:
             before, after = _wide(self._states), _wide(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
@@ -95,33 +91,24 @@ class Reading:
             losses.append(nll_loss(predicted, self._labels[part], reduction="none"))
             losses[-1] -= nll_loss(before, self._labels[part], reduction="none")
             divergence = (before.exp() * (before - predicted)).sum(-1)
-            divergences.append(divergence.clamp_min(0))  # below it is only by rounding
+            divergences.append(divergence.clamp_min(0))  # negative only by rounding
         return torch.stack([self._by_row(torch.cat(losses)), self._by_row(torch.cat(divergences))], dim=-1)
 
     def loss_gradient(self, weights: Tensor) -> Tensor:
-        """How the loss of each row, summed over its places and weighted, changes with the final states.
-
-        Args:
-            weights: [rows].
+        """The derivative of each row's loss, summed over its positions, times its weight [rows], by the final states.
 
         Returns:
-            [places, d_model]; see :meth:`placed`.
+            [rows, n, d_model], zero where nothing is measured.
         """
         assert self._labels is not None
-        gradients: list[Tensor] = []
+        gradient = torch.zeros(self._shape, dtype=self._states.dtype, device=self._states.device)
         for part in self._parts():
             with torch.enable_grad():
                 states = self._states[part].detach().requires_grad_()
                 losses = nll_loss(self._predict(states), self._labels[part], reduction="none")
                 total = (losses * weights.to(losses)[self._row[part]]).sum()
-            gradients += torch.autograd.grad(total, states)
-        return torch.cat(gradients)
-
-    def placed(self, values: Tensor, shape: torch.Size) -> Tensor:
-        """Values at the places, [places, d_model], as [rows, n, d_model] with zeros elsewhere."""
-        found = torch.zeros(shape, dtype=values.dtype, device=values.device)
-        found[self._row, self._place] = values
-        return found
+            (gradient[self._row[part], self._position[part]],) = torch.autograd.grad(total, states)
+        return gradient
 
     def _predict(self, states: Tensor) -> Tensor:
         """Log-probabilities, [.., vocabulary], in float32 at least."""
@@ -135,7 +122,7 @@ class Reading:
             yield slice(first, first + step)
 
     def _by_row(self, values: Tensor) -> Tensor:
-        """Sums over the places of each row, [rows], float64 on the CPU."""
+        """Sums over the positions of each row, [rows], float64 on the CPU."""
         sums = torch.zeros(self._n_rows, dtype=torch.float64)
         return sums.index_add_(0, self._row.cpu(), values.detach().double().cpu())
 
