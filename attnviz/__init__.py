@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.listing import model_configurations
     from attnviz.commands.outputs.saving import HeadOutputs, head_outputs
-    from attnviz.commands.profile.profiling import Profile, profile_heads
-    from attnviz.commands.profile.saving import save_profile
+    from attnviz.commands.profile.measure import Profile, profile_heads
     from attnviz.commands.rollout.measure import Rollout, rollout
     from attnviz.model.head_ids import HeadId
 
@@ -72,7 +71,6 @@ __all__ = [
     "model_configurations",
     "profile_heads",
     "rollout",
-    "save_profile",
 ]
 
 _MODULES = {
@@ -83,7 +81,7 @@ _MODULES = {
     "Explanation": "attnviz.commands.explain.saving",
     "HeadId": "attnviz.model.head_ids",
     "HeadOutputs": "attnviz.commands.outputs.saving",
-    "Profile": "attnviz.commands.profile.profiling",
+    "Profile": "attnviz.commands.profile.measure",
     "Rollout": "attnviz.commands.rollout.measure",
     "ablate": "attnviz.commands.ablate.saving",
     "analyze": "attnviz.commands.heads.analysis",
@@ -93,9 +91,8 @@ _MODULES = {
     "figures": "attnviz.figures",
     "head_outputs": "attnviz.commands.outputs.saving",
     "model_configurations": "attnviz.commands.models.listing",
-    "profile_heads": "attnviz.commands.profile.profiling",
+    "profile_heads": "attnviz.commands.profile.measure",
     "rollout": "attnviz.commands.rollout.measure",
-    "save_profile": "attnviz.commands.profile.saving",
 }
 
 

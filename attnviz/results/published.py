@@ -1,0 +1,49 @@
+"""Heads that papers name, as a table, and how a role and its direction are written."""
+
+from collections.abc import Sequence
+
+from rich.console import Group
+from rich.text import Text
+
+from attnviz.model.tokens import visible
+from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.patterns.published import PublishedHead
+from attnviz.results.tables import add_row, notes, plain_table
+
+__all__ = ["ARROWS", "published_table", "role_name"]
+
+ARROWS = {
+    "dependent_to_head": "dep→head", "head_to_dependent": "head→dep",
+    "pronoun_to_name": "pronoun→name", "name_to_pronoun": "name→pronoun",
+}  # fmt: skip
+"""Who attends to whom, as tables write it."""
+
+
+def role_name(role: str, direction: str | None) -> str:
+    """A role with its direction: ``nsubj dep→head``."""
+    name = visible(role.removeprefix(SYNTACTIC))
+    return name if direction is None else f"{name} {ARROWS.get(direction, visible(direction))}"
+
+
+def published_table(published: Sequence[PublishedHead]) -> Group:
+    """What papers say of heads of this model, with what to know before one quotes it.
+
+    Args:
+        published: at least one.
+    """
+    table = plain_table("")
+    table.add_column("Role", no_wrap=True)
+    table.add_column("Heads", no_wrap=True)
+    by_role: dict[str, list[str]] = {}
+    for head in published:
+        scores = "" if head.score is None else f" {head.score:.3f} ({head.baseline:.3f})"
+        entry = f"({head.id})" if head.weaker else f"{head.id}{scores}"
+        by_role.setdefault(role_name(head.role, head.direction), []).append(entry)
+    for name, heads in by_role.items():
+        add_row(table, [name, "  ".join(heads)])
+    lines = sorted({head.measured for head in published})
+    lines += [f"{role_name(head.role, None)}: {head.note}" for head in published if head.note]
+    if any(head.by_name for head in published):
+        lines.append("That this is the papers' model is judged by its name: a fine-tuned one may be another.")
+    papers = ", ".join(sorted({head.paper for head in published}))
+    return Group(Text(f"Published ({papers}; not measured here)", style="bold"), table, notes(*lines))
