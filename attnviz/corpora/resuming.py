@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnviz.corpora.batches import Text
+from attnviz.corpora.reading import Text
 from attnviz.errors import OutputError
 
 __all__ = ["ChangedCorpusError", "Measured", "Unfinished", "interruptions_noted"]

@@ -172,11 +172,10 @@ def legend_height(handles: Sequence[Artist], width: float) -> float:
 
 
 def _legend_columns(handles: Sequence[Artist], width: float) -> int:
-    """The most columns that fit; matplotlib fills one after another."""
+    """The most columns that fit, split as matplotlib splits them."""
     widths = [text_width(str(handle.get_label()), _NOTE, DPI) + 50 for handle in handles]
     for columns in range(len(widths), 1, -1):
-        rows = math.ceil(len(widths) / columns)
-        if sum(max(widths[i : i + rows]) for i in range(0, len(widths), rows)) <= (width - 2 * MARGIN) * DPI:
+        if sum(column.max() for column in np.array_split(widths, columns)) <= (width - 2 * MARGIN) * DPI:
             return columns
     return 1
 
