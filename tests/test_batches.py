@@ -53,14 +53,6 @@ def _special(item, checkpoint):
     return [bool(flag) for flag in mask]
 
 
-def test_sinks_are_special_tokens_and_the_first_of_gpt2(checkpoint):
-    (item,) = encode(checkpoint, [sentence(WORDS)])
-    expected = _special(item, checkpoint)
-    if checkpoint.architecture.causal:
-        expected[0] = True
-    assert list(item.sink) == expected
-
-
 def test_spans_may_come_in_any_order_and_overlap(checkpoint):
     text = Text("the cat saw the dog", ((12, 19), (0, 7), (4, 7), (3, 4), (30, 40)))
     (item,) = encode(checkpoint, [text])
@@ -152,23 +144,9 @@ def test_a_text_that_does_not_fit_is_told_and_left_out(checkpoint):
         encode(checkpoint, texts)
 
 
-def test_a_text_without_tokens_is_told_and_left_out():
-    told = []
-    assert encode(BERT, [Text("\u200b", place=Place(Path("c"), 3))], lambda _, why: told.append(why)) == []
-    assert told == ["no tokens are left of it"]
-
-
-def test_nothing_is_encoded_to_nothing(checkpoint):
-    assert encode(checkpoint, []) == []
-    assert list(batches(checkpoint, iter([]), 4)) == []
-
-
 def test_a_tokenizer_of_another_model_is_refused():
     small = from_loaded(sharp_bert(vocab_size=20), bert_tokenizer())
     with pytest.raises(CheckpointError, match="this tokenizer does not belong to this model"):
         encode(small, [sentence(WORDS)])
 
 
-def test_arcs_are_kept_with_their_text(checkpoint):
-    (item,) = encode(checkpoint, [sentence(["the", "cat"], arcs=[Arc(0, 1, "det")])])
-    assert item.source.arcs == (Arc(0, 1, "det"),)

@@ -169,11 +169,16 @@ def _write_beside(ax: Axes, plan: RelationsPlan, look: Look, stacked: bool) -> N
 
 def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: str, look: Look) -> None:
     """A heading and a text beside each row, so many pixels from an edge of the Axes."""
-    for y, text in enumerate(texts, start=-1):
+    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "ha": side, "annotation_clip": False}
+    style |= {"parse_math": False, "linespacing": 1.05}
+    ax.annotate(
+        texts[0], (edge, 1), xycoords="axes fraction", xytext=(pixels * PIXEL, 3), va="bottom",
+        color=look.greys.quiet, **style,
+    )  # fmt: skip
+    for y, text in enumerate(texts[1:]):
         ax.annotate(
-            text, (edge, y), va="center" if "\n" in text else "center_baseline", xycoords=("axes fraction", "data"), xytext=(pixels * PIXEL, 0), fontsize=7, ha=side,
-            textcoords="offset points", annotation_clip=False, parse_math=False, linespacing=1.05,
-            family=font_families([text]), color=look.greys.quiet if y < 0 else outer_ink(look),
+            text, (edge, y), xycoords=("axes fraction", "data"), xytext=(pixels * PIXEL, 0), color=outer_ink(look),
+            va="center" if "\n" in text else "center_baseline", family=font_families([text]), **style,
         )  # fmt: skip
 
 
@@ -197,7 +202,7 @@ def relations_figure(plan: RelationsPlan, look: Look, vector: bool = False) -> F
     width = page_width(look, 7.6)
     row = 0.26 if width < _STACKED_BELOW else 0.16
     with figure_style():
-        body = row * (len(plan.rows) + 2) + 0.5 + legend_height(handles, width)
+        body = row * (len(plan.rows) + 2) + 0.7 + legend_height(handles, width)
         page = new_page(plan.title, plan.notes, look, width=width, body=body)
         draw_relations(page.subplots(), plan, look)
         add_legend(page, handles, look)
