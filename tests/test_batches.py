@@ -12,7 +12,6 @@ from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.reading import Place
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.checkpoint import from_loaded
-from attnviz.patterns.syntax import Arc
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
@@ -148,5 +147,3 @@ def test_a_tokenizer_of_another_model_is_refused():
     small = from_loaded(sharp_bert(vocab_size=20), bert_tokenizer())
     with pytest.raises(CheckpointError, match="this tokenizer does not belong to this model"):
         encode(small, [sentence(WORDS)])
-
-

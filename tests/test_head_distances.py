@@ -161,5 +161,3 @@ def test_layers_come_in_order(layers):
         tally.add(layer, patterns[layer], batch)
     with pytest.raises(ValueError, match=f"Expected layer {len(layers) - 1}. Got {layers[-1]}"):
         tally.add(layers[-1], patterns[layers[-1]], batch)
-
-

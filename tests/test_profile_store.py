@@ -10,17 +10,14 @@ import pytest
 
 from attnviz.errors import CheckpointError, OutputError
 from attnviz.model.head_ids import HeadId
-from attnviz.model.sources import MINILM_SHA256, Source, find_checkpoint, weights_sha256
+from attnviz.model.sources import Source, find_checkpoint, weights_sha256
 from attnviz.patterns import profile_store
 from attnviz.patterns.profile_store import (
     StoredCorpus,
     StoredRole,
     find_profile,
-    model_shape,
-    profile_file_name,
     store_profile,
 )
-from tests.conftest import needs_minilm
 from tests.stored import WEIGHTS, profile_of, role
 
 SHAPE = "bert-2x3x12"

@@ -1,7 +1,5 @@
 """Induction and duplicate-token: masks, scores beside uniform attention, labels, and what no repeat means."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,17 +8,14 @@ from hypothesis import strategies as st
 from attnviz import analyze
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.masks import duplicate, induction
-from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS, MaskInput, masks_of
+from attnviz.patterns.registry import ON_REPEATS, REPEATS
 from attnviz.patterns.statistics import measure
 from attnviz.patterns.verdicts import judge, label_of
-from attnviz.results.output_folder import json_text
 from tests import independent
 from tests.models import (
     CAUSAL_LOOKS_AT,
-    LOOKS_AT,
     bert_tokenizer,
     gpt2_tokenizer,
-    hand_built_bert,
     hand_built_gpt2,
     sharp_bert,
     sharp_gpt2,
@@ -162,5 +157,3 @@ def test_where_the_text_alternates_a_previous_token_head_stays_one():
 
 
 # --- what is written
-
-
