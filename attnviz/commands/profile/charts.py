@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.commands.profile.sources import signed, source_line, trees
+from attnviz.commands.profile.sources import Heading, signed, source_line, trees
 from attnviz.figures.colours import outer_ink
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
@@ -57,28 +57,20 @@ class RelationRow:
 
 
 @dataclass(frozen=True)
-class RelationsPlan:
+class RelationsPlan(Heading):
     """Relations, the largest gain first; ``threshold`` is the gain that a verdict asks for, 0-1."""
 
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
     rows: tuple[RelationRow, ...]
     threshold: float = PASS_MARGIN
 
 
 @dataclass(frozen=True)
-class LayersPlan:
+class LayersPlan(Heading):
     """Entropy (nats) and distance (tokens), [n_layers, n_heads], and the entropy of uniform attention (nats)."""
 
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
     entropy: NDArray[np.float64]
     distance: NDArray[np.float64]
-    uniform_entropy: float | None
+    uniform_entropy: float
 
 
 def plan_relations(profile: Profile, _: Choices) -> Iterator[RelationsPlan]:
@@ -194,9 +186,7 @@ def relations_figure(plan: RelationsPlan, look: Look, vector: bool = False) -> F
         Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="best fixed offset"),
         Line2D([], [], **dot, mfc=strong, label="best head, passes"),
         Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
-        Line2D(
-            [], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * plan.threshold:.0f} points above the offset"
-        ),
+        Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * plan.threshold:.0f} points above offset"),
         Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
     ]
     width = page_width(look, 7.6)
@@ -216,7 +206,7 @@ def plan_layers(profile: Profile, choices: Choices) -> Iterator[LayersPlan]:  # 
     title = f"{visible(profile.checkpoint.short_name)}: entropy and distance by layer"
     note = "Each dot is a head, head 0 of the layer on the left; the line joins the means of the layers."
     source = source_line(profile, "statistics", f"n = {values['entropy'].numel()} heads")
-    uniform = profile.statistics.baselines()["entropy"]
+    uniform = profile.statistics.baselines()["entropy"] or 0.0
     arrays = values["entropy"].numpy(), values["distance"].numpy()
     yield LayersPlan("layers", sentence(title, source, note), title, (note, source), *arrays, uniform)
 
@@ -229,15 +219,14 @@ def layers_figure(plan: LayersPlan, look: Look, vector: bool = False) -> Figure:
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=2.6 * 2 / across)
         entropy, distance = page.subplots(2 // across, across, squeeze=False).flat
-        uniform = 0.0 if plan.uniform_entropy is None else plan.uniform_entropy
+        uniform = plan.uniform_entropy
         _draw_by_layer(entropy, plan.entropy, "entropy (nats)", look, uniform)
         _draw_by_layer(distance, plan.distance, "distance (tokens)", look)
-        if plan.uniform_entropy is not None:
-            entropy.axhline(uniform, color=_NEEDED, lw=1, ls=(0, (4, 3)), zorder=2)
-            entropy.annotate(
-                f"uniform attention {uniform:.2f}", (1, uniform), xycoords=("axes fraction", "data"), xytext=(-3, 3),
-                textcoords="offset points", ha="right", fontsize=7, color=look.greys.ink,
-            )  # fmt: skip
+        entropy.axhline(uniform, color=_NEEDED, lw=1, ls=(0, (4, 3)), zorder=2)
+        entropy.annotate(
+            f"uniform attention {uniform:.2f}", (1, uniform), xycoords=("axes fraction", "data"), xytext=(-3, 3),
+            textcoords="offset points", ha="right", fontsize=7, color=look.greys.ink,
+        )  # fmt: skip
         return page
 
 
@@ -252,9 +241,8 @@ def _draw_by_layer(ax: Axes, values: NDArray[np.float64], name: str, look: Look,
     every = 1 + n_layers // 16
     ax.set(xlim=(-0.6, n_layers - 0.4), ylim=(0, top * 1.12), facecolor=look.greys.paper)
     ax.set_xticks(range(0, n_layers, every))
-    for axis, label in (("x", "layer"), ("y", name)):
-        ax.set(**{f"{axis}label": label})
-        getattr(ax, f"{axis}axis").label.set(fontsize=8, color=look.greys.ink)
+    ax.set_xlabel("layer", fontsize=8, color=look.greys.ink)
+    ax.set_ylabel(name, fontsize=8, color=look.greys.ink)
     _dress(ax, look, "y", ("left", "bottom"))
 
 

@@ -38,20 +38,7 @@ _APART = 1 << 40
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What is to be measured, and how.
-
-    Attributes:
-        checkpoint: the model.
-        corpora: to read.
-        parse: for sentences without trees.
-        limit: sentences or rows of each corpus.
-        batch_size: texts that the model reads at once.
-        seed: of the bootstrap, the verified sample and the repeats.
-        process: this process among those that share the work.
-        unfinished: the file that keeps what was measured until all is done.
-        progress: told of each corpus and how many of its texts are done.
-        warn: told of each text that the model cannot read.
-    """
+    """What is to be measured, and how; names as in :func:`attnviz.commands.profile.measure.profile_heads`."""
 
     checkpoint: Checkpoint
     corpora: tuple[Corpus, ...]

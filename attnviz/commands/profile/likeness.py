@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.sources import counted_families, family_of, source_line
+from attnviz.commands.profile.sources import Heading, counted_families, family_of, source_line
 from attnviz.figures.colours import outer_ink
 from attnviz.figures.families import NO_ROLE, Family
 from attnviz.figures.files import DPI, figure_style
@@ -54,21 +54,15 @@ _ANGLES = [math.pi * eighth / 8 for eighth in (0, 8, 4, 12, 2, 6, 10, 14, 1, 3, 
 
 
 @dataclass(frozen=True)
-class LikenessPlan:
+class LikenessPlan(Heading):
     """Heads as points in a plane.
 
     Attributes:
-        stem, caption: of the file.
-        title, notes: above the plane.
         points: [n_all_heads, 2], in the unit of the divergences, wider than high.
         families: of the heads' clearest roles.
         names: their ids; empty where a head is not named.
     """
 
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
     points: Numbers
     families: tuple[Family, ...]
     names: tuple[str, ...]
@@ -154,7 +148,7 @@ def draw_likeness(ax: Axes, plan: LikenessPlan, look: Look) -> PathCollection:
     ax.set(xticks=(), yticks=(), facecolor=look.greys.paper, aspect="equal", xlim=(left, right), ylim=(bottom, top))
     for spine in ax.spines.values():
         spine.set(linewidth=PIXEL, edgecolor=look.greys.frame)
-    drawn = []
+    drawn: list[PathCollection] = []
     for family in dict.fromkeys(plan.families):
         of_family = [point for point, other in zip(points, plan.families, strict=True) if other is family]
         x, y = np.array(of_family).T
@@ -185,8 +179,8 @@ def draw_likeness(ax: Axes, plan: LikenessPlan, look: Look) -> PathCollection:
 def likeness_figure(plan: LikenessPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """The arrangement of heads with a legend; the more heads, the larger."""
     handles = [
-        Line2D([], [], marker=family.marker, ls="", ms=_size(family, look), mfc=_fill(family, look), mec=_edge(family, look),
-               mew=0.6, label=label)
+        Line2D([], [], marker=family.marker, ls="", ms=_size(family, look), mfc=_fill(family, look),
+               mec=_edge(family, look), mew=0.6, label=label)
         for family, label in counted_families(plan.families)
     ]  # fmt: skip
     width = page_width(look, _WIDEST * min(1.0, math.sqrt(max(len(plan.points), 24) / 72)))

@@ -16,7 +16,7 @@ from attnviz.corpora.texts import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
-from attnviz.patterns.statistics import SHARES
+from attnviz.patterns.registry import SHARES
 from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table

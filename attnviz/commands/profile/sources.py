@@ -1,13 +1,25 @@
 """What a figure of a profile rests on, in words, and the families that colour its heads."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family, family_of_label
 from attnviz.model.tokens import visible
 
-__all__ = ["counted_families", "family_of", "signed", "source_line", "trees"]
+__all__ = ["Heading", "counted_families", "family_of", "signed", "source_line", "trees"]
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What every plan begins with: its file's stem and caption, title and notes above the picture."""
+
+    stem: str
+    caption: str
+    title: str
+    notes: tuple[str, ...]
+
 
 _ON_REPEATS = ("induction", "duplicate-token")
 

@@ -17,6 +17,7 @@ from attnviz.patterns.syntax import DIRECTIONS, best_offset
 __all__ = ["NameTally", "RelationCount", "RelationTally", "StatisticsTally", "SumTally", "Tally", "between_spans"]
 
 _MEANS = ("entropy", "distance", "confidence")
+_LOCAL_WINDOW, _LONG_RANGE_FROM = 1, 4
 
 
 class Tally(Protocol):
@@ -85,17 +86,8 @@ class StatisticsTally(SumTally):
     sums stand ``replicates`` others of a bootstrap over texts, whose spread is the standard error.
     """
 
-    def __init__(
-        self,
-        n_layers: int,
-        n_heads: int,
-        causal: bool,
-        local_window: int = 1,
-        long_range_from: int = 4,
-        replicates: int = REPLICATES,
-    ) -> None:
+    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
         self.causal = causal
-        self.local_window, self.long_range_from = local_window, long_range_from
         shares = len(SHARES) + 1
         self._sums = torch.zeros(replicates + 1, n_layers, n_heads, len(_MEANS) + shares, dtype=torch.float64)
         self._positions = torch.zeros(replicates + 1, 3, dtype=torch.float64)  # all, content, texts
@@ -124,7 +116,7 @@ class StatisticsTally(SumTally):
         self._sums[:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums)
 
     def _masks(self, n: int) -> list[Tensor]:
-        text = MaskInput(("",) * n, range(n), self.causal, self.local_window, self.long_range_from)
+        text = MaskInput(("",) * n, range(n), self.causal, _LOCAL_WINDOW, _LONG_RANGE_FROM)
         masks = masks_of(text, [spec for spec in PATTERNS if not spec.on_repeats])
         nothing = torch.zeros(n, n, dtype=torch.bool)
         return [nothing if (mask := masks[name]) is None else mask for name in SHARES]
