@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
-    from attnviz.commands.profile.profiling import Profile, profile_heads
-    from attnviz.commands.profile.saving import save_profile
+    from attnviz.commands.profile.measure import Profile, profile_heads
     from attnviz.commands.rollout.measure import Rollout, rollout
     from attnviz.model.head_ids import HeadId
 
@@ -70,7 +69,6 @@ __all__ = [
     "model_configurations",
     "profile_heads",
     "rollout",
-    "save_profile",
 ]
 
 _MODULES = {
@@ -81,7 +79,7 @@ _MODULES = {
     "Explanation": "attnviz.commands.explain.saving",
     "HeadId": "attnviz.model.head_ids",
     "HeadOutputs": "attnviz.commands.outputs.measure",
-    "Profile": "attnviz.commands.profile.profiling",
+    "Profile": "attnviz.commands.profile.measure",
     "Rollout": "attnviz.commands.rollout.measure",
     "ablate": "attnviz.commands.ablate.measure",
     "analyze": "attnviz.commands.heads.measure",
@@ -90,9 +88,8 @@ _MODULES = {
     "figures": "attnviz.figures",
     "head_outputs": "attnviz.commands.outputs.measure",
     "model_configurations": "attnviz.commands.models.measure",
-    "profile_heads": "attnviz.commands.profile.profiling",
+    "profile_heads": "attnviz.commands.profile.measure",
     "rollout": "attnviz.commands.rollout.measure",
-    "save_profile": "attnviz.commands.profile.saving",
 }
 
 

@@ -87,7 +87,6 @@ def test_all_holds_every_error_and_what_analyze_gives():
         "model_configurations",
         "profile_heads",
         "rollout",
-        "save_profile",
     }
     assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)
 

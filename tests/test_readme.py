@@ -137,16 +137,10 @@ def test_the_table_of_the_readme_is_what_the_program_prints() -> None:
 @needs_minilm
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the treebank")
 def test_the_relations_of_the_readme_are_what_the_program_prints() -> None:
-    from rich.console import Console
-
     from attnviz import profile_heads
-    from attnviz.commands.profile.tables import profile_report
 
-    found = profile_heads("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], device="cpu")
-    console = Console(width=100, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(profile_report(found, top=15))
-    printed = [line.split() for line in capture.get().splitlines()]
+    profile = profile_heads("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], device="cpu")
+    printed = [line.split() for line in profile.report(100).splitlines()]
     shown = section("What a head does in general: `attnviz profile`").split("```text\n")[2].split("```")[0].splitlines()
     assert [line.split() in printed for line in shown if line[0] != "─"] == [True] * 4
 
@@ -169,7 +163,7 @@ def test_the_profile_in_python_of_the_readme_runs(tmp_path: Path, monkeypatch: p
     code = python_with("profile_heads(")
     names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
     exec(compile(code, "README.md", "exec"), names)
-    found = {str(role.id) for role in names["found"].roles if role.role == "induction" and role.passed}  # type: ignore[attr-defined]
+    found = {str(role.id) for role in names["profile"].roles if role.role == "induction" and role.passed}  # type: ignore[attr-defined]
     assert {"L1H0", "L1H1", "L1H2", "L1H3"} == found
     assert Path("results/profile.json").is_file()
 

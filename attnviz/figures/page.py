@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, FuncNorm, LogNorm, Normalize
@@ -16,7 +17,18 @@ from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.look import Look
 
-__all__ = ["MARGIN", "PIXEL", "Mark", "colour_bar", "heading", "new_page", "page_width", "settled", "written"]
+__all__ = [
+    "MARGIN",
+    "PIXEL",
+    "Mark",
+    "add_legend",
+    "colour_bar",
+    "legend_height",
+    "new_page",
+    "page_width",
+    "settled",
+    "written",
+]
 
 MARGIN = 0.12
 """Inches between the edge of a page and what stands on it."""
@@ -163,6 +175,29 @@ def _point_out(ax: Axes, norm: Normalize, mark: Mark, look: Look, room: float) -
     side = "left" if place < 0.3 else "right" if place > 0.7 else "center"
     ax.annotate(text, (place, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
                 fontsize=_BAR_TEXT, color=look.greys.ink, annotation_clip=False)  # fmt: skip
+
+
+def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], look: Look) -> None:
+    """Put matplotlib's legend below everything else, in as many columns as the width has room for."""
+    width = figure.get_figure(root=True).get_figwidth()
+    figure.legend(
+        handles=list(handles), loc="outside lower left", ncols=_legend_columns(handles, width), frameon=False,
+        fontsize=_NOTE, labelcolor=look.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def legend_height(handles: Sequence[Artist], width: float) -> float:
+    """Inches that :func:`add_legend` takes on a page of this width."""
+    return 0.05 + 0.15 * math.ceil(len(handles) / _legend_columns(handles, width))
+
+
+def _legend_columns(handles: Sequence[Artist], width: float) -> int:
+    """The most columns that fit, split as matplotlib splits them."""
+    widths = [text_width(str(handle.get_label()), _NOTE, DPI) + 50 for handle in handles]
+    for columns in range(len(widths), 1, -1):
+        if sum(column.max() for column in np.array_split(widths, columns)) <= (width - 2 * MARGIN) * DPI:
+            return columns
+    return 1
 
 
 def written(value: float) -> str:

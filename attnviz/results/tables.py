@@ -98,20 +98,21 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
     return f"{more} left out: --top 0 lists all; {file} has them."
 
 
-def verification_line(verification: "Verification", model: "Checkpoint", more: str = "") -> Text:
+def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
     """How many heads were compared with the model, and how closely they agree.
 
     Args:
         verification: of all layers.
         model: that was compared with.
         more: what else was compared, before the last tolerance; begins with a comma.
+        sample: of which texts, where not of all; begins with a space.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     tolerance = verification.tolerance
     return Text.assemble(
         ("Verified", "bold green"),
         f" {verification.heads_compared} heads in {model.n_layers} layers of {visible(model.name)} ({dtype}, "
-        f"{model.device}): weights within {error(verification.pattern_error)} of the model's own (tolerance "
+        f"{model.device}){sample}: weights within {error(verification.pattern_error)} of the model's own (tolerance "
         f"{tolerance.pattern:.0e}), outputs within {error(verification.output_error)} of the largest{more} (tolerance "
         f"{tolerance.output:.0e}).",
     )

@@ -1,19 +1,16 @@
-"""What each head of a model does, measured on corpora: the whole chain, for the command line and for Python."""
+"""What each head of a model does, measured on corpora."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from attnviz.attention.verify import Verification
-from attnviz.commands.profile.head_distances import HeadDistanceTally
-from attnviz.commands.profile.meanings import MeaningTally
-from attnviz.commands.profile.measuring import Measuring
-from attnviz.commands.profile.offsets import OffsetTally
-from attnviz.commands.profile.repeats import SEQUENCES, RepeatScores, RepeatTally
+from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_corpora
+from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import (
     Role,
     coreference_roles,
@@ -23,27 +20,21 @@ from attnviz.commands.profile.roles import (
     statistic_roles,
     syntax_roles,
 )
-from attnviz.commands.profile.tallies import NameTally, RelationCount, RelationTally, StatisticsTally, Tally
-from attnviz.corpora.batches import Text
+from attnviz.commands.profile.tallies import NameTally, RelationCount, StatisticsTally
 from attnviz.corpora.processes import Process, gathered, joined_processes, own_file, this_process
 from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.resuming import ChangedCorpusError, Unfinished
-from attnviz.corpora.texts import Parser, find_parser, numbered_texts, ready
+from attnviz.corpora.resuming import Unfinished
+from attnviz.corpora.texts import find_parser
 from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.devices import resolve_device, resolve_dtype
+from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.sources import Source, find_checkpoint, weights_sha256
 from attnviz.progress import Progress
+from attnviz.results.result import Result
 from attnviz.version import __version__
 
-__all__ = [
-    "CorpusCount",
-    "Profile",
-    "profile_heads",
-]
-
-SENTENCES, EXAMPLES, SAMPLED = ("statistics", "offsets", "relations", "meanings"), ("names",), ("distances",)
-"""Names of the tallies that count sentences, GAP's examples, and the verified batches of sentences only."""
+__all__ = ["CorpusCount", "Profile", "profile_heads"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,7 @@ class CorpusCount:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Result):
     """What the heads of a model do on the given corpora; parts that these cannot give are None.
 
     Attributes:
@@ -78,6 +69,8 @@ class Profile:
         roles: of every head, whether they pass or not.
     """
 
+    command: ClassVar[str] = "profile"
+
     checkpoint: Checkpoint
     weights_sha256: str | None
     corpora: tuple[CorpusCount, ...]
@@ -92,6 +85,16 @@ class Profile:
     head_distances: Tensor | None
     queries_compared: int
     roles: tuple[Role, ...]
+
+    def passed_roles(self) -> dict[HeadId, list[Role]]:
+        """The roles that each head passes, the largest margin above the baseline first; all heads are there."""
+        passed: dict[HeadId, list[Role]] = {
+            head: [] for head in all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads)
+        }
+        for role in sorted(self.roles, key=lambda role: (-role.margin, role.role)):
+            if role.passed:
+                passed[role.id].append(role)
+        return passed
 
 
 def profile_heads(
@@ -147,118 +150,34 @@ def profile_heads(
     corpora = _different([open_corpus(Path(path)) for path in paths])
     parse = find_parser(corpora, parser) if syntax else None
     checkpoint, weights = _checkpoint(model, revision, device, dtype, process)
-    settings = {
+    identity = {
         "attnviz": __version__, "model": checkpoint.name, "weights": weights, "dtype": str(checkpoint.dtype),
         "seed": seed, "limit": limit, "corpora": [str(corpus.path) for corpus in corpora],
         "parser": None if parse is None else parse.name,
     }  # fmt: skip
-    run = _Run(
-        checkpoint, corpora, parse, limit, batch_size, seed, process,
-        Unfinished(None if unfinished is None else own_file(unfinished, process), settings),
+    settings = RunSettings(
+        checkpoint, tuple(corpora), parse, limit, batch_size, seed, process,
+        Unfinished(None if unfinished is None else own_file(unfinished, process), identity),
         progress or (lambda *_: None), warn or (lambda _: None),
     )  # fmt: skip
     with joined_processes(process):
-        measuring = run.measured()
-        measuring.keep()
-        repeated = run.repeated(measuring) if repeats else None
-        states = gathered(process, (measuring.state(), None if repeated is None else repeated.state()))
+        run = measure_corpora(settings)
+        run.keep()
+        repeated = run.repeats() if repeats else None
+        states = gathered(process, (run.state(), None if repeated is None else repeated.state()))
     if not process.first:
         return None
     for state, scores in states[1:]:
-        measuring.absorb(state)
+        run.absorb(state)
         if repeated is not None:
             repeated.absorb(scores)
-    return _profile(run, weights, measuring, None if repeated is None else repeated.results())
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What is to be measured, and how."""
-
-    checkpoint: Checkpoint
-    corpora: list[Corpus]
-    parse: Parser | None
-    limit: int | None
-    batch_size: int
-    seed: int
-    process: Process
-    unfinished: Unfinished
-    progress: Progress
-    warn: Callable[[str], None]
-
-    def measured(self) -> Measuring:
-        """All corpora, from where an earlier run stopped if their texts are still the same."""
-        state = self.unfinished.load()
-        if state is not None:
-            done = sum(each["texts"] for each in state["measured"])
-            self.warn(
-                f"going on after {done} texts that an earlier run has measured; "
-                f"to begin anew, delete {self.unfinished.path}"
-            )
-            try:
-                return self._measured(state)
-            except ChangedCorpusError:
-                self.warn("a corpus has changed where it was measured before: beginning anew")
-        return self._measured(None)
-
-    def _measured(self, state: dict[str, Any] | None) -> Measuring:
-        measuring = self._new()
-        if state is not None:
-            measuring.take_up(state)
-        for number, corpus in enumerate(self.corpora):
-            texts = numbered_texts(corpus, self.limit)
-            if corpus.kind == "gap":
-                measuring.measure(number, texts, EXAMPLES, self._seen)
-            else:
-                measuring.measure(number, texts, SENTENCES, lambda text: ready(text, self.parse), SAMPLED)
-        return measuring
-
-    def _seen(self, text: Text) -> Text | None:
-        """An example of GAP; None where a causal model cannot look from the pronoun to both names."""
-        pronoun, *names = text.spans
-        ahead = any(name[1] > pronoun[0] for name in names)
-        return None if ahead and self.checkpoint.architecture.causal else text
-
-    def _new(self) -> Measuring:
-        shape = self.checkpoint.n_layers, self.checkpoint.n_heads
-        tallies: dict[str, Tally] = {
-            "statistics": StatisticsTally(*shape, self.checkpoint.architecture.causal),
-            "offsets": OffsetTally(*shape, self.checkpoint.architecture.causal),
-            "relations": RelationTally(*shape),
-            "meanings": MeaningTally(self.checkpoint),
-            "names": NameTally(*shape, self.checkpoint.architecture.causal),
-            "distances": HeadDistanceTally(*shape),
-        }
-
-        def tell(number: int, done: int) -> None:
-            corpus = self.corpora[number]
-            total = corpus.size if self.limit is None else min(self.limit, corpus.size)
-            self.progress(corpus.path.name, done * self.process.count, total)
-
-        return Measuring(
-            self.checkpoint,
-            tallies,
-            n_corpora=len(self.corpora),
-            process=self.process,
-            unfinished=self.unfinished,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            tell=tell,
-            warn=self.warn,
-        )
-
-    def repeated(self, measuring: Measuring) -> RepeatTally:
-        """This process's share of the random sequences."""
-        tally = RepeatTally(self.checkpoint, self.seed)
-        own = [number for number in range(SEQUENCES) if self.process.owns(number)]
-        tally.measure(measuring.attention, own, self.batch_size, lambda done: self.progress("repeats", done, len(own)))
-        return tally
+    return _profile(run, weights, None if repeated is None else repeated.results())
 
 
 def _different(corpora: list[Corpus]) -> list[Corpus]:
     """The corpora, if none is there twice: its texts would count twice, and every interval would be too narrow."""
-    for place, corpus in enumerate(corpora):
-        for other in corpora[:place]:
+    for position, corpus in enumerate(corpora):
+        for other in corpora[:position]:
             if corpus.sha256 == other.sha256:
                 raise UsageError(
                     f"expected different corpora, found the same content twice: {other.path}, {corpus.path}."
@@ -266,12 +185,12 @@ def _different(corpora: list[Corpus]) -> list[Corpus]:
     return corpora
 
 
-def _profile(run: _Run, weights: str | None, measuring: Measuring, repeated: RepeatScores | None) -> Profile:
+def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) -> Profile:
     """From sums to verdicts."""
-    kinds = {corpus.kind for corpus in run.corpora}
+    corpora = run.settings.corpora
     counts = [
-        CorpusCount(corpus, found.texts, found.tokens, found.left_out)
-        for corpus, found in zip(run.corpora, measuring.measured, strict=True)
+        CorpusCount(corpus, measured.texts, measured.tokens, measured.left_out)
+        for corpus, measured in zip(corpora, run.measured, strict=True)
     ]
     for count in counts:
         if not count.texts:
@@ -279,37 +198,51 @@ def _profile(run: _Run, weights: str | None, measuring: Measuring, repeated: Rep
                 f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
                 "not within what the model can see."
             )
-    tallies: dict[str, Any] = dict(measuring.tallies)
-    relations = tuple(tallies["relations"].results())
+    kinds = {corpus.kind for corpus in corpora}
+    tallies: dict[str, Any] = dict(run.tallies)
     sentences, names = bool(kinds - {"gap"}), tallies["names"] if "gap" in kinds else None
-    roles: list[Role] = []
-    if sentences:
-        roles += [*statistic_roles(tallies["statistics"]), *offset_roles(tallies["offsets"])]
-        roles += semantic_roles(tallies["meanings"])
-    roles += repeat_roles(repeated, previous=not sentences) if repeated is not None else ()
-    roles += syntax_roles(list(relations))
-    roles += coreference_roles(names) if names is not None else ()
+    relations = tuple(tallies["relations"].results())
     return Profile(
-        checkpoint=run.checkpoint,
+        checkpoint=run.settings.checkpoint,
         weights_sha256=weights,
         corpora=tuple(counts),
-        seed=run.seed,
-        verification=measuring.attention.verification,
-        texts_verified=measuring.attention.texts_verified,
+        seed=run.settings.seed,
+        verification=run.attention.verification,
+        texts_verified=run.attention.texts_verified,
         statistics=tallies["statistics"] if sentences else None,
         relations=relations or None,
         gold="conllu" in kinds,
         coreference=names,
-        repeats=repeated,
+        repeats=repeats,
         head_distances=tallies["distances"].results() if sentences else None,
         queries_compared=tallies["distances"].n_queries,
-        roles=tuple(roles),
+        roles=tuple(_roles(tallies, sentences, names, repeats, relations)),
     )
+
+
+def _roles(
+    tallies: dict[str, Any],
+    sentences: bool,
+    names: NameTally | None,
+    repeats: RepeatScores | None,
+    relations: Sequence[RelationCount],
+) -> Iterator[Role]:
+    """Every role that the corpora can judge, of every head."""
+    if sentences:
+        yield from statistic_roles(tallies["statistics"])
+        yield from offset_roles(tallies["offsets"])
+        yield from semantic_roles(tallies["meanings"])
+    if repeats is not None:
+        yield from repeat_roles(repeats, previous=not sentences)
+    yield from syntax_roles(relations)
+    if names is not None:
+        yield from coreference_roles(names)
 
 
 def _checkpoint(
     model: str | Path | Source | Checkpoint, revision: str | None, device: str, dtype: str, process: Process
 ) -> tuple[Checkpoint, str | None]:
+    """The model and the hash of its weights; under torchrun each process takes a GPU of its own."""
     if isinstance(model, Checkpoint):
         return model, None
     source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
