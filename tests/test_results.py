@@ -172,7 +172,7 @@ def test_odd_arguments_are_refused_with_what_was_expected(command: str, tmp_path
         result.report(top="3")
     with pytest.raises(UsageError, match="expected a width of 20 columns or more, found 1"):
         result.report(1)
-    with pytest.raises(UsageError, match="expected a folder as a text or a Path .* found 3"):
+    with pytest.raises(UsageError, match=r"expected a folder as a text or a Path .* found 3"):
         result.save(3)
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="it is a file"):
