@@ -118,14 +118,14 @@ def draw_inside(treebank: Path | None) -> None:
 
 def draw_profile(treebank: Path) -> None:
     """The pictures of a profile of minilm."""
-    found = attnviz.profile_heads("minilm", [treebank], repeats=True, device="cpu")
+    profile = attnviz.profile_heads("minilm", [treebank], repeats=True, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
-        attnviz.save_profile(found, folder)
+        profile.save(folder)
         for name in ("roles", "relations", "layers", "likeness", "roles/syntactic-obj"):
             target = GALLERY / "profile" / f"{name.removeprefix('roles/')}.png"
             target.parent.mkdir(exist_ok=True)
             target.write_bytes((Path(folder) / f"{name}.png").read_bytes())
-    print(f"profile: {found.corpora[0].texts} texts")
+    print(f"profile: {profile.corpora[0].texts} texts")
 
 
 def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False)] = None) -> None:

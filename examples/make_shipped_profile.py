@@ -13,11 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from attnviz.commands.profile.document import profile_document
-from attnviz.commands.profile.profiling import profile_heads
+from attnviz import profile_heads
 from attnviz.model.sources import find_checkpoint
 from attnviz.patterns.profile_store import profile_file_name
-from attnviz.version import __version__
 
 SHIPPED = Path(__file__).resolve().parents[1] / "attnviz" / "data" / "profiles"
 
@@ -55,8 +53,8 @@ def main(
     limit: Annotated[int | None, typer.Option(help="Sentences of each corpus; default all.")] = None,
 ) -> None:
     """Measure, and write the one file that the model's earlier profile in the folder gives way to."""
-    found = profile_heads(find_checkpoint(model), corpora, repeats=True, limit=limit, device="cpu")
-    document = shipped(profile_document(found, __version__), corpora)
+    profile = profile_heads(find_checkpoint(model), corpora, repeats=True, limit=limit, device="cpu")
+    document = shipped(profile.document(), corpora)
     out.mkdir(parents=True, exist_ok=True)
     path = out / profile_file_name(document)
     path.write_text(json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n", encoding="utf-8")

@@ -16,8 +16,12 @@ os.environ["XDG_DATA_HOME"] = os.devnull  # no test touches the user's own profi
 os.environ["OMP_NUM_THREADS"] = "1"  # small matrices, several tests at once: threads would wait for each other
 
 import torch
+from hypothesis import settings
 
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+settings.register_profile("attnviz", derandomize=True)  # a fresh clone draws the same examples and cannot fail by luck
+settings.load_profile("attnviz")
 
 torch.set_num_threads(1)  # here, and above in the processes that tests start
 

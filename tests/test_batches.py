@@ -12,7 +12,6 @@ from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.reading import Place
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.checkpoint import from_loaded
-from attnviz.patterns.syntax import Arc
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
@@ -51,14 +50,6 @@ def test_words_are_tied_to_the_tokens_of_pre_split_words(checkpoint):
 def _special(item, checkpoint):
     mask = checkpoint.tokenizer(item.source.text, return_special_tokens_mask=True)["special_tokens_mask"]
     return [bool(flag) for flag in mask]
-
-
-def test_sinks_are_special_tokens_and_the_first_of_gpt2(checkpoint):
-    (item,) = encode(checkpoint, [sentence(WORDS)])
-    expected = _special(item, checkpoint)
-    if checkpoint.architecture.causal:
-        expected[0] = True
-    assert list(item.sink) == expected
 
 
 def test_spans_may_come_in_any_order_and_overlap(checkpoint):
@@ -152,23 +143,7 @@ def test_a_text_that_does_not_fit_is_told_and_left_out(checkpoint):
         encode(checkpoint, texts)
 
 
-def test_a_text_without_tokens_is_told_and_left_out():
-    told = []
-    assert encode(BERT, [Text("\u200b", place=Place(Path("c"), 3))], lambda _, why: told.append(why)) == []
-    assert told == ["no tokens are left of it"]
-
-
-def test_nothing_is_encoded_to_nothing(checkpoint):
-    assert encode(checkpoint, []) == []
-    assert list(batches(checkpoint, iter([]), 4)) == []
-
-
 def test_a_tokenizer_of_another_model_is_refused():
     small = from_loaded(sharp_bert(vocab_size=20), bert_tokenizer())
     with pytest.raises(CheckpointError, match="this tokenizer does not belong to this model"):
         encode(small, [sentence(WORDS)])
-
-
-def test_arcs_are_kept_with_their_text(checkpoint):
-    (item,) = encode(checkpoint, [sentence(["the", "cat"], arcs=[Arc(0, 1, "det")])])
-    assert item.source.arcs == (Arc(0, 1, "det"),)

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from typer.testing import CliRunner, Result
 
 from attnviz.cli import profile as cli_profile
 from attnviz.cli.program import app
-from attnviz.commands.profile.measuring import Measuring
+from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.measure import Profile
 from attnviz.corpora import sampling
 from attnviz.corpora.processes import Process
 from tests import corpora
@@ -40,13 +42,17 @@ def document() -> dict[str, Any]:
     return content
 
 
-def test_files_and_tables(run: Any):
-    result = run("trees.conllu", "gap.tsv", "--repeats")
+def test_files_tables_and_the_document(run: Any):
+    result = run("trees.conllu", "gap.tsv", "--repeats", "--no-store")
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
-    for title in ("Verified 12 heads of", "Relations (", "Heads (", "Layers (means over their heads)", "Trees: gold."):
+    for title in ("Verified 12 heads", "Relations (", "Heads (", "Layers (means over their heads)", "Trees: gold."):
         assert title in result.stdout
-    assert "Wrote 2 files to out" in result.stderr
+    assert result.stderr == "Wrote 2 files to out\n"
+    printed = run("trees.conllu", "gap.tsv", "--repeats", "--no-store", "--json")
+    assert json.loads(printed.stdout) == document()
+    quiet = run("trees.conllu", "--quiet")
+    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
 def test_the_document_is_laid_out_as_the_contract_says(run: Any):
@@ -90,24 +96,28 @@ def test_the_table_has_a_row_a_head_and_role(run: Any):
     assert rows[0]["low"] == str(roles[0]["interval"][0])
 
 
-def test_json_prints_the_document_and_nothing_else(run: Any):
-    result = run("trees.conllu", "--json")
-    assert json.loads(result.stdout) == document()
-
-
-def test_quiet_prints_nothing(run: Any):
-    result = run("trees.conllu", "--quiet")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
-
-
-def test_figures_are_written_and_listed(run: Any):
-    result = run("trees.conllu", "--repeats", "--format", "png", "--format", "svg", figures=True)
+def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
+    options = ["--figures", "roles,layers,likeness", "--format", "png", "--format", "svg", "--width", "3.3in"]
+    result = run("trees.conllu", *options, "--theme", "dark", figures=True)
     assert result.exit_code == 0, result.output
     listed = document()["figures"]
-    assert {"roles.png", "roles.svg", "relations.png", "layers.png", "likeness.png"} <= set(listed)
+    assert listed == [f"{name}.{kind}" for name in ("roles", "layers", "likeness") for kind in ("png", "svg")]
+    captions = Path("out/captions.md").read_text(encoding="utf-8")
     for name in listed:
-        content = (Path("out") / name).read_bytes()
-        assert content.startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+        assert (Path("out") / name).read_bytes().startswith(b"\x89PNG" if name.endswith("png") else b"<?xml")
+        assert name in captions
+    assert "trees.conllu (40 texts, " in captions
+
+
+def test_without_scikit_learn_one_figure_is_left_out(run: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    result = run("trees.conllu", "--repeats", figures=True)
+    assert "attnviz: likeness.png needs scikit-learn: pip install 'attnviz[profile]'" in result.stderr
+    assert {"roles.png", "relations.png", "layers.png"} <= set(document()["figures"])
+    assert "likeness.png" not in document()["figures"]
+    refused = run("trees.conllu", "--figures", "likeness", figures=True)
+    assert refused.exit_code == 2
+    assert "there is no figure 'likeness': likeness.png needs scikit-learn" in refused.stderr
 
 
 def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
@@ -127,23 +137,6 @@ def test_a_file_that_attnviz_did_not_write_is_not_replaced(run: Any):
     assert Path("out/profile.json").read_text() == "{}"
 
 
-def test_heads_shows_a_profile_that_was_stored(run: Any, bert_folder: Path):
-    stored = run("trees.conllu")
-    assert stored.exit_code == 0
-    shown = CliRunner().invoke(
-        app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none"]
-    )
-    assert "measured on trees.conllu, 40 texts" in " ".join(shown.stdout.split())
-
-
-def test_a_profile_need_not_be_stored(run: Any, bert_folder: Path):
-    run("trees.conllu", "--no-store")
-    shown = CliRunner().invoke(
-        app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none"]
-    )
-    assert "trees.conllu" not in shown.stdout
-
-
 def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
@@ -153,113 +146,47 @@ def test_a_profile_that_cannot_be_stored_is_still_written(run: Any, monkeypatch:
     assert document()["corpora"]
 
 
-def test_without_scikit_learn_one_figure_is_left_out(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        "attnviz.commands.profile.likeness.likeness_unavailable", lambda: "likeness.png needs scikit-learn"
-    )
-    monkeypatch.setattr(
-        "attnviz.commands.profile.drawing.likeness_unavailable", lambda: "likeness.png needs scikit-learn"
-    )
-    result = run("trees.conllu", figures=True)
-    assert "attnviz: likeness.png needs scikit-learn" in result.stderr
-    assert "likeness.png" not in document()["figures"]
-
-
 # --- what goes wrong
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("trees.conllu", b"\t_\t_\n", b"\n", "trees.conllu:1: expected 10 columns with tabs between, found 8"),
-        ("trees.conllu", b"\tnsubj\t", b"\t_\t", "expected a relation such as nsubj in column 8"),
-        ("gap.tsv", b"\tcat\t4\t", b"\tcat\t5\t", "gap.tsv:2: expected A 'cat' at character 5, found 'at '"),
-        ("lines.txt", b" ", b" \xff", "lines.txt:1: expected text encoded as UTF-8, found byte 0xff"),
-    ],
-    ids=["columns", "relation", "offset", "encoding"],
-)
-def test_what_is_malformed_is_told_with_file_and_line(run: Any, name: str, old: bytes, new: bytes, message: str):
-    path = Path(name)
-    path.write_bytes(path.read_bytes().replace(old, new, 1))
-    result = run(name)
-    assert result.exit_code == 1
-    (line,) = result.stderr.splitlines()
-    assert message in line
-    assert not Path("out/profile.json").exists()
-
-
-@pytest.mark.parametrize(("name", "content"), [("e.conllu", ""), ("e.txt", "\n \n"), ("e.tsv", "")])
-def test_an_empty_corpus_is_told(run: Any, name: str, content: str):
-    Path(name).write_text(content)
-    result = run(name)
-    assert result.exit_code == 1
-    assert f"{name} is empty: expected at least" in result.stderr
-    assert not Path("out").exists()
-
-
-def test_what_was_measured_before_a_malformed_line_is_kept(run: Any):
-    good = Path("lines.txt").read_bytes()
-    Path("lines.txt").write_bytes(good + b"the \xff cat\n")
-    broken = run("lines.txt", "--no-syntax")
-    assert broken.exit_code == 1
-    assert "lines.txt:41: expected text encoded as UTF-8" in broken.stderr
-    kept = Path("out/profile.unfinished")
-    assert f"What was measured is kept in {kept}: the same command goes on from there." in broken.stderr
-    Path("lines.txt").write_bytes(good + b"the cat ran\n")
-    mended = run("lines.txt", "--no-syntax")
-    assert mended.exit_code == 0
-    assert "going on after 40 texts that an earlier run has measured" in mended.stderr
-    assert document()["corpora"][0]["sentences"] == 41
-    assert not kept.exists()
-
-
-def test_sentences_longer_than_the_model_are_named_and_left_out(run: Any):
-    with Path("lines.txt").open("a") as file:
-        file.write("cat " * 100)
-    result = run("lines.txt", "--no-syntax")
-    assert result.exit_code == 0
-    assert "lines.txt:41: left out: it has 102 tokens, but the model has 40 positions." in result.stderr
-    assert document()["corpora"][0]["left_out"] == 1
-
-
-def test_an_interrupted_run_says_what_it_keeps(run: Any, monkeypatch: pytest.MonkeyPatch):
-    done = Measuring._done
-
-    def stopping(measuring: Measuring, corpus: int, batch: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        done(measuring, corpus, batch)
-
-    monkeypatch.setattr(Measuring, "_done", stopping)
-    result = run("trees.conllu", "--batch-size", "8")
-    assert result.exit_code == 130
-    assert "interrupted. What was measured is kept in out/profile.unfinished" in result.stderr
-    monkeypatch.setattr(Measuring, "_done", done)
-    assert "going on after 8 texts" in run("trees.conllu", "--batch-size", "8").stderr
-
-
-def test_interrupted_before_anything_was_measured_there_is_nothing_to_keep(run: Any, monkeypatch: pytest.MonkeyPatch):
-    def stopping(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("attnviz.commands.profile.profiling.load_checkpoint", stopping)
-    result = run("trees.conllu")
-    assert result.exit_code == 130
-    assert result.stderr.strip() == "attnviz: interrupted; nothing was written."
-    assert not Path("out").exists()
-
-
-def test_what_was_measured_is_kept_until_it_is_written(run: Any, monkeypatch: pytest.MonkeyPatch):
-    """Ctrl-C while the figures are drawn."""
-
+def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, monkeypatch: pytest.MonkeyPatch):
     def stopping(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr("attnviz.commands.profile.saving.profile_files", stopping)
-        assert run("trees.conllu", figures=True).exit_code == 130
-    assert Path("out/profile.unfinished").exists()
+        patched.setattr(CorpusRun, "_count", stopping)
+        result = run("trees.conllu", "--batch-size", "8")
+    assert result.exit_code == 130
+    assert "interrupted. What was measured is kept in out/profile.unfinished: the same command goes on" in result.stderr
+    with monkeypatch.context() as patched:  # Ctrl-C while the figures are drawn
+        patched.setattr(Profile, "write", stopping)
+        assert run("trees.conllu").exit_code == 130
     assert "going on after 40 texts" in run("trees.conllu").stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats."),
+        (["missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
+        (["broken.txt"], 1, "broken.txt:1: expected text encoded as UTF-8, found byte 0xff"),
+        (["empty.txt"], 1, "empty.txt is empty: expected at least"),
+        (["trees.conllu", "--format", "bmp"], 2, "unknown format 'bmp'"),
+        (["trees.conllu", "--theme", "blue"], 2, "unknown theme 'blue'"),
+        (["trees.conllu", "--figures", "map"], 2, "found both"),
+        (["trees.conllu", "--limit", "0"], 2, "Input should be greater than or equal to 1"),
+        (["trees.conllu", "--device", "gpu"], 2, "unknown device 'gpu'"),
+        (["lines.txt", "--parser", "xx_none"], 1, "xx_none"),
+    ],
+)
+def test_wrong_usage_is_told(run: Any, arguments: list[str], code: int, message: str):
+    Path("broken.txt").write_bytes(b"the \xff cat\n")
+    Path("empty.txt").write_text("\n \n")
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert not Path("out").exists()
 
 
 def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
@@ -285,14 +212,6 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
     assert "kept for attnviz heads, instead of that of trees.conllu, 40 texts: " in told
 
 
-def test_no_color_is_plain_text_even_on_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in run("trees.conllu").stdout
-    monkeypatch.delenv("NO_COLOR")
-    assert "\x1b" in run("trees.conllu").stdout
-
-
 def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):
     verify = sampling.verify_record
 
@@ -307,33 +226,9 @@ def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, mon
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats."),
-        (["missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
-        (["trees.conllu", "--format", "bmp"], 2, "unknown format 'bmp'"),
-        (["trees.conllu", "--limit", "0"], 2, "Input should be greater than or equal to 1"),
-        (["trees.conllu", "--batch-size", "0"], 2, "Input should be greater than or equal to 1"),
-        (["trees.conllu", "--device", "gpu"], 2, "unknown device 'gpu'"),
-        (["lines.txt", "--parser", "xx_none"], 1, "xx_none"),
-    ],
-)
-def test_wrong_usage_is_told(run: Any, arguments: list[str], code: int, message: str):
-    result = run(*arguments)
-    assert result.exit_code == code
-    assert message in " ".join(result.stderr.replace("│", " ").split())
-    assert not Path("out").exists()
-
-
-def test_an_empty_name_of_the_folder_is_refused():
-    result = CliRunner().invoke(app, ["profile", "--repeats", "-o", " "])
-    assert (result.exit_code, result.stderr) == (2, "attnviz: -o is empty; expected a folder (. for this one).\n")
-
-
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli_profile, "this_process", lambda: Process(1, 2, 1))
-    monkeypatch.setattr("attnviz.commands.profile.profiling.profile_heads", lambda *_, **__: None)
+    monkeypatch.setattr("attnviz.commands.profile.measure.profile_heads", lambda *_, **__: None)
     result = run("trees.conllu")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert run("missing.conllu").stderr == ""

@@ -42,7 +42,9 @@ def drawn(figure: Figure) -> tuple[Any, dict[str, tuple[int, int]]]:
     (image,) = ax.images
     pixels = image.get_array().shape[1] / image.get_extent()[1]
     places = {text.get_text(): text.get_position() for text in ax.texts}
-    return image.get_array()[..., :3], {name: (round(x * pixels), round((y + 5) * pixels)) for name, (x, y) in places.items()}
+    return image.get_array()[..., :3], {
+        name: (round(x * pixels), round((y + 5) * pixels)) for name, (x, y) in places.items()
+    }
 
 
 @pytest.mark.parametrize("n", [2, 9, 70, 120])

@@ -128,7 +128,6 @@ def test_weak_lines_are_dropped_and_the_picture_says_what_share_they_carry():
         (0.1, 0.4, "10% to 40% of the attention of each head"),
         (0.002, 0.4, "up to 40% of the attention of each head"),
         (0.002, 0.998, "under 1% to over 99% of the attention of each head"),
-        (0.0, 0.998, "0% to over 99% of the attention of each head"),
     ],
 )
 def test_the_hidden_share_of_several_heads_is_a_range(low, high, said):
@@ -186,7 +185,6 @@ def test_a_new_text_begins_after_a_gap_and_a_rule_which_shared_rows_do_not_cross
     np.testing.assert_allclose(plan.rows, [0, 1, 2, 3, 4.9, 5.9])
     (rule,) = lines_figure(plan, LIGHT).axes[0].lines
     assert rule.get_ydata() == pytest.approx([3.95, 3.95])
-    assert plan_of(np.eye(3, dtype=np.float32), segments=[None, 0, None]).breaks == ()
     long = [None, *[0] * 19, None, *[1] * 19, None]
     apart = plan_of(pattern_of((0, 0, 0.5), n=41), from_token="#0", segments=long)
     assert (apart.labels, apart.breaks) == (("w0", "… 20 tokens", "… 20 tokens"), (2,))
@@ -237,8 +235,6 @@ def test_where_there_is_no_room_for_every_name_those_of_strong_lines_stand_and_t
     assert 60 < len(left) < 110
     assert any(text.startswith("Not every token is named") for text in texts_of(figure))
     assert ends(drawn_on(figure))[-1] == (202, 7)  # lines are where their tokens are, named or not
-    short = lines_figure(plan_of(np.eye(60, dtype=np.float32)), LIGHT)
-    assert not any("named" in text for text in texts_of(short))
 
 
 @pytest.mark.parametrize("width", [2.0, 3.3, 7.0, None])
@@ -264,12 +260,6 @@ def test_nothing_is_cut_off_or_overlaps_at_any_width_and_a_picture_fits_on_a_pag
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     words = " ".join(text.get_text().replace("\n", " ") for text in legend_texts)
     assert all(name in words for name in (*(plan.heads if count > 1 else ()), *(text for _, text in plan.samples)))
-
-
-def test_a_shared_row_with_little_room_keeps_its_number():
-    look = Look(width=2.0)
-    plan = plan_of(pattern_of((50, 50, 1.0), n=400), from_token="#50", look=look)
-    assert [text[:4] for text in columns(lines_figure(plan, look))[0]] == ["… 50", "w50", "… 34"]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -301,11 +291,9 @@ def test_an_svg_holds_every_line_as_a_curve_and_every_label_as_text_and_stays_sm
     assert not list(root.iter(f"{SVG}image"))
 
 
-@pytest.mark.parametrize("look", [LIGHT, Look("dark", "per-head", 2.0)])
-def test_hostile_texts_are_drawn_without_crash_or_warning(look):
-    labels = [label or "x" for label in HOSTILE]
-    pattern = random_pattern(len(labels))
-    hostile = "$\\frac$ 猫 [/b] 🦄 مرحبا \x1b[31m"
+def test_hostile_texts_are_drawn_without_crash_or_warning():
+    labels, hostile = [label or "x" for label in HOSTILE], "$\\frac$ 猫 [/b] 🦄 مرحبا \x1b[31m"
+    pattern, look = random_pattern(len(labels)), Look("dark", "per-head", 2.0)
     plan = plan_of(pattern, pattern, look=look, labels=labels, name=hostile, text=hostile)
     for file_format in FORMATS:
         figure_bytes(lines_figure(plan, look), file_format, look)
@@ -422,15 +410,3 @@ def test_only_rows_that_are_drawn_count_where_tokens_share_them(drop_special, mo
     fewer = plans_of(analysis, from_token="#9", drop_special=drop_special)
     assert 5 <= len(fewer) <= 10
     assert sum(len(plan.labels) for plan in fewer) <= sum(sorted(rows)[:10])
-
-
-def test_heads_that_cannot_be_measured_come_last():
-    patterns = torch.cat([by_design(2)] * 13)
-    analysis = hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=patterns)
-    measured = {f"lines/{head.id.file_stem}" for head in analysis.heads if head.strongest is not None}
-    assert len(measured) == 13
-    assert measured < {plan.stem for plan in plans_of(analysis)}
-
-
-def test_words_are_called_words():
-    assert "from the word that attends" in plans_of(hand_made(words=True), "L0H0")[0].caption

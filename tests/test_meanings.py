@@ -88,15 +88,6 @@ def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Chec
     assert float(errors.min()) > 0
 
 
-def test_what_two_tallies_counted_adds_up(checkpoint: Checkpoint):
-    whole, first, second = (counted(checkpoint, numbers) for numbers in ([0, 1, 2, 3], [0, 3], [1, 2]))
-    first.absorb(second.state())
-    for mine, theirs in zip(first.results(), whole.results(), strict=True):
-        assert torch.allclose(torch.as_tensor(mine), torch.as_tensor(theirs), atol=1e-12)
-    assert (first.n_texts, first.n_queries) == (whole.n_texts, whole.n_queries)
-    assert torch.allclose(first.on_pairs(), whole.on_pairs())
-
-
 def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint: Checkpoint):
     tally = MeaningTally(checkpoint, 2)
     (batch,) = batches(checkpoint, [Text("cat cat cat")], 1)
@@ -148,12 +139,6 @@ def test_a_head_that_seeks_words_alike_scores_above_uniform_attention_and_one_th
     assert seeking > baseline + 0.1
     assert shunning < baseline - 0.1
     assert abs(even - baseline) < 0.02
-
-
-def test_attention_on_the_token_itself_changes_no_score_but_what_it_rests_on(checkpoint: Checkpoint):
-    score, baseline, on_pairs = made(checkpoint, 10)
-    with_self = made(checkpoint, 10, self_weight=0.8)
-    assert with_self == pytest.approx((score, baseline, 0.2 * on_pairs), abs=1e-6)
 
 
 def test_padding_changes_nothing(checkpoint: Checkpoint):

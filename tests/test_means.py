@@ -7,7 +7,6 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from attnviz.commands.heads.mean_view import MEAN
-from attnviz.errors import UsageError
 from attnviz.figures.files import figure_bytes
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
@@ -59,19 +58,6 @@ def test_dropping_special_tokens_averages_the_renormalised_patterns(analysis):
     assert "; special tokens dropped, rows renormalised in every head before the mean; " in plan.caption
     causal, _ = plans_of(hand_made(causal=True, special=()), drop_special=True)
     assert (len(causal.labels.texts), causal.notes[1]) == (5, "First token dropped, rows renormalised.")
-
-
-def test_a_row_that_puts_nothing_on_the_text_stays_empty():
-    patterns = torch.eye(6)[[0] * 6].expand(1, 1, 6, 6)
-    look = Look(scale="per-head")
-    plan, _ = plans_of(hand_made(patterns=patterns), look, drop_special=True)
-    assert (tiles_of(plan)[0].values == 0).all()
-    assert nothing_over_the_edge(MEAN.figure(plan, look, False))
-
-
-def test_dropping_everything_is_refused():
-    with pytest.raises(UsageError, match="leaves nothing of this text to draw: its 6 tokens are all special"):
-        plans_of(hand_made(special=range(6)), drop_special=True)
 
 
 @pytest.mark.parametrize(

@@ -82,14 +82,6 @@ def test_offsets_agree_with_the_shares_that_have_names(checkpoint: Checkpoint):
         assert float(baselines[place]) == pytest.approx(float("nan") if expected is None else expected, nan_ok=True)
 
 
-def test_what_two_tallies_counted_adds_up(checkpoint: Checkpoint):
-    whole, first, second = (counted(checkpoint, numbers) for numbers in ([0, 1, 2, 3], [0, 3], [1, 2]))
-    first.absorb(second.state())
-    for mine, theirs in zip(first.results(), whole.results(), strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-12, equal_nan=True)
-    assert (first.n_texts, first.n_content) == (whole.n_texts, whole.n_content)
-
-
 @pytest.mark.parametrize("offset", [-8, -3, 4])
 def test_attention_at_one_distance_is_all_at_its_offset(offset: int):
     tally = OffsetTally(1, 1, False, replicates=2)

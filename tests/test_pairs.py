@@ -183,12 +183,6 @@ def test_a_long_pair_is_pooled_for_drawing_but_its_shares_are_not():
     assert re.fullmatch(r"Every \d+th token is named\.", plan.notes[-2])
 
 
-def test_words_are_counted_as_words():
-    (plan,) = plans_of(pair_of(words=True))
-    assert plan.notes[0] == "A / B: “the cat ran” / “it was” (8 words)"
-    assert "How the words of A and of B" in plan.notes[1]
-
-
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize(("n", "n_layers", "n_heads"), [(5, 2, 4), (30, 6, 12)])
 def test_nothing_runs_over_the_edge_and_the_width_is_kept(n, n_layers, n_heads, look):

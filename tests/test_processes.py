@@ -32,21 +32,9 @@ def test_an_environment_that_makes_no_sense_is_refused(monkeypatch: pytest.Monke
         this_process()
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_every_text_belongs_to_one_process(count: int):
-    owners = [[rank for rank in range(count) if Process(rank, count).owns(number)] for number in range(20)]
-    assert all(len(owner) == 1 for owner in owners)
-    assert {rank for owner in owners for rank in owner} == set(range(count))
-
-
 def test_each_of_several_processes_has_a_file_of_its_own():
     assert own_file(Path("a/b"), Process()) == Path("a/b")
     assert own_file(Path("a/b"), Process(1, 3)) == Path("a/b-2-of-3")
-
-
-def test_one_process_alone_gathers_its_own():
-    with joined_processes(Process()):
-        assert gathered(Process(), {"a": 1}) == [{"a": 1}]
 
 
 def test_processes_that_cannot_meet_are_an_error(monkeypatch: pytest.MonkeyPatch):
@@ -73,16 +61,6 @@ def test_another_process_that_stopped_is_an_error(monkeypatch: pytest.MonkeyPatc
     for rank in (0, 1):
         with pytest.raises(ProcessError, match="another process has stopped before it was done; see its message"):
             gathered(Process(rank, 2), {})
-
-
-def test_what_was_gathered_is_given_to_the_first(monkeypatch: pytest.MonkeyPatch):
-    def gather(state: object, states: list[object] | None) -> None:
-        if states is not None:
-            states[:] = [state, "theirs"]
-
-    monkeypatch.setattr("torch.distributed.gather_object", gather)
-    assert gathered(Process(0, 2), "mine") == ["mine", "theirs"]
-    assert gathered(Process(1, 2), "mine") == []
 
 
 def test_processes_part_when_they_are_done(monkeypatch: pytest.MonkeyPatch):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.commands.profile import profiling as profile_module
-from attnviz.commands.profile.document import profile_document
-from attnviz.commands.profile.measuring import Measuring
-from attnviz.commands.profile.profiling import Profile, profile_heads
-from attnviz.corpora import sampling
+from attnviz.commands.profile import measure as profile_module
+from attnviz.commands.profile.corpus_run import CorpusRun
+from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.corpora.processes import Process
 from attnviz.corpora.resuming import Unfinished
-from attnviz.errors import CorpusError, OutputError, UsageError, VerificationError
+from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
-from attnviz.patterns import syntax
 from tests import corpora
 from tests.conftest import SHARED, needs_minilm, needs_parser
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -46,10 +42,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def whole(checkpoint: Checkpoint, folder: Path) -> Profile | None:
+    """Of all corpora, in one go."""
+    return profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=16)
+
+
 def numbers(profile: Profile | None) -> dict[str, Any]:
     """Everything that was measured, without what depends on the batches that were drawn for verification."""
     assert profile is not None
-    document = profile_document(profile, "test")
+    document = profile.document()
     return {key: document[key] for key in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles")}
 
 
@@ -73,15 +75,12 @@ def all_of(folder: Path) -> list[Path]:
     return [folder / name for name in ("trees.conllu", "lines.txt", "gap.tsv")]
 
 
-def test_the_size_of_the_batches_changes_nothing(checkpoint: Checkpoint, folder: Path):
-    one = profile_heads(checkpoint, all_of(folder), batch_size=1, repeats=True)
-    many = profile_heads(checkpoint, all_of(folder), batch_size=16, repeats=True)
-    close(numbers(one), numbers(many))
+def test_the_size_of_the_batches_changes_nothing(checkpoint: Checkpoint, folder: Path, whole: Profile):
+    close(numbers(profile_heads(checkpoint, all_of(folder), batch_size=1, repeats=True)), numbers(whole))
 
 
-def test_what_was_measured_is_counted(checkpoint: Checkpoint, folder: Path):
-    found = profile_heads(checkpoint, all_of(folder))
-    assert found is not None
+def test_what_was_measured_is_counted(checkpoint: Checkpoint, folder: Path, whole: Profile):
+    found = whole
     assert [(count.corpus.path.name, count.texts, count.left_out) for count in found.corpora] == [
         ("trees.conllu", 80, 0), ("lines.txt", 20, 0), ("gap.tsv", 24, 0),
     ]  # fmt: skip
@@ -93,7 +92,6 @@ def test_what_was_measured_is_counted(checkpoint: Checkpoint, folder: Path):
     assert found.statistics is not None
     assert found.statistics.n_texts == 100
     assert found.gold
-    assert found.repeats is None
 
 
 def test_parts_that_a_corpus_cannot_give_are_none(checkpoint: Checkpoint, folder: Path):
@@ -107,14 +105,8 @@ def test_parts_that_a_corpus_cannot_give_are_none(checkpoint: Checkpoint, folder
     assert repeats is not None
     assert repeats.corpora == ()
     assert {role.role for role in repeats.roles} == {"previous-token", "induction", "duplicate-token"}
-    document = profile_document(repeats, "test")
+    document = repeats.document()
     assert (document["statistics"], document["syntax"], document["coreference"]) == (None, None, None)
-
-
-def test_the_limit_is_sentences_or_rows(checkpoint: Checkpoint, folder: Path):
-    found = profile_heads(checkpoint, all_of(folder), limit=10)
-    assert found is not None
-    assert [count.texts for count in found.corpora] == [10, 10, 8]  # two of the first ten rows have no right name
 
 
 def test_trees_of_another_size_are_left_out(checkpoint: Checkpoint, tmp_path: Path):
@@ -141,13 +133,6 @@ def test_a_text_that_is_too_long_is_named_and_left_out(checkpoint: Checkpoint, f
     assert told == [f"{path}:2: left out: it has {100 + extra} tokens, but the model has 40 positions."]
 
 
-def test_a_corpus_of_which_nothing_fits_is_an_error(checkpoint: Checkpoint, tmp_path: Path):
-    path = tmp_path / "long.txt"
-    path.write_text("cat " * 100, encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"no text of .*long\.txt could be measured: all 1 are too long, too short"):
-        profile_heads(checkpoint, [path], syntax=False)
-
-
 def test_one_corpus_twice_is_refused(checkpoint: Checkpoint, folder: Path, tmp_path: Path):
     copy = tmp_path / "copy.txt"
     copy.write_bytes((folder / "lines.txt").read_bytes())
@@ -171,29 +156,11 @@ def test_a_causal_model_is_asked_only_about_what_it_can_see(folder: Path, tmp_pa
     assert one is not None
     assert (both.corpora[0].texts, both.corpora[0].left_out) == (2, 0)
     assert (one.corpora[0].texts, one.corpora[0].left_out) == (1, 1)
-    accuracy = profile_document(one, "test")["coreference"]["accuracy"]
+    accuracy = one.document()["coreference"]["accuracy"]
     assert accuracy["name_to_pronoun"] is None
     assert {value for row in accuracy["pronoun_to_name"] for value in row} <= {0.0, 1.0}
     assert {role.direction for role in one.roles} == {"pronoun_to_name"}
-    assert set(profile_document(both, "test")["coreference"]["accuracy"]["name_to_pronoun"][0]) <= {0.0, 0.5, 1.0}
-
-
-def test_nothing_to_measure_is_refused(checkpoint: Checkpoint):
-    with pytest.raises(UsageError, match=r"nothing to measure: expected a corpus \(.conllu, .txt or GAP .tsv\)"):
-        profile_heads(checkpoint, [])
-
-
-def test_a_model_that_the_reference_does_not_reproduce_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
-    verify = sampling.verify_record
-
-    def wrong(checkpoint: Checkpoint, record: Any, *rest: Any) -> Any:
-        record.pattern[0, 1, 2] = record.pattern[0, 1, 2].roll(1)
-        return verify(checkpoint, record, *rest)
-
-    monkeypatch.setattr(sampling, "verify_record", wrong)
-    with pytest.raises(VerificationError, match=r"layer 0, head 1 \(L0H1\), query 2"):
-        profile_heads(checkpoint, [folder / "trees.conllu"])
+    assert set(both.document()["coreference"]["accuracy"]["name_to_pronoun"][0]) <= {0.0, 0.5, 1.0}
 
 
 def test_the_first_batch_and_one_in_twenty_are_verified(checkpoint: Checkpoint, folder: Path):
@@ -212,77 +179,56 @@ class Stop:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         self.batches, self.after = 0, after
-        one = Measuring._one
+        one = CorpusRun._count
 
-        def stopping(measuring: Measuring, *arguments: Any) -> None:
+        def stopping(run: CorpusRun, *arguments: Any) -> None:
             self.batches += 1
             if self.batches == after:
                 os.kill(os.getpid(), signal.SIGINT)
-            one(measuring, *arguments)
+            one(run, *arguments)
 
-        monkeypatch.setattr(Measuring, "_one", stopping)
+        monkeypatch.setattr(CorpusRun, "_count", stopping)
 
 
-@pytest.mark.parametrize("after", [3, 12, 30])
+@pytest.mark.parametrize("after", [3, 30])
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
-    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+    checkpoint: Checkpoint, folder: Path, whole: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ):
-    whole = profile_heads(checkpoint, all_of(folder), batch_size=4)
     Stop(monkeypatch, after)
     kept = tmp_path / "profile.unfinished"
     with pytest.raises(KeyboardInterrupt):
         profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept)
     assert kept.exists()
     told: list[str] = []
-    parts = profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept, warn=told.append)
+    parts = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=4, unfinished=kept, warn=told.append)
     assert told == [
         f"going on after {4 * after if after < 25 else 100 + 4 * (after - 25)} texts that an earlier run has measured; "
         f"to begin anew, delete {kept}"
     ]
     close(numbers(parts), numbers(whole))
     assert kept.exists()  # whoever saves the profile deletes it then
-    again = profile_heads(checkpoint, all_of(folder), batch_size=4, unfinished=kept)
-    close(numbers(again), numbers(whole))
-
-
-def test_a_run_with_other_settings_does_not_replace_what_is_kept(
-    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    Stop(monkeypatch, 3)
-    kept = tmp_path / "u"
-    with pytest.raises(KeyboardInterrupt):
-        profile_heads(checkpoint, [folder / "trees.conllu"], batch_size=4, unfinished=kept)
-    with pytest.raises(OutputError, match=r"\(seed 0, now 1\); give the same settings"):
-        profile_heads(checkpoint, [folder / "trees.conllu"], seed=1, unfinished=kept)
-    assert kept.exists()
 
 
 def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    one = Measuring._one
+    one = CorpusRun._count
 
-    def stopping(measuring: Measuring, *arguments: Any) -> None:
+    def stopping(run: CorpusRun, *arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("it went on")
-        one(measuring, *arguments)
+        one(run, *arguments)
 
-    monkeypatch.setattr(Measuring, "_one", stopping)
+    monkeypatch.setattr(CorpusRun, "_count", stopping)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         profile_heads(checkpoint, [folder / "trees.conllu"])
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_outside_of_the_main_thread_signals_are_left_alone(checkpoint: Checkpoint, folder: Path):
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(profile_heads, checkpoint, [folder / "lines.txt"], syntax=False).result()
-    assert found is not None
-
-
 def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("attnviz.commands.profile.measuring._SAVED_EVERY", 0.0)
+    monkeypatch.setattr("attnviz.commands.profile.corpus_run._SAVED_EVERY", 0.0)
     saved = Unfinished.save
     calls: list[int] = []
 
@@ -321,22 +267,6 @@ def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkp
         close(numbers(mended)[part], numbers(whole)[part])
 
 
-def test_a_corpus_that_was_changed_where_it_was_measured_is_measured_anew(
-    checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    path, kept = tmp_path / "lines.txt", tmp_path / "u"
-    good = (folder / "lines.txt").read_text(encoding="utf-8")
-    path.write_text(good, encoding="utf-8")
-    Stop(monkeypatch, 3)
-    with pytest.raises(KeyboardInterrupt):
-        profile_heads(checkpoint, [path], batch_size=4, syntax=False, unfinished=kept)
-    path.write_text("\n".join("the dog ran" for _ in good.splitlines()), encoding="utf-8")
-    told: list[str] = []
-    found = profile_heads(checkpoint, [path], batch_size=4, syntax=False, unfinished=kept, warn=told.append)
-    assert told[1] == "a corpus has changed where it was measured before: beginning anew"
-    close(numbers(found), numbers(profile_heads(checkpoint, [path], syntax=False)))
-
-
 # --- sentences without trees
 
 
@@ -349,7 +279,7 @@ def test_sentences_are_parsed_where_there_is_a_parser(checkpoint: Checkpoint, tm
     assert found.relations is not None
     assert {relation.relation: relation.n for relation in found.relations}["det"] == 3
     assert not found.gold
-    assert profile_document(found, "test")["syntax"]["gold"] is False
+    assert found.document()["syntax"]["gold"] is False
 
 
 @needs_parser
@@ -357,13 +287,6 @@ def test_a_parser_is_not_mixed_with_gold_trees(checkpoint: Checkpoint, folder: P
     both = profile_heads(checkpoint, [folder / "trees.conllu", folder / "lines.txt"])
     gold = profile_heads(checkpoint, [folder / "trees.conllu"])
     assert numbers(both)["syntax"] == numbers(gold)["syntax"]
-
-
-def test_without_a_parser_there_is_no_syntax(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(syntax.importlib.util, "find_spec", lambda _: None)
-    found = profile_heads(checkpoint, [folder / "lines.txt"])
-    assert found is not None
-    assert found.relations is None
 
 
 # --- on real data
@@ -426,9 +349,10 @@ def test_two_processes_give_the_numbers_of_one(bert_folder: Path, folder: Path, 
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["profile.csv", "profile.json"]
 
 
-def test_the_shares_of_two_processes_add_up(checkpoint: Checkpoint, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_shares_of_two_processes_add_up(
+    checkpoint: Checkpoint, folder: Path, whole: Profile, monkeypatch: pytest.MonkeyPatch
+):
     """The same within one process, one share after the other."""
-    whole = profile_heads(checkpoint, all_of(folder), repeats=True)
     states: list[Any] = []
 
     def gathered(process: Process, state: Any) -> list[Any]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertModel, GPT2Model
 
-from attnviz.commands.profile.profiling import profile_heads
+from attnviz.commands.profile.measure import profile_heads
 from attnviz.commands.profile.roles import Role
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId

@@ -1,7 +1,5 @@
 """Induction and duplicate-token: masks, scores beside uniform attention, labels, and what no repeat means."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,17 +8,14 @@ from hypothesis import strategies as st
 from attnviz import analyze
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.masks import duplicate, induction
-from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS, MaskInput, masks_of
+from attnviz.patterns.registry import ON_REPEATS, REPEATS
 from attnviz.patterns.statistics import measure
 from attnviz.patterns.verdicts import judge, label_of
-from attnviz.results.output_folder import json_text
 from tests import independent
 from tests.models import (
     CAUSAL_LOOKS_AT,
-    LOOKS_AT,
     bert_tokenizer,
     gpt2_tokenizer,
-    hand_built_bert,
     hand_built_gpt2,
     sharp_bert,
     sharp_gpt2,
@@ -56,12 +51,6 @@ def test_the_masks_are_what_their_definitions_say(tokens):
     earlier = {(q, p) for q in positions for p in positions if p < q and tokens[p] == tokens[q]}
     assert pairs(duplicate(tokens)) == earlier
     assert pairs(induction(tokens)) == {(q, p + 1) for q, p in earlier}
-
-
-def test_tokens_may_be_anything_that_can_be_compared():
-    assert pairs(duplicate([(1, 2), (3,), (1, 2)])) == {(2, 0)}
-    masks = masks_of(MaskInput("abc", "abc", causal=False), [spec for spec in PATTERNS if spec.on_repeats])
-    assert {name: mask.any().item() for name, mask in masks.items()} == dict.fromkeys(REPEATS, False)
 
 
 # --- scores
@@ -113,15 +102,6 @@ def test_scores_are_those_of_a_plain_loop():
         assert found[ON_REPEATS[name]][0] == pytest.approx(sum(repeated) / len(repeated))
 
 
-def test_without_repeats_nothing_is_measured():
-    frame = frame_of([False] * 5)
-    found = judged(torch.full((5, 5), 0.2), frame)
-    for name in ("induction", "duplicate-token"):
-        pattern = found[name]
-        assert (pattern.score, pattern.baseline, pattern.on_repeats, pattern.baseline_on_repeats) == (None,) * 4
-        assert (pattern.n, pattern.passed) == (0, False)
-
-
 @pytest.mark.parametrize(
     ("make", "tokenizer", "options"),
     [
@@ -167,21 +147,6 @@ def test_a_gpt2_head_built_for_induction_gets_its_label():
     assert not named["duplicate-token"].passed
 
 
-def test_a_bert_head_built_for_induction_gets_its_label():
-    heads = [lambda query: [query - 7] if 9 <= query <= 16 else [0], LOOKS_AT["broad"]]
-    found = analyze(TWICE, model=hand_built_bert([heads]), tokenizer=bert_tokenizer(), syntax=False)
-    assert len(found.tokens) == 18
-    assert [head.label for head in found.heads] == ["induction", "broad"]
-
-
-def test_one_or_two_repeats_are_shown_but_give_no_label():
-    pattern = torch.eye(8)[[0, 0, 0, 0, 0, 0, 2, 3]]
-    frame = frame_of([True] + [False] * 7, causal=True, tokens="abcdefbc")
-    found = judged(pattern, frame)
-    assert (found["induction"].n, found["induction"].on_repeats, found["induction"].passed) == (2, 1.0, True)
-    assert label_of(list(found.values())) == "sink"
-
-
 def test_where_the_text_alternates_a_previous_token_head_stays_one():
     """In "abababab" the token after the earlier copy is often the previous token; the simpler reading wins."""
     n = 10
@@ -192,13 +157,3 @@ def test_where_the_text_alternates_a_previous_token_head_stays_one():
 
 
 # --- what is written
-
-
-def test_the_document_says_what_it_rests_on(gpt2_folder):
-    content = analyze("the cat ran the cat ran the cat ran", model=gpt2_folder, syntax=False).document()
-    found = {pattern["name"]: pattern for pattern in json.loads(json_text(content))["heads"][0]["patterns"]}
-    for name, n in (("induction", 7), ("duplicate-token", 6)):
-        assert set(found[name]) >= {"score", "baseline", "n", "passed", "on_repeats", "baseline_on_repeats", "kind"}
-        assert found[name]["kind"] == "repeats"
-        assert found[name]["n"] <= n
-    assert list(content["heads"][0]["baseline"]) == ["previous", "current", "next", "local", "long_range"]

@@ -38,9 +38,7 @@ def test_the_state_survives_a_file(tmp_path: Path):
     state = Unfinished(kept.path, {"seed": 1}).load()
     assert state["sums"].tolist() == [0, 1, 2]
     assert Measured.of(state["measured"]) == half_done()
-    kept.remove()
-    assert kept.load() is None
-    assert list((tmp_path / "new").iterdir()) == []
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["profile.unfinished"]
 
 
 def test_what_another_run_has_measured_is_not_replaced(tmp_path: Path):
@@ -58,13 +56,6 @@ def test_a_file_that_is_something_else_is_not_replaced(tmp_path: Path, content: 
     with pytest.raises(OutputError, match="found something else, or a damaged file; delete it to begin anew"):
         Unfinished(tmp_path / "u", {}).load()
     assert (tmp_path / "u").read_bytes() == content
-
-
-def test_without_a_file_nothing_is_kept():
-    kept = Unfinished(None, {})
-    kept.save({"a": 1})
-    kept.remove()
-    assert kept.load() is None
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path):
@@ -86,11 +77,6 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path):
 def test_a_change_of_what_is_done_is_noticed(changed: list[Text]):
     with pytest.raises(ChangedCorpusError):
         list(half_done().remaining(iter(changed), lambda: True))
-
-
-def test_a_change_of_what_is_not_done_is_none():
-    changed = [*TEXTS[:5], replace(TEXTS[5], text="mended"), Text("more", number=6)]
-    assert [text.text for text in half_done().remaining(iter(changed), lambda: True)] == ["text 2", "mended", "more"]
 
 
 def test_a_corpus_that_breaks_off_is_not_a_changed_one():

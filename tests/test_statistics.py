@@ -314,7 +314,8 @@ def test_permuting_heads_permutes_results(drawn: tuple[Tensor, Frame], random: A
     pattern, frame = drawn
     order = list(range(len(pattern)))
     random.shuffle(order)
-    before, after = measure(verified(pattern), frame), measure(verified(pattern[order]), frame)
+    # in float64: the sums of a matrix product change in their last digits when rows change places
+    before, after = (measure(verified(each, torch.float64), frame) for each in (pattern, pattern[order]))
     for name in SCALARS:
         expected = [before[name][head] for head in order]
         assert after[name] == [value if value is None else pytest.approx(value, abs=1e-6) for value in expected]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,28 +180,12 @@ def test_relations_are_counted_as_a_plain_loop_counts_them(model, batch_size):
             assert counts.tolist() == [[hits[name, way, layer, head] for head in range(4)] for layer in range(3)]
 
 
-def test_the_best_offset_is_over_all_instances_of_a_relation(model):
-    checkpoint = from_loaded(*model)
-    tally = RelationTally(3, 4)
-    run(checkpoint, TREES, tally, 2)
-    found = {relation.relation: (relation.offset, relation.offset_hits) for relation in tally.results()}
-    assert found["det"] == (1, 3)
-    assert found["obj"] == (-2, 2)
-
-
 def test_relations_with_a_word_without_tokens_are_left_out():
     checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
     text = sentence(["the", "\u200b", "cat"], arcs=[Arc(0, 2, "det"), Arc(1, 2, "amod")])
     tally = RelationTally(3, 4)
     run(checkpoint, [text], tally, 1)
     assert [relation.relation for relation in tally.results()] == ["det"]
-
-
-def test_a_corpus_without_trees_has_no_relations():
-    checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
-    tally = RelationTally(3, 4)
-    run(checkpoint, [sentence(["the", "cat", "ran"])], tally, 1)
-    assert tally.results() == []
 
 
 def test_attention_between_spans_is_that_of_merged_words():
@@ -234,18 +217,6 @@ def test_names_are_guessed_by_more_attention():
     assert (tally.n, tally.nearer) == (1, 1.0)  # B begins three tokens away, A four
     tally.absorb(tally.state())
     assert (tally.n, tally.nearer, tally.hits["name_to_pronoun"][0, 2]) == (2, 2.0, 2)
-
-
-def test_where_both_names_are_as_near_the_guess_is_half_right():
-    checkpoint = from_loaded(sharp_gpt2(), gpt2_tokenizer())
-    batch = collate(checkpoint, encode(checkpoint, [Text("cat he dog", ((4, 6), (0, 3), (7, 10)), (), None)]))
-    tally = NameTally(3, 4)
-    tally.begin(batch, torch.ones(1, 1))
-    assert tally.nearer == 0.5
-
-
-def test_paths_in_places_are_printed_with_their_line():
-    assert str(TREES[0].place) == f"{Path('corpus.txt')}:1"
 
 
 def test_weights_belong_to_a_text_whatever_its_batch():

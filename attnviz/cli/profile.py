@@ -1,29 +1,20 @@
 """The command ``attnviz profile``: parse, call, hand over."""
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import (
-    check_out,
-    errors_to_exit_codes,
-    print_results,
-    progress,
-    results_folder,
-    say,
-    say_what_was_written,
-    split_names,
-)
+from attnviz.cli.runner import Show, check_out, errors_to_exit_codes, results_folder
 from attnviz.corpora.processes import own_file, this_process
 from attnviz.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from attnviz.commands.profile.measure import Profile
     from attnviz.model.sources import Source
+    from attnviz.progress import Progress
 
 __all__ = ["profile"]
 
@@ -57,8 +48,17 @@ def profile(
     ] = None,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
-    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw what was measured.")] = True,
+    figures: Annotated[
+        str | None,
+        typer.Option(
+            help="Any of roles, scores, relations, layers, likeness, with commas between; all; none. Default all.",
+            show_default=False,
+        ),
+    ] = None,
+    no_figures: options.NoFigures = False,
     formats: options.Formats = None,
+    theme: options.Theme = "light",
+    width: options.Width = None,
     store: Annotated[
         bool | None,
         typer.Option(
@@ -83,33 +83,21 @@ def profile(
     130 interrupted.
     """
     process = this_process()
-    quiet = quiet or not process.first
-    with errors_to_exit_codes() as outcome:
-        outcome.silent = not process.first
+    with errors_to_exit_codes() as run:
+        run.silent = not process.first
         check_out(out)
         if not corpora and not repeats:
             raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
         from attnviz.model.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
-        wanted_formats = split_names(formats) or ["png"]
-        from attnviz.results.output_folder import OutputFolder
+        unfinished = results_folder(out, [model]) / "profile.unfinished"
+        run.kept = own_file(unfinished, process)
 
-        folder = results_folder(out, [model])
-        outcome.kept = own_file(folder / "profile.unfinished", process)
-        with ExitStack() as stack:
-            from attnviz.commands.profile.document import PROFILE
+        def measure(tell: "Progress", warn: Callable[[str], None]) -> "Profile | None":
+            from attnviz.commands.profile.measure import profile_heads
 
-            output = stack.enter_context(OutputFolder(folder, PROFILE)) if process.first else None
-            outcome.folder = output
-            tell = stack.enter_context(progress(quiet, rate=True))
-            tell("loading", 0, 0)
-            from attnviz.commands.profile.profiling import profile_heads
-            from attnviz.commands.profile.saving import write_profile
-            from attnviz.results.saving import check_formats
-
-            check_formats(wanted_formats)
-            found = profile_heads(
+            return profile_heads(
                 source,
                 corpora or [],
                 repeats=repeats,
@@ -120,37 +108,34 @@ def profile(
                 parser=parser,
                 device=device,
                 dtype=dtype,
-                unfinished=folder / "profile.unfinished",
+                unfinished=unfinished,
                 progress=tell,
-                warn=lambda message: say(message, quiet),
+                warn=warn,
             )
-            if found is None or output is None:
-                return
-            wanted = wanted_formats if figures else []
-            document = write_profile(output, found, wanted, lambda count: tell("figures", count, 0))
-        for kept in folder.glob("profile.unfinished*"):
-            kept.unlink(missing_ok=True)
-        from attnviz.commands.profile.tables import profile_report
 
-        print_results(folder, document, lambda _: profile_report(found, top=top), as_json, quiet)
-        for message in _afterwards(document, source, store, figures):
-            say(message, quiet)
-        say_what_was_written(output, quiet)
+        def finish(document: dict[str, Any]) -> Iterator[str]:
+            for kept in unfinished.parent.glob(f"{unfinished.name}*"):
+                kept.unlink(missing_ok=True)
+            if figures in (None, "all") and not no_figures and document["statistics"] is not None:
+                from attnviz.commands.profile.likeness import scikit_learn_missing
+
+                yield from filter(None, [scikit_learn_missing()])
+            yield from _keep(document, source, store)
+
+        show = Show(figures, no_figures, formats, theme, width=width, top=top)
+        run.command("profile", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, folder_name="",
+                    rate=True, finish=finish)  # fmt: skip
 
 
-def _afterwards(document: dict[str, Any], source: "Source", store: bool | None, figures: bool) -> "Iterator[str]":
+def _keep(document: dict[str, Any], source: "Source", store: bool | None) -> Iterator[str]:
     """Keep the profile for ``attnviz heads``, and say what was done and what could not be."""
-    from attnviz.commands.profile.likeness import likeness_unavailable
     from attnviz.patterns.profile_store import find_profile, model_shape, store_profile
 
-    if figures and document["statistics"] is not None and (missing := likeness_unavailable()) is not None:
-        yield missing
     if store is False:
         return
     model = document["model"]
     shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
-    messages: list[str] = []
-    before = find_profile(source, shape, messages.append)
+    before = find_profile(source, shape, lambda _: None)
     texts = sum(corpus["sentences"] for corpus in document["corpora"])
     if before is not None and before.sentences > texts and store is None:
         yield f"not kept for attnviz heads, which has a profile of more texts ({before.measured_on}); --store keeps it"

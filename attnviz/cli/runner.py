@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,8 +160,11 @@ class Outcome:
         quiet: bool = False,
         folder_name: str | None = None,
         rate: bool = False,
+        finish: "Callable[[dict[str, Any]], Iterable[str]]" = lambda _: (),
     ) -> None:
         """Run a command: open the folder, measure, write, print.
+
+        A process of several that is not the first (``silent``) only measures.
 
         Args:
             name: of the command, and of its folder in :mod:`attnviz.commands`.
@@ -174,6 +177,7 @@ class Outcome:
             quiet: print nothing.
             folder_name: what stands before the model in the default folder's name; default the command's name.
             rate: show how fast the work goes and how long it will take.
+            finish: what else is to be done once everything is written; told the document, gives messages.
 
         Raises:
             AttnvizError: see :mod:`attnviz.errors`.
@@ -184,6 +188,9 @@ class Outcome:
         from attnviz.results.result import layout_of, report_of
         from attnviz.results.tables import spaced
 
+        if self.silent:
+            measure(lambda *_: None, lambda _: None)
+            return
         folder = results_folder(out, models, name if folder_name is None else folder_name)
         with OutputFolder(folder, layout_of(name)) as output, progress(quiet, rate) as tell:
             self.folder = output
@@ -192,10 +199,11 @@ class Outcome:
             if result is None:
                 return
             document = result.write(output, choices, figures=figures, formats=formats, progress=tell)
+        messages = list(finish(document))
         report = report_of(name)
-        shown = replace(choices, top=report.top if choices.top is None else choices.top)
-        print_results(folder, document, lambda width: spaced(report.tables(result, shown, width)), as_json, quiet)
-        for message in report.afterwards(result, shown, document):
+        wanted = report.completed(choices)
+        print_results(folder, document, lambda width: spaced(report.tables(result, wanted, width)), as_json, quiet)
+        for message in [*report.afterwards(result, wanted, document), *messages]:
             say(message, quiet)
         say_what_was_written(output, quiet)
 

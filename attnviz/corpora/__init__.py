@@ -1,7 +1,6 @@
 """Corpora: from files of many texts to batches through a model, by one process or by several.
 
-reading -> batches -> texts, sampling
-interrupts, resuming, processes: long runs; bootstrap: how sure a number over texts is
+reading -> batches -> texts, sampling; resuming and processes for long runs, bootstrap for intervals
 """
 
 __all__: list[str] = []

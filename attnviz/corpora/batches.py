@@ -4,43 +4,19 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnviz.corpora.reading import Place
+from attnviz.corpora.reading import Span, Text
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.patterns.syntax import Arc
 
-__all__ = ["Batch", "Item", "Span", "Text", "batches", "collate", "encode"]
+__all__ = ["Batch", "Item", "Text", "batches", "collate", "encode"]
 
 _WINDOW = 32
 """Batches that are sorted by length together, so that memory does not grow with the corpus."""
-
-Span = tuple[int, int]
-"""First and past-the-last character."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text of a corpus, with the spans that attention is measured between.
-
-    Attributes:
-        text: what the model reads.
-        spans: first and past-the-last character of every word, or of whatever else is asked for.
-        arcs: dependency relations between the spans.
-        place: where it stands, for messages.
-        number: which text of all corpora it is.
-        answer: in an example of GAP, which name is right, 0 or 1; its spans are the pronoun and the names.
-    """
-
-    text: str
-    spans: tuple[Span, ...] = ()
-    arcs: tuple[Arc, ...] = ()
-    place: Place | None = None
-    number: int = 0
-    answer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +24,7 @@ class Item:
     """One text as the model reads it.
 
     Attributes:
-        ids: [n] vocabulary entries.
+        ids: [n], vocabulary entries.
         sink: [n], special tokens and, in GPT-2, position 0.
         members: for each span of the text, the positions of the tokens that overlap it.
         source: the text.
@@ -103,38 +79,33 @@ def encode(
     if not texts:
         return []
     limit, vocabulary = int(checkpoint.config.max_position_embeddings), int(checkpoint.config.vocab_size)
-    encodings = checkpoint.tokenizer([text.text for text in texts], verbose=False).encodings
+    encodings: Sequence[Any] = checkpoint.tokenizer([text.text for text in texts], verbose=False).encodings
     items = []
     for text, encoding in zip(texts, encodings, strict=True):
         special = [segment is None for segment in encoding.sequence_ids]
+        members = _members(
+            [None if no else pair for no, pair in zip(special, encoding.offsets, strict=True)], text.spans
+        )
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
         elif all(special):
             why = "no tokens are left of it"
-        if why:
-            _leave_out(text, why, skipped)
-            continue
-        if max(encoding.ids) >= vocabulary:
+        elif text.answer is not None and not all(members):
+            why = "the model has no token for its pronoun or one of its names"
+        elif max(encoding.ids) >= vocabulary:
             raise CheckpointError(
                 f"the tokenizer gives token id {max(encoding.ids)}, but the model's vocabulary ends at "
                 f"{vocabulary - 1}: this tokenizer does not belong to this model."
             )
-        if checkpoint.architecture.sink_first:
-            special[0] = True
-        offsets = [None if segment is None else pair for segment, pair in _offsets(encoding)]
-        members = _members(offsets, text.spans)
-        if text.answer is not None and not all(members):
-            _leave_out(text, "the model has no token for its pronoun or one of its names", skipped)
+        if why and skipped is None:
+            raise TextError(f"{text.place or 'a text'}: {why}.")
+        if why and skipped is not None:
+            skipped(text, why)
             continue
+        special[0] = special[0] or checkpoint.architecture.sink_first
         items.append(Item(tuple(encoding.ids), tuple(special), members, text))
     return items
-
-
-def _leave_out(text: Text, why: str, skipped: Callable[[Text, str], None] | None) -> None:
-    if skipped is None:
-        raise TextError(f"{text.place or 'a text'}: {why}.")
-    skipped(text, why)
 
 
 def batches(
@@ -145,8 +116,8 @@ def batches(
 ) -> Iterator[Batch]:
     """Batches of texts of about one length; each text is in exactly one.
 
-    Of a stretch of batches the shortest do not come first: their order is drawn, so that a sample of batches has
-    texts of all lengths.
+    The batches of a stretch come in random order, not the shortest first, so that a sample of them has texts of all
+    lengths.
 
     Args:
         checkpoint: the model.
@@ -176,14 +147,10 @@ def collate(checkpoint: Checkpoint, items: Sequence[Item]) -> Batch:
     return Batch(tuple(items), inputs, valid, ~sink)
 
 
-def _offsets(encoding: object) -> Iterable[tuple[int | None, Span]]:
-    return zip(encoding.sequence_ids, encoding.offsets, strict=True)  # type: ignore[attr-defined]
-
-
 def _members(offsets: Sequence[Span | None], spans: Sequence[Span]) -> tuple[tuple[int, ...], ...]:
-    """For each span the tokens with a character in common with it; both come in order, so one sweep does."""
+    """For each span the tokens that share a character with it, in one sweep, since both come in order."""
     ordered = sorted(range(len(spans)), key=lambda i: spans[i])
-    found: list[list[int]] = [[] for _ in spans]
+    members: list[list[int]] = [[] for _ in spans]
     first = 0
     for position, pair in enumerate(offsets):
         if pair is None:
@@ -195,5 +162,5 @@ def _members(offsets: Sequence[Span | None], spans: Sequence[Span]) -> tuple[tup
             if spans[span][0] >= end:
                 break
             if spans[span][1] > start:
-                found[span].append(position)
-    return tuple(map(tuple, found))
+                members[span].append(position)
+    return tuple(map(tuple, members))

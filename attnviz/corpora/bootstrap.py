@@ -1,4 +1,4 @@
-"""How often each text counts in each replicate of a bootstrap over texts, whoever reads it and in whatever batch."""
+"""A bootstrap over texts whose weights do not depend on the batch or the process that reads a text."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,8 +11,7 @@ __all__ = ["ENOUGH_TEXTS", "REPLICATES", "standard_error", "text_weights"]
 ENOUGH_TEXTS = 30
 """Texts below which an interval says nothing and no verdict passes; attnviz's own choice.
 
-A bootstrap over few texts is too narrow, and over one text it has no width at all, since every replicate
-is the same text.
+A bootstrap over few texts is too narrow; over one text it has no width, since every replicate is that text.
 """
 
 REPLICATES = 200
@@ -20,10 +19,10 @@ REPLICATES = 200
 
 
 def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES) -> Tensor:
-    """Weights of texts: in the first row all count once, in each other one a Poisson number of times with mean 1.
+    """How often each text counts: once in the first row, in each other one a Poisson number of times with mean 1.
 
-    A sum weighted so is a sum over a bootstrap sample of the texts, in one pass and without knowing how many
-    there are (Chamandy et al. 2012). A text's weights depend on the seed and on its number alone.
+    A sum weighted so is a sum over a bootstrap sample of the texts, in one pass and without knowing how many there are
+    (Chamandy et al. 2012). A text's weights depend only on the seed and its number.
 
     Args:
         seed: of the bootstrap.
@@ -43,9 +42,9 @@ def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES
 
 
 def standard_error(replicates: Tensor) -> Tensor:
-    """Standard deviation over bootstrap samples, the first axis; NaN where fewer than two can be measured.
+    """Standard deviation over bootstrap samples, the first axis, without those in which no text counts.
 
-    In a sample of few texts none may count at all: such samples are left out.
+    NaN where fewer than two samples can be measured.
     """
     measurable = replicates.isfinite()
     n = measurable.sum(0)

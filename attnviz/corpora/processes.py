@@ -1,7 +1,6 @@
-"""Several processes on one corpus, on one machine or on many: who reads what, and how the sums come together.
+"""Several processes on one corpus, on one machine or on many, as torchrun starts them.
 
-``torchrun --nproc-per-node N -m attnviz profile …`` starts them. Each reads the whole corpus and measures every
-N-th text of it; at the end the first one adds up what all have counted.
+Each of N reads the whole corpus and measures every N-th text; at the end the first adds up what all have counted.
 """
 
 import os
@@ -22,13 +21,7 @@ _PATIENCE = timedelta(days=7)
 
 @dataclass(frozen=True)
 class Process:
-    """This process among those that share the work.
-
-    Attributes:
-        rank: its number, from 0.
-        count: how many there are.
-        local_rank: its number on its own machine, from 0.
-    """
+    """This process among those that share the work: its number, how many there are, its number on its machine."""
 
     rank: int = 0
     count: int = 1
@@ -45,17 +38,21 @@ class Process:
 
 
 def this_process() -> Process:
-    """The place of this process, as torchrun's environment says it; alone without one."""
+    """This process, as torchrun's environment describes it; alone without one.
+
+    Raises:
+        ProcessError: that environment makes no sense.
+    """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     values = [os.environ.get(name, default) for name, default in zip(names, ("0", "1", "0"), strict=True)]
     if not all(value.isdecimal() for value in values) or int(values[0]) >= int(values[1]):
-        found = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
-        raise ProcessError(f"expected RANK below WORLD_SIZE, whole numbers as torchrun sets them, found {found}.")
+        given = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        raise ProcessError(f"expected RANK below WORLD_SIZE, whole numbers as torchrun sets them, found {given}.")
     return Process(*map(int, values))
 
 
 def own_file(path: Path, process: Process) -> Path:
-    """The name of a file of which every process has its own."""
+    """The file's name with the number of the process, where there are several."""
     return path if process.count == 1 else path.with_name(f"{path.name}-{process.rank + 1}-of-{process.count}")
 
 
@@ -84,7 +81,7 @@ def joined_processes(process: Process) -> Iterator[None]:
 
 
 def gathered(process: Process, state: Any) -> list[Any]:
-    """What every process has counted, in the order of their ranks, in the first; nothing in the others.
+    """In the first process, what every process has counted, by rank; in the others nothing.
 
     Raises:
         ProcessError: another process has stopped.

@@ -1,7 +1,6 @@
 """Corpora: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns, read as a stream.
 
-What breaks the rules of its format is an error that names file and line; everything before it has
-been handed over by then.
+A line that breaks the format is an error that names file and line, raised when the reading comes to it.
 """
 
 import codecs
@@ -10,20 +9,22 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from attnviz.errors import CorpusError
 from attnviz.patterns import syntax
 from attnviz.patterns.syntax import Arc
 
-__all__ = ["Corpus", "Example", "Place", "Sentence", "open_corpus", "read_examples", "read_sentences"]
+__all__ = ["Corpus", "Place", "Span", "Text", "open_corpus", "read_texts"]
 
 _KINDS = {".conllu": "conllu", ".txt": "txt", ".tsv": "gap"}
 _SUFFIXES = ".conllu (a treebank), .txt (one sentence a line) or .tsv (GAP)"
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 _SHOWN_CHARACTERS = 60
-_Item = TypeVar("_Item")
+
+Span = tuple[int, int]
+"""First and past-the-last character."""
 
 
 @dataclass(frozen=True)
@@ -38,39 +39,24 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A sentence, with its gold tree where the corpus has one.
+class Text:
+    """A text of a corpus, with the spans that attention is measured between.
 
     Attributes:
-        text: a treebank's word forms with single spaces between; else the line.
-        spans: [n_words], first and past-the-last character of every syntactic word; None without a tree.
-        arcs: between words counted from 0, punctuation and root left out; None without a tree.
-        place: the line of the sentence, in a treebank that of its first word.
+        text: what the model reads: a line, a passage, or a treebank's word forms with single spaces between.
+        spans: of the syntactic words of a tree, or of GAP's pronoun and its names A and B.
+        arcs: dependency relations between the spans, without punctuation and root.
+        place: its line, in a treebank that of its first word.
+        number: of the sentence, or the row of GAP's table, in its corpus, from 0.
+        answer: in an example of GAP, which name the pronoun stands for, 0 or 1.
     """
 
     text: str
-    spans: tuple[tuple[int, int], ...] | None
-    arcs: tuple[Arc, ...] | None
-    place: Place
-
-
-@dataclass(frozen=True)
-class Example:
-    """A pronoun and two names, of which exactly one is right (GAP; Webster et al. 2018).
-
-    Attributes:
-        text: the passage.
-        pronoun: its first and past-the-last character in ``text``.
-        names: the same of A and of B.
-        right: which of the names the pronoun stands for, 0 or 1.
-        place: the line of the example.
-    """
-
-    text: str
-    pronoun: tuple[int, int]
-    names: tuple[tuple[int, int], tuple[int, int]]
-    right: int
-    place: Place
+    spans: tuple[Span, ...] = ()
+    arcs: tuple[Arc, ...] = ()
+    place: Place | None = None
+    number: int = 0
+    answer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,10 +64,10 @@ class Corpus:
     """A file to read.
 
     Attributes:
-        path: where it is.
+        path: of the file.
         kind: ``conllu``, ``txt`` or ``gap``.
         sha256: of the file, hexadecimal.
-        size: about how many texts are in it, for progress; blank lines and the like may make it less.
+        size: about how many texts it has, for progress.
     """
 
     path: Path
@@ -100,7 +86,7 @@ class _Word(NamedTuple):
 
 
 def open_corpus(path: Path) -> Corpus:
-    """Tell the kind of a corpus by its suffix, and take its hash.
+    """Take the kind of a corpus from its suffix, and its hash.
 
     Raises:
         CorpusError: no such file, a folder, another suffix, or a file that cannot be read.
@@ -123,45 +109,36 @@ def open_corpus(path: Path) -> Corpus:
         raise _cannot_read(path, error) from error
 
 
-def read_sentences(corpus: Corpus) -> Iterator[Sentence]:
-    """The sentences of a treebank (``conllu``) or a text (``txt``), in order, one in memory at a time.
+def read_texts(corpus: Corpus) -> Iterator[Text]:
+    """The sentences of a treebank or a text, or GAP's rows in which one name alone is right, in order, as a stream.
+
+    All rows of a GAP table are checked, also those that are left out. Quotes are characters like any other.
 
     Raises:
-        CorpusError: at once for a GAP table, and for a treebank where conllu is not installed; when
-            reading comes to it for a line that breaks the format, and where there is no sentence.
+        CorpusError: at once for a treebank where conllu is not installed; when the reading comes to it for a line that
+            breaks the format; and where there is no such text.
     """
     if corpus.kind == "conllu":
         return _not_empty(_trees(corpus, _conllu_reader(corpus)), corpus, "a sentence in CoNLL-U")
-    if corpus.kind == "txt":
-        lines = ((place, line.strip()) for place, line in _lines(corpus))
-        return _not_empty((Sentence(line, None, None, place) for place, line in lines if line), corpus, "a sentence")
-    raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file instead.")
+    if corpus.kind == "gap":
+        return _not_empty(_rows(corpus), corpus, "a row of GAP with exactly one right name")
+    lines = ((place, line.strip()) for place, line in _lines(corpus))
+    sentences = ((place, line) for place, line in lines if line)
+    texts = (Text(line, place=place, number=number) for number, (place, line) in enumerate(sentences))
+    return _not_empty(texts, corpus, "a sentence")
 
 
-def read_examples(corpus: Corpus) -> Iterator[Example]:
-    """The rows of a GAP table (``gap``) in which one name alone is right, in order, one in memory at a time.
-
-    All rows are checked, those that are left out too. Quotes are characters like any other.
-
-    Raises:
-        CorpusError: at once for another kind; when reading comes to it for a header or row that is
-            not GAP's, and where there is no such row.
-    """
-    if corpus.kind != "gap":
-        raise CorpusError(f"expected a GAP table, found {corpus.path}; give a .tsv file instead.")
-    return _not_empty(_rows(corpus), corpus, "a row of GAP with exactly one right name")
-
-
-def _not_empty(items: Iterator[_Item], corpus: Corpus, expected: str) -> Iterator[_Item]:
-    first = next(items, None)
+def _not_empty(texts: Iterator[Text], corpus: Corpus, expected: str) -> Iterator[Text]:
+    first = next(texts, None)
     if first is None:
         raise CorpusError(f"{corpus.path} is empty: expected at least {expected}, found none; give another file.")
     yield first
-    yield from items
+    yield from texts
 
 
-def _trees(corpus: Corpus, read: Callable[[str], Any]) -> Iterator[Sentence]:
+def _trees(corpus: Corpus, read: Callable[[str], Any]) -> Iterator[Text]:
     words: list[_Word] = []
+    number = 0
     for place, line in _lines(corpus):
         if line.startswith("#"):
             continue
@@ -169,10 +146,10 @@ def _trees(corpus: Corpus, read: Callable[[str], Any]) -> Iterator[Sentence]:
             word = _word(line, place, len(words) + 1, read)
             words += [word] if word else []
         elif words:
-            yield _sentence(words)
-            words = []
+            yield _sentence(words, number)
+            words, number = [], number + 1
     if words:
-        yield _sentence(words)
+        yield _sentence(words, number)
 
 
 def _conllu_reader(corpus: Corpus) -> Callable[[str], Any]:
@@ -195,7 +172,7 @@ def _conllu_reader(corpus: Corpus) -> Callable[[str], Any]:
 
 
 def _word(line: str, place: Place, number: int, read: Callable[[str], Any]) -> _Word | None:
-    """The word of a line, which has to have this number; None for a multiword token or an empty node."""
+    """The word of a line, which must have this number; None for a multiword token or an empty node."""
     columns = line.split("\t")
     if len(columns) != 10:
         found = f"{len(columns)} in {_shown(line)}"
@@ -216,7 +193,7 @@ def _word(line: str, place: Place, number: int, read: Callable[[str], Any]) -> _
     return _Word(form, columns[6], token["deprel"], place)
 
 
-def _sentence(words: Sequence[_Word]) -> Sentence:
+def _sentence(words: Sequence[_Word], number: int) -> Text:
     spans, arcs = [], []
     start = 0
     for dependent, word in enumerate(words):
@@ -225,7 +202,7 @@ def _sentence(words: Sequence[_Word]) -> Sentence:
         head = _head(word, len(words), dependent + 1)
         if head > 0 and word.relation.split(":")[0].lower() not in syntax.LEFT_OUT:
             arcs.append(Arc(dependent, head - 1, word.relation))
-    return Sentence(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place)
+    return Text(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place, number)
 
 
 def _head(word: _Word, n_words: int, own: int) -> int:
@@ -238,7 +215,7 @@ def _head(word: _Word, n_words: int, own: int) -> int:
     return int(word.head)
 
 
-def _rows(corpus: Corpus) -> Iterator[Example]:
+def _rows(corpus: Corpus) -> Iterator[Text]:
     rows = ((place, line.split("\t")) for place, line in _lines(corpus) if line.strip())
     for i, (place, row) in enumerate(rows):
         if i > 0 and (example := _example(row, place)):
@@ -248,18 +225,18 @@ def _rows(corpus: Corpus) -> Iterator[Example]:
             raise _broken(place, expected, _shown(" ".join(row)), "give the file as GAP has it, header included")
 
 
-def _example(row: Sequence[str], place: Place) -> Example | None:
+def _example(row: Sequence[str], place: Place) -> Text | None:
     """The example of a row; None where none or both of the names are right."""
     if len(row) != len(_GAP_COLUMNS):
         expected = f"{len(_GAP_COLUMNS)} columns with tabs between"
         raise _broken(place, expected, str(len(row)), "put each example on one line, without tabs in its text")
     fields = dict(zip(_GAP_COLUMNS, row, strict=True))
-    pronoun, first, second = (_mention(fields, column, place) for column in ("Pronoun", "A", "B"))
+    spans = tuple(_mention(fields, column, place) for column in ("Pronoun", "A", "B"))
     a, b = (_truth(fields, column, place) for column in ("A-coref", "B-coref"))
-    return Example(fields["Text"], pronoun, (first, second), int(b), place) if a != b else None
+    return Text(fields["Text"], spans, (), place, place.line - 2, int(b)) if a != b else None
 
 
-def _mention(fields: dict[str, str], column: str, place: Place) -> tuple[int, int]:
+def _mention(fields: dict[str, str], column: str, place: Place) -> Span:
     """Where the pronoun or name of a column stands in the text, first and past-the-last character."""
     mention, offset, text = fields[column], fields[f"{column}-offset"], fields["Text"]
     advice = f"correct {column} or {column}-offset, which counts characters of Text from 0"

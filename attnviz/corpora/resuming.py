@@ -1,24 +1,27 @@
-"""What an unfinished run has measured, in one file, for the next run to go on from."""
+"""Long runs: what an unfinished one has measured, kept for the next to go on from, and Ctrl-C between batches."""
 
 import hashlib
+import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attnviz.corpora.batches import Text
+from attnviz.corpora.reading import Text
 from attnviz.errors import OutputError
 
-__all__ = ["ChangedCorpusError", "Measured", "Unfinished"]
+__all__ = ["ChangedCorpusError", "Measured", "Unfinished", "interruptions_noted"]
 
 _DIGITS = 1 << 62
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ChangedCorpusError(Exception):
-    """What an earlier run has measured does not stand in the corpus any more."""
+    """What an earlier run has measured is not in the corpus any more."""
 
 
 @dataclass
@@ -27,7 +30,7 @@ class Measured:
 
     Attributes:
         numbers: of the texts that need not be read again, measured or left out.
-        digest: of what stands in them, whatever their order.
+        digest: of their content, whatever their order.
         texts: measured.
         tokens: of these.
         left_out: texts that do not count: too long, or too short.
@@ -42,7 +45,7 @@ class Measured:
     pending: dict[int, int] = field(default_factory=dict)
 
     def note(self, text: Text, n_tokens: int = 0) -> None:
-        """A text is measured; or left out, where it has no tokens."""
+        """Count a text as measured; or as left out, where it has no tokens."""
         self.numbers.add(text.number)
         self.digest = (self.digest + self.pending.pop(text.number)) % _DIGITS
         self.texts += n_tokens > 0
@@ -59,17 +62,17 @@ class Measured:
         Raises:
             ChangedCorpusError: those that are done are not what they were.
         """
-        before, digest, found = frozenset(self.numbers), 0, 0
+        before, digest, n_seen = frozenset(self.numbers), 0, 0
         expected = self.digest
         for text in texts:
             if text.number not in before:
                 self.pending[text.number] = _digest(text)
                 yield text
                 continue
-            found, digest = found + 1, (digest + _digest(text)) % _DIGITS
-            if found == len(before) and digest != expected:
+            n_seen, digest = n_seen + 1, (digest + _digest(text)) % _DIGITS
+            if n_seen == len(before) and digest != expected:
                 raise ChangedCorpusError
-        if found < len(before) and whole():
+        if n_seen < len(before) and whole():
             raise ChangedCorpusError
 
     def state(self) -> dict[str, Any]:
@@ -98,8 +101,8 @@ class Unfinished:
         if self.path is None or not self.path.exists():
             return None
         try:
-            found = torch.load(self.path, weights_only=True)
-            settings, state = dict(found["settings"]), dict(found["state"])
+            content = torch.load(self.path, weights_only=True)
+            settings, state = dict(content["settings"]), dict(content["state"])
         except Exception as error:
             raise OutputError(
                 f"expected what an interrupted run has measured in {self.path}, found something else, or a damaged "
@@ -115,7 +118,7 @@ class Unfinished:
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Whole or not at all.
+        """Write the file whole or not at all.
 
         Raises:
             OutputError: the folder cannot be written to.
@@ -133,10 +136,30 @@ class Unfinished:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "no room, or no permission"
             raise OutputError(f"cannot keep what was measured in {self.path}: {reason}.") from error
 
-    def remove(self) -> None:
-        """The run is finished."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+
+@contextmanager
+def interruptions_noted() -> Iterator[Callable[[], bool]]:
+    """While the block runs, note a first Ctrl-C or SIGTERM, so that a batch can be finished; a second interrupts.
+
+    Yields:
+        whether there was one; ask between two pieces of work, and raise KeyboardInterrupt.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals go to the main thread
+        return
+    noted: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(number)
+
+    before = [signal.signal(number, note) for number in _SIGNALS]
+    try:
+        yield lambda: bool(noted)
+    finally:
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _digest(text: Text) -> int:

@@ -16,15 +16,15 @@ from attnviz.model.checkpoint import Checkpoint
 __all__ = ["EVERY", "SampledAttention"]
 
 EVERY = 20
-"""Of so many batches in a row one is verified; of the first so many, the very first."""
+"""Batches of which one is verified; of the first so many, the very first."""
 
 
 class SampledAttention:
     """Runs batches through a model and hands over the patterns of each layer.
 
-    Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the
-    first batch, and of every twenty after them one that the seed decides. In a verified batch every head of
-    every text is recomputed and compared, and its patterns are the reference's; in the others they are the model's.
+    Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the first batch,
+    and one of every twenty after it, which the seed decides. In a verified batch every head of every text is recomputed
+    and compared, and the patterns are the reference's; in the others they are the model's.
     """
 
     def __init__(self, checkpoint: Checkpoint, seed: int = 0) -> None:
@@ -56,11 +56,15 @@ class SampledAttention:
         verifying = self.next_is_verified
         self._batches += 1
 
+        def labels(text: int) -> list[str]:
+            ids = batch.inputs["input_ids"][text].tolist()
+            return list(self._checkpoint.tokenizer.convert_ids_to_tokens(ids))
+
         def hand_over(record: LayerRecord) -> None:
             if not verifying:
                 visit(record.layer, record.pattern)
                 return
-            verified = verify_record(self._checkpoint, record, batch.inputs["attention_mask"], self._labels(batch))
+            verified = verify_record(self._checkpoint, record, batch.inputs["attention_mask"], labels)
             self._checks[record.layer] = worse_of(self._checks[record.layer], verified.check)
             visit(record.layer, verified.pattern)
 
@@ -84,12 +88,3 @@ class SampledAttention:
         for layer, check in enumerate(state["checks"]):
             if check is not None:
                 self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))
-
-    def _labels(self, batch: Batch) -> Callable[[int], list[str]]:
-        def labels(text: int) -> list[str]:
-            found: list[str] = self._checkpoint.tokenizer.convert_ids_to_tokens(
-                batch.inputs["input_ids"][text].tolist()
-            )
-            return found
-
-        return labels

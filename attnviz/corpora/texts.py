@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnviz.corpora.batches import Span, Text
-from attnviz.corpora.reading import Corpus, read_examples, read_sentences
+from attnviz.corpora.reading import Corpus, Span, Text, read_texts
 from attnviz.patterns.syntax import LEFT_OUT, Arc, load_parser
 
 __all__ = ["LONGEST", "SHORTEST", "Parser", "find_parser", "numbered_texts", "ready"]
@@ -15,18 +14,14 @@ SHORTEST, LONGEST = 3, 60
 
 
 class Parser:
-    """From a text to a spaCy pipeline's words, first and past-the-last character, and its relations.
-
-    Attributes:
-        name: of the pipeline, with its version.
-    """
+    """A spaCy pipeline, with its ``name`` and version."""
 
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
         self.name = "{lang}_{name} {version}".format(**pipeline.meta)
 
     def __call__(self, text: str) -> tuple[tuple[Span, ...], tuple[Arc, ...]]:
-        """Words and relations of one text; those of punctuation and the root are left out."""
+        """Spans of the words of one text, and its relations without those of punctuation and the root."""
         document = self._pipeline(text)
         spans = tuple((word.idx, word.idx + len(word.text)) for word in document)
         arcs = tuple(
@@ -38,7 +33,7 @@ class Parser:
 
 
 def numbered_texts(corpus: Corpus, limit: int | None) -> Iterator[Text]:
-    """Sentences, or GAP's examples with their three spans, one in memory at a time.
+    """The first texts of a corpus, one in memory at a time.
 
     Args:
         corpus: to be read.
@@ -47,25 +42,14 @@ def numbered_texts(corpus: Corpus, limit: int | None) -> Iterator[Text]:
     Raises:
         CorpusError: where it is malformed, when the reading comes to it.
     """
-    if corpus.kind == "gap":
-        for example in read_examples(corpus):
-            number = example.place.line - 2  # rows after the header
-            if limit is not None and number >= limit:
-                return
-            spans = example.pronoun, *example.names
-            yield Text(example.text, spans, (), example.place, number, example.right)
-        return
-    for number, sentence in enumerate(read_sentences(corpus)):
-        if number == limit:
+    for text in read_texts(corpus):
+        if limit is not None and text.number >= limit:
             return
-        yield Text(sentence.text, sentence.spans or (), sentence.arcs or (), sentence.place, number)
+        yield text
 
 
 def ready(text: Text, parse: Parser | None) -> Text | None:
-    """A sentence as it is measured; None leaves it out.
-
-    Trees have to be of the right size; other sentences are parsed where there is a parser.
-    """
+    """A sentence as it is measured, parsed if it has no tree and there is a parser; None for a tree of another size."""
     if text.spans:
         return text if SHORTEST <= len(text.spans) <= LONGEST else None
     if parse is None:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LogNorm, Normalize
+from matplotlib.colors import Colormap, FuncNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
@@ -16,7 +17,18 @@ from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.look import Look
 
-__all__ = ["MARGIN", "PIXEL", "Mark", "colour_bar", "heading", "new_page", "page_width", "settled", "written"]
+__all__ = [
+    "MARGIN",
+    "PIXEL",
+    "Mark",
+    "add_legend",
+    "colour_bar",
+    "legend_height",
+    "new_page",
+    "page_width",
+    "settled",
+    "written",
+]
 
 MARGIN = 0.12
 """Inches between the edge of a page and what stands on it."""
@@ -52,8 +64,10 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
     """
     lines = heading(title, notes, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
-    height = math.ceil((head + body) * DPI) / DPI  # whole pixels, so that images can keep theirs
-    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, body / height), w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
+    # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
+    height = math.ceil((head + body + MARGIN / 3) * DPI) / DPI
+    rect = (0, MARGIN / 3 / height, 1, body / height)
+    layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=look.greys.paper, layout=layout)
     down = MARGIN
     for line, size, weight in lines:
@@ -125,24 +139,24 @@ def colour_bar(
     """
     several = [axes] if isinstance(axes, Axes) else list(axes)
     width = across or figure.get_figure(root=True).get_figwidth()
-    share = min(1.0, _BAR_WIDTH / width)
+    share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     mappable = ScalarMappable(norm, colours or look.colour_map())
     bar = figure.colorbar(
         mappable,
         ax=several,
         location="bottom",
         shrink=share,
-        aspect=share * width * 0.86 / _BAR,
+        aspect=share * width * free / _BAR,
         anchor=(0, 1),
         pad=0.03,
     )
-    room = share * width * 0.86 * DPI
+    room = share * width * free * DPI
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     bar.minorticks_off()
     places, numbers = _numbered(norm, room, "≥ " if cut else "", signed)
     bar.ax.set_xticks(places, numbers)
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
-    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250)))
+    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=look.greys.ink, labelpad=2, parse_math=False, loc="left")
     if mark is not None:
         _point_out(bar.ax, norm, mark, look, room)
@@ -163,12 +177,36 @@ def _point_out(ax: Axes, norm: Normalize, mark: Mark, look: Look, room: float) -
                 fontsize=_BAR_TEXT, color=look.greys.ink, annotation_clip=False)  # fmt: skip
 
 
+def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], look: Look) -> None:
+    """Put matplotlib's legend below everything else, in as many columns as the width has room for."""
+    width = figure.get_figure(root=True).get_figwidth()
+    figure.legend(
+        handles=list(handles), loc="outside lower left", ncols=_legend_columns(handles, width), frameon=False,
+        fontsize=_NOTE, labelcolor=look.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,
+    )  # fmt: skip
+
+
+def legend_height(handles: Sequence[Artist], width: float) -> float:
+    """Inches that :func:`add_legend` takes on a page of this width."""
+    return 0.05 + 0.15 * math.ceil(len(handles) / _legend_columns(handles, width))
+
+
+def _legend_columns(handles: Sequence[Artist], width: float) -> int:
+    """The most columns that fit, split as matplotlib splits them."""
+    widths = [text_width(str(handle.get_label()), _NOTE, DPI) + 50 for handle in handles]
+    for columns in range(len(widths), 1, -1):
+        if sum(column.max() for column in np.array_split(widths, columns)) <= (width - 2 * MARGIN) * DPI:
+            return columns
+    return 1
+
+
 def written(value: float) -> str:
     """A number in three digits or so: ``0.07``, ``12.3``, ``128``; a dash where there is none."""
     if not math.isfinite(value):
         return "–"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f}".replace("-", "−")
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
 def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[list[float], list[str]]:
@@ -178,6 +216,8 @@ def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[l
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         subs = (1, 2, 5) if high / low <= 100.5 else (1,)
         between = [float(f"{sub}e{decade}") for decade in decades for sub in subs]
+    elif isinstance(norm, FuncNorm):
+        between = [float(norm.inverse(share)) for share in (0.25, 0.5, 0.75)]  # the same distances on the bar
     else:
         between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
     below = "≤ " if isinstance(norm, LogNorm) else ""  # what is smaller looks the same

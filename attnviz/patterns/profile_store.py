@@ -1,8 +1,7 @@
-"""Profiles that outlive their run: kept by the hash of the weights, found again by ``attnviz heads``.
+"""Profiles on disk, kept by the hash of the weights, for ``attnviz heads`` to find.
 
-A profile lies in the user's data folder (the place that the platform has for it, through platformdirs) or
-ships with attnviz. The name of its file begins with the model's shape, so that no weights are hashed
-for a model of which there is no profile.
+A profile lies in the user's data folder (of the platform, through platformdirs) or ships with attnviz. The name of its
+file begins with the model's shape, so that no weights are hashed for a model of which there is no profile.
 """
 
 import importlib.util
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 SYNTACTIC = "syntactic:"
-"""What the role of a relation begins with."""
+"""Prefix of the roles of relations."""
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -99,15 +98,15 @@ class HeadProfile:
 
 @dataclass(frozen=True)
 class StoredProfile:
-    """A profile as it was found.
+    """A profile, as read from disk.
 
     Attributes:
         path: of its file.
-        shipped: it came with attnviz; else it is the user's own.
-        corpora: what it was measured on; empty where that was random tokens only.
+        shipped: whether it came with attnviz; else it is the user's own.
+        corpora: that it was measured on; none for random tokens only.
         seed: of the run.
         version: of the attnviz that made it.
-        roles: by head, in the file's order; of a shipped profile only those that passed.
+        roles: by head; of a shipped profile only those that passed.
     """
 
     path: Path
@@ -130,7 +129,7 @@ class StoredProfile:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Where it comes from, for a JSON document; no folder, so that this says the same on any machine."""
+        """Where it comes from, for a JSON document; without folders, so that it is the same on any machine."""
         return {
             "source": "shipped" if self.shipped else "yours",
             "file": self.path.name,
@@ -235,88 +234,67 @@ def _read(path: Path, shipped: bool, shape: str, weights: str) -> StoredProfile:
         OSError: it cannot be read.
         ValueError: it is damaged, or of other weights.
     """
-    document = _object(json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant), "the document")
-    model = _object(document.get("model"), "model")
-    if f"{shape}-{weights}.json" != _named(model):
+    content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    document = _entry(content, "the document")
+    model = _typed(document, "model", dict)
+    strings = {key: _typed(model, key, str) for key in ("architecture", "weights_sha256")}
+    sizes = {key: _typed(model, key, int) for key in ("n_layers", "n_heads", "d_model")}
+    if f"{shape}-{weights}.json" != profile_file_name({"model": {**strings, **sizes}}):
         raise ValueError("found one of another model")
     roles: dict[HeadId, list[StoredRole]] = {}
-    for entry in _list(document, "roles"):
-        content = _object(entry, "a role")
-        roles.setdefault(_head(content, model), []).append(_role(content))
+    for entry in _typed(document, "roles", list):
+        head, role = _role(_entry(entry, "a role"), sizes)
+        roles.setdefault(head, []).append(role)
+    corpora = [_entry(entry, "a corpus") for entry in _typed(document, "corpora", list)]
     return StoredProfile(
         path=path,
         shipped=shipped,
-        corpora=tuple(_corpus(_object(entry, "a corpus")) for entry in _list(document, "corpora")),
+        corpora=tuple(
+            StoredCorpus(PurePath(_typed(corpus, "path", str)).name, _typed(corpus, "sentences", int))
+            for corpus in corpora
+        ),
         seed=_typed(document, "seed", int),
         version=_typed(document, "attnviz", str),
         roles={head: tuple(of_head) for head, of_head in roles.items()},
     )
 
 
-def _named(model: dict[str, Any]) -> str:
-    strings = {key: _typed(model, key, str) for key in ("architecture", "weights_sha256")}
-    sizes = {key: _typed(model, key, int) for key in ("n_layers", "n_heads", "d_model")}
-    return profile_file_name({"model": {**strings, **sizes}})
-
-
-def _head(role: dict[str, Any], model: dict[str, Any]) -> HeadId:
-    name = _typed(role, "id", str)
+def _role(content: dict[str, Any], sizes: dict[str, int]) -> tuple[HeadId, StoredRole]:
+    """A role and the head that it is of."""
+    name = _typed(content, "id", str)
     try:
         head = HeadId.parse(name)
     except UsageError as error:
         raise ValueError(f"found {name!r} for a head") from error
-    if head.layer >= model["n_layers"] or head.head >= model["n_heads"]:
+    if head.layer >= sizes["n_layers"] or head.head >= sizes["n_heads"]:
         raise ValueError(f"found the head {head}, which the model lacks")
-    return head
-
-
-def _role(content: dict[str, Any]) -> StoredRole:
-    interval = _list(content, "interval")
+    interval = _typed(content, "interval", list)
     if len(interval) != 2:
         raise ValueError(f"found an interval of {len(interval)} numbers")
-    low, high = (_number({"interval": bound}, "interval") for bound in interval)
-    direction = content.get("direction")
-    return StoredRole(
+    low, high = (_typed({"interval": bound}, "interval", float) for bound in interval)
+    return head, StoredRole(
         role=_typed(content, "role", str),
-        score=_number(content, "score"),
-        baseline=_number(content, "baseline"),
+        score=_typed(content, "score", float),
+        baseline=_typed(content, "baseline", float),
         n=_typed(content, "n", int),
         interval=(low, high),
         passed=_typed(content, "passed", bool),
-        direction=None if direction is None else _typed(content, "direction", str),
+        direction=None if content.get("direction") is None else _typed(content, "direction", str),
     )
 
 
-def _corpus(content: dict[str, Any]) -> StoredCorpus:
-    return StoredCorpus(PurePath(_typed(content, "path", str)).name, _typed(content, "sentences", int))
-
-
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"found {_kind(value)} for {what}")
-    return value
-
-
-def _list(content: dict[str, Any], key: str) -> list[Any]:
-    return _typed(content, key, list)
-
-
-def _number(content: dict[str, Any], key: str) -> float:
-    value = content.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"found {_kind(value)} for {key}")
-    return float(value)
+def _entry(value: Any, name: str) -> dict[str, Any]:
+    return _typed({name: value}, name, dict)
 
 
 def _typed(content: dict[str, Any], key: str, kind: type[T]) -> T:
-    value = content.get(key)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"found {_kind(value)} for {key}")
+    """The value of a key; whole numbers count as numbers, truth values and infinite numbers do not."""
+    value: Any = content.get(key)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"found {'nothing' if value is None else type(value).__name__} for {key}")
     return value
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else type(value).__name__
 
 
 def _refuse_constant(name: str) -> float:

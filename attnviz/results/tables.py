@@ -3,18 +3,19 @@
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.attention.verify import Verification
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, visible
+
+if TYPE_CHECKING:
+    from attnviz.attention.verify import Verification
+    from attnviz.model.checkpoint import Checkpoint
 
 __all__ = [
     "Column",
@@ -97,20 +98,21 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
     return f"{more} left out: --top 0 lists all; {file} has them."
 
 
-def verification_line(verification: Verification, model: Checkpoint, more: str = "") -> Text:
+def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
     """How many heads were compared with the model, and how closely they agree.
 
     Args:
         verification: of all layers.
         model: that was compared with.
         more: what else was compared, before the last tolerance; begins with a comma.
+        sample: of which texts, where not of all; begins with a space.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     tolerance = verification.tolerance
     return Text.assemble(
         ("Verified", "bold green"),
         f" {verification.heads_compared} heads in {model.n_layers} layers of {visible(model.name)} ({dtype}, "
-        f"{model.device}): weights within {error(verification.pattern_error)} of the model's own (tolerance "
+        f"{model.device}){sample}: weights within {error(verification.pattern_error)} of the model's own (tolerance "
         f"{tolerance.pattern:.0e}), outputs within {error(verification.output_error)} of the largest{more} (tolerance "
         f"{tolerance.output:.0e}).",
     )

@@ -181,7 +181,7 @@ def long_text() -> list[Row]:
 
 def whole_treebank() -> list[Row]:
     """A profile of minilm on a treebank, everything counted, against forward passes of the same sentences."""
-    from attnviz.commands.profile.profiling import profile_heads
+    from attnviz.commands.profile.measure import profile_heads
     from attnviz.corpora.batches import batches
     from attnviz.corpora.reading import open_corpus
     from attnviz.corpora.texts import numbered_texts, ready

@@ -88,7 +88,7 @@ def _pattern(pattern: Pattern) -> dict[str, Any]:
     return {name: getattr(pattern, name) for name in names}
 
 
-def _attention_bytes(analysis: Analysis) -> bytes:
+def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
     """All patterns in safetensors: one tensor [n_heads, n, n] a layer, named ``layer.0`` and so on."""
     tensors = {
         f"layer.{layer}": analysis.layer_patterns(layer).contiguous() for layer in range(analysis.checkpoint.n_layers)

@@ -1,8 +1,7 @@
 """The command ``attnviz profile``: what each head of a model does, measured on corpora.
 
-tallies -> measuring; tallies, offsets, meanings, repeats -> roles; all of these, head_distances -> profiling
-  -> role_families -> figures -> likeness, pages -> drawing
-  -> document -> saving; tables
+measure.py runs corpora through a model (corpus_run.py) into tallies and turns these into roles; views.py, charts.py and
+likeness.py draw, report.py tells.
 """
 
 __all__: list[str] = []

@@ -10,27 +10,24 @@ from attnviz.corpora.batches import Batch
 __all__ = ["MOST_QUERIES", "SMOOTHING", "HeadDistanceTally"]
 
 SMOOTHING = 0.001
-"""So much of every pattern is made uniform over the tokens of its text first (Clark et al. 2019, their code)."""
+"""Share of every pattern that is made uniform over the tokens of its text first (Clark et al. 2019, their code)."""
 
 MOST_QUERIES = 512
-"""Queries of a batch that are compared, at most; attnviz's own choice, so that 144 heads take a second or two."""
+"""Most queries of a batch that are compared; attnviz's own choice, so that 144 heads take a second or two."""
 
 _TOGETHER = 32
-"""Queries that are compared at once: what is computed for them stays in the processor's cache."""
+"""Queries that are compared at once, few enough for the processor's cache."""
 
 
 class HeadDistanceTally:
     """The mean Jensen-Shannon divergence between the patterns of any two heads of a model.
 
-    For two heads and one query let p and q be their attention over the n tokens of the query's text,
-    smoothed to 0.999 p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being
-    the entropy: 0 where the heads attend alike, and next to ln 2 where they attend to different tokens.
-    It is averaged over queries; Clark et al. 2019 (section 6) sum it, which arranges the heads alike. Every token
-    of a text counts as a query, special tokens too, as it does for Clark et al.; padding is neither query nor
-    key. Where a batch has more than :data:`MOST_QUERIES` queries, that many are compared, evenly spread over it.
-
-    Patterns come layer by layer, those of one batch at a time; only the compared rows are kept, and only
-    until the batch's last layer has come.
+    For two heads and one query let p and q be their attention over the n tokens of the query's text, smoothed to
+    0.999 p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the
+    heads attend alike, and close to ln 2 where they attend to different tokens. It is averaged over queries; Clark et
+    al. 2019 (section 6) sum it, which arranges the heads alike. Every token of a text counts as a query, special
+    tokens too, as for Clark et al.; padding is neither query nor key. Of a batch at most :data:`MOST_QUERIES` queries
+    are compared, evenly spread over it. Only the compared rows are kept, until a batch's last layer.
 
     Attributes:
         n_queries: how many queries were compared.
@@ -75,7 +72,7 @@ class HeadDistanceTally:
             self._rows = []
 
     def _compare(self, rows: Tensor) -> None:
-        """Add up what [n_queries, n_all_heads, n] rows make; only pairs of a head and a later one are computed."""
+        """Add the divergences of [n_queries, n_all_heads, n] rows, each pair of heads computed once."""
         for first in range(0, len(rows), _TOGETHER):
             some = rows[first : first + _TOGETHER].transpose(0, 1).contiguous()
             entropy = _entropy(some)

@@ -1,85 +1,88 @@
 """Heads arranged by how alike their patterns are: multidimensional scaling, and labels that do not overprint."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
-from torch import Tensor
 
-from attnviz.commands.profile.figures import Caption, source_line
-from attnviz.commands.profile.profiling import Profile
-from attnviz.commands.profile.role_families import FAMILIES, Family, clearest_roles, family_of
+from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.sources import Heading, counted_families, family_of, source_line
+from attnviz.figures.colours import outer_ink
+from attnviz.figures.families import NO_ROLE, Family
+from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import text_width
-from attnviz.figures.heatmaps import DPI
-from attnviz.model.head_ids import HeadId
+from attnviz.figures.look import Look
+from attnviz.figures.page import MARGIN, PIXEL, add_legend, legend_height, new_page, page_width, settled
 from attnviz.model.tokens import visible
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices
 
 __all__ = [
-    "LABEL_SIZE",
-    "NEAR",
-    "Box",
     "LikenessPlan",
-    "Numbers",
     "arrange",
-    "label_edge",
-    "likeness_unavailable",
+    "draw_likeness",
+    "likeness_figure",
+    "likeness_missing",
     "place_labels",
     "plan_likeness",
+    "scikit_learn_missing",
 ]
 
 Numbers = NDArray[np.float64]
 Box = tuple[float, float, float, float]
 
-ROOM = (1240, 840)
-"""Width and height in pixels that 72 heads or more are arranged in, at most; without the border."""
-
-LABEL_SIZE = 6.5
-"""Of the heads' ids, in points."""
-
 ALL_NAMED = 80
 """Up to this many heads all are named; of more, only those with a role."""
 
-NEAR = 16
-"""Pixels between a dot and its label up to which no line has to join them."""
+_LETTERS = 6.5, 5.5
+"""Points of the ids, and on a narrow page; there the dots are smaller, too."""
 
-_BORDER = 40
+_NARROW = 5.0
+_NEAR = 16
+"""Pixels between a dot and its label from which on a line joins them."""
+
+_WIDEST = 7.6
 _DOT = 9.0
 _RADII = (3.0, 10.0, 20.0, 32.0, 46.0, 62.0, 80.0)
-_DIRECTIONS = 16
+_ANGLES = [math.pi * eighth / 8 for eighth in (0, 8, 4, 12, 2, 6, 10, 14, 1, 3, 5, 7, 9, 11, 13, 15)]
 
 
 @dataclass(frozen=True)
-class LikenessPlan:
+class LikenessPlan(Heading):
     """Heads as points in a plane.
 
     Attributes:
-        points: [n_all_heads, 2], pixels from the left and the top of the field.
-        size: width and height of the field in pixels.
-        heads: their ids, in the order of the points.
-        families: of their clearest roles.
-        labels: centres of the ids, in the same pixels; None where a head is not named.
-        counts: heads of each family that occurs.
-        caption: the words around.
+        points: [n_all_heads, 2], in the unit of the divergences, wider than high.
+        families: of the heads' clearest roles.
+        names: their ids; empty where a head is not named.
     """
 
     points: Numbers
-    size: tuple[float, float]
-    heads: tuple[HeadId, ...]
     families: tuple[Family, ...]
-    labels: tuple[tuple[float, float] | None, ...]
-    counts: tuple[tuple[Family, int], ...]
-    caption: Caption
+    names: tuple[str, ...]
 
 
-def likeness_unavailable() -> str | None:
-    """Why heads cannot be arranged, and what to type; None where they can."""
+def scikit_learn_missing() -> str:
+    """What to type for scikit-learn; empty where it is installed."""
     try:
         import sklearn.manifold  # noqa: F401
     except ImportError:
         return "likeness.png needs scikit-learn: pip install 'attnviz[profile]'"
-    return None
+    return ""
+
+
+def likeness_missing(profile: Profile) -> str:
+    """Why a profile has no such figure; empty where it has one."""
+    distances = profile.head_distances
+    if distances is None or not bool(distances.isfinite().all()):
+        return "no patterns of sentences were compared"
+    return "it takes three heads or more" if len(distances) < 3 else scikit_learn_missing()
 
 
 def arrange(distances: Numbers) -> tuple[Numbers, float]:
@@ -100,16 +103,9 @@ def arrange(distances: Numbers) -> tuple[Numbers, float]:
     if not distances.any():
         return np.zeros((len(distances), 2)), 0.0
     scaling = MDS(
-        n_components=2,
-        metric_mds=True,
-        metric="precomputed",
-        init="classical_mds",
-        n_init=1,
-        max_iter=1000,
-        eps=1e-9,
-        random_state=0,
-        normalized_stress=True,
-    )
+        n_components=2, metric_mds=True, metric="precomputed", init="classical_mds", n_init=1, max_iter=1000, eps=1e-9,
+        random_state=0, normalized_stress=True,
+    )  # fmt: skip
     points = scaling.fit_transform(distances)
     points = points - points.mean(0)
     _, _, axes = np.linalg.svd(points, full_matrices=False)
@@ -120,120 +116,153 @@ def arrange(distances: Numbers) -> tuple[Numbers, float]:
     return turned, float(scaling.stress_)
 
 
-def plan_likeness(profile: Profile, distances: Tensor, n_queries: int | None = None) -> LikenessPlan | None:
-    """Plan the arrangement of all heads; None where there are too few heads or nothing was compared.
-
-    Args:
-        profile: for the roles, and for the words.
-        distances: [n_all_heads, n_all_heads], mean divergences in nats, of
-            :class:`attnviz.commands.profile.head_distances.HeadDistanceTally`.
-        n_queries: over how many queries they are means.
-
-    Raises:
-        ValueError: the distances are of another number of heads.
-        ImportError: scikit-learn is missing; see :func:`likeness_unavailable`.
-    """
-    roles = clearest_roles(profile)
-    if distances.shape != (len(roles), len(roles)):
-        raise ValueError(f"distances must have shape {(len(roles),) * 2}. Got {tuple(distances.shape)}.")
-    matrix = distances.double().cpu().numpy()
-    if len(roles) < 3 or not np.isfinite(matrix).all():
-        return None
-    plane, stress = arrange(matrix)
-    points, size = _in_pixels(plane)
-    named = [bool(found) or len(roles) <= ALL_NAMED for found in roles.values()]
-    labels = place_labels(points, size, [str(head) if name else None for head, name in zip(roles, named, strict=True)])
-    families = tuple(family_of(found[0] if found else None) for found in roles.values())
-    counts = tuple((family, families.count(family)) for family in FAMILIES if family in families)
-    left_out = sum(map(bool, named)) - sum(label is not None for label in labels)
-    notes = (
+def plan_likeness(profile: Profile, _: Choices) -> Iterator[LikenessPlan]:
+    """The arrangement of all heads, coloured by their clearest roles."""
+    assert profile.head_distances is not None
+    roles = profile.passed_roles()
+    points, stress = arrange(profile.head_distances.double().cpu().numpy())
+    note = (
         "Heads close to each other attend alike: multidimensional scaling of the mean Jensen-Shannon divergence of "
         "their patterns on the verified texts (Clark et al. 2019). The plane is an approximation: stress-1 = "
-        f"{stress:.2f}.",
-        *([f"Ids left out for want of room: {left_out}."] if left_out else []),
+        f"{stress:.2f}. An id that finds no room is left out."
     )
     title = f"{visible(profile.checkpoint.short_name)}: heads by the likeness of their patterns"
-    compared = [] if n_queries is None else [f"a sample of {n_queries:,} tokens compared"]
-    source = source_line(profile, "statistics", *compared, f"n = {len(roles)} heads")
-    caption = Caption(title, notes, source)
-    return LikenessPlan(points, size, tuple(roles), families, tuple(labels), counts, caption)
+    compared = f"a sample of {profile.queries_compared:,} tokens compared"
+    source = source_line(profile, "statistics", compared, f"n = {len(roles)} heads")
+    yield LikenessPlan(
+        "likeness", sentence(title, source, f"multidimensional scaling, stress-1 = {stress:.2f}"), title,
+        (note, source), points, tuple(map(family_of, roles.values())),
+        tuple(str(head) if passed or len(roles) <= ALL_NAMED else "" for head, passed in roles.items()),
+    )  # fmt: skip
+
+
+def draw_likeness(ax: Axes, plan: LikenessPlan, look: Look) -> PathCollection:
+    """Draw the arrangement: colour and marker for the family, and ids where they cover nothing.
+
+    Returns:
+        the dots of the first family.
+    """
+    points = plan.points
+    middle, half = _extent(points)
+    (left, bottom), (right, top) = middle - half, middle + half
+    ax.set(xticks=(), yticks=(), facecolor=look.greys.paper, aspect="equal", xlim=(left, right), ylim=(bottom, top))
+    for spine in ax.spines.values():
+        spine.set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    drawn: list[PathCollection] = []
+    for family in dict.fromkeys(plan.families):
+        of_family = [point for point, other in zip(points, plan.families, strict=True) if other is family]
+        x, y = np.array(of_family).T
+        fill, edge = _fill(family, look), _edge(family, look)
+        drawn.append(
+            ax.scatter(x, y, s=_size(family, look) ** 2, c=fill, marker=family.marker, lw=0.6, edgecolors=edge)
+        )
+    settled(ax.figure)
+    field = ax.get_window_extent()
+    scale = DPI / ax.figure.dpi  # labels are measured in pixels of this resolution
+    pixels = (ax.transData.transform(points) - (field.x0, field.y0)) * scale
+    letters = _LETTERS[_is_narrow(look)]
+    labels = place_labels(pixels, (field.width * scale, field.height * scale), plan.names, letters)
+    for point, pixel, label, name in zip(points, pixels, labels, plan.names, strict=True):
+        if label is not None:
+            shift = (np.array(label) - pixel) * PIXEL
+            ax.annotate(
+                name, point, xytext=tuple(shift), textcoords="offset points", size=letters, ha="center",
+                va="center_baseline", color=outer_ink(look), in_layout=False,
+            )  # fmt: skip
+            if line := _line(pixel, label, name, letters):
+                end = np.array(line[-1][:2]) + 1
+                to = ax.transData.inverted().transform(end / scale + (field.x0, field.y0))
+                ax.plot(*zip(point, to, strict=True), color=look.greys.frame, lw=PIXEL, zorder=0.5)
+    return drawn[0]
+
+
+def likeness_figure(plan: LikenessPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+    """The arrangement of heads with a legend; the more heads, the larger."""
+    handles = [
+        Line2D([], [], marker=family.marker, ls="", ms=_size(family, look), mfc=_fill(family, look),
+               mec=_edge(family, look), mew=0.6, label=label)
+        for family, label in counted_families(plan.families)
+    ]  # fmt: skip
+    width = page_width(look, _WIDEST * min(1.0, math.sqrt(max(len(plan.points), 24) / 72)))
+    _, (across, down) = _extent(plan.points)
+    with figure_style():
+        body = (width - MARGIN) * down / across + MARGIN + legend_height(handles, width)
+        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        add_legend(page, handles, look)
+        draw_likeness(page.subplots(), plan, look)
+        return page
+
+
+def _fill(family: Family, look: Look) -> str:
+    return look.greys.paper if family is NO_ROLE else family.colour
+
+
+def _edge(family: Family, look: Look) -> str:
+    return look.greys.quiet if family is NO_ROLE else look.greys.ink
+
+
+def _size(family: Family, look: Look) -> float:
+    """Points across; a diamond smaller, since it stands on its corner."""
+    size = 5.0 if family.marker == "D" else 3.5 if family is NO_ROLE else 6.0
+    return 0.75 * size if _is_narrow(look) else size
+
+
+def _is_narrow(look: Look) -> bool:
+    return look.width is not None and look.width < _NARROW
+
+
+def _extent(points: Numbers) -> tuple[Numbers, Numbers]:
+    """Middle of the plane, and half its width and height with a border; never flat."""
+    low, high = points.min(0), points.max(0)
+    half = (high - low) / 2 + 0.05 * (high - low).max() if (high > low).any() else np.array([1.0, 0.5])
+    return (low + high) / 2, np.maximum(half, [0.0, 0.4 * half[0]])
 
 
 def place_labels(
-    points: Numbers, size: tuple[float, float], texts: Sequence[str | None]
+    points: Numbers, size: tuple[float, float], texts: Sequence[str], letters: float = _LETTERS[0]
 ) -> list[tuple[float, float] | None]:
     """Where labels can stand beside their dots without covering any dot, each other, or the lines that join far ones.
 
-    Each takes the nearest free place of some around its dot, those in a crowd first; None where there is
-    none, or no text.
+    Each takes the nearest free position of some around its dot, those in a crowd first.
 
     Args:
         points: [n, 2], pixels.
         size: width and height of the field that the labels must not leave, in pixels.
-        texts: the labels; None for dots that have none.
+        texts: the labels; empty for dots that have none.
+        letters: their size in points.
+
+    Returns:
+        the centre of each label; None where there is no room, or no text.
     """
-    extents = [(text_width(text or "", LABEL_SIZE, DPI), LABEL_SIZE * DPI / 72) for text in texts]
-    taken: list[Box] = [(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y in points]
-    gaps = np.linalg.norm(points[:, None] - points[None, :], axis=-1)
-    crowd = (gaps < 4 * LABEL_SIZE * DPI / 72).sum(1)
-    found: list[tuple[float, float] | None] = [None] * len(texts)
-    for i in sorted(range(len(texts)), key=lambda i: (-crowd[i], i)):
-        if texts[i] is None:
-            continue
-        width, height = extents[i]
+    line_height, dot = letters * DPI / 72, _DOT * letters / _LETTERS[0]
+    taken: list[Box] = [(x - dot, y - dot, x + dot, y + dot) for x, y in points]
+    neighbours = (np.linalg.norm(points[:, None] - points[None, :], axis=-1) < 4 * line_height).sum(1)
+    labels: list[tuple[float, float] | None] = [None] * len(texts)
+    for i in sorted((i for i, text in enumerate(texts) if text), key=lambda i: (-neighbours[i], i)):
+        half = np.array([text_width(texts[i], letters, DPI), line_height]) / 2
         others = [*taken[:i], *taken[i + 1 :]]  # without its own dot, where its line begins
-        for x, y in _places(points[i], width, height):
-            box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-            line = _line(points[i], (x, y), texts[i] or "")
+        for radius, angle in ((radius, angle) for radius in _RADII for angle in _ANGLES):
+            x, y = points[i] + np.array([math.cos(angle), math.sin(angle)]) * (dot + radius + half)
+            box = (x - half[0], y - half[1], x + half[0], y + half[1])
+            line = _line(points[i], (x, y), texts[i], letters)
             inside = min(box) >= 0 and box[2] <= size[0] and box[3] <= size[1]
-            if inside and _is_free(box, taken) and all(_is_free(step, others) for step in line):
-                found[i] = (x, y)
-                taken += [box, *line]
+            if inside and _is_free(box, taken) and all(_is_free(step, others) for step in line[:-1]):
+                labels[i] = (float(x), float(y))
+                taken += [box, *line[:-1]]
                 break
-    return found
+    return labels
 
 
-def label_edge(point: Numbers, label: tuple[float, float], text: str) -> tuple[float, float]:
-    """The place on a label's border next to its dot, where a line from the dot should end; all in pixels."""
-    half = text_width(text, LABEL_SIZE, DPI) / 2, LABEL_SIZE * DPI / 144
-    x, y = (float(np.clip(point[i], label[i] - half[i], label[i] + half[i])) for i in range(2))
-    return x, y
-
-
-def _line(point: Numbers, label: tuple[float, float], text: str) -> list[Box]:
+def _line(point: Numbers, label: tuple[float, float], text: str, letters: float) -> list[Box]:
     """Small boxes along the line from a dot to its label; none where the label is near enough to need no line."""
-    end = np.array(label_edge(point, label, text))
-    if np.hypot(*(point - end)) <= NEAR:
+    half = np.array([text_width(text, letters, DPI), letters * DPI / 72]) / 2
+    end = np.clip(point, label - half, label + half)
+    if np.hypot(*(point - end)) <= _NEAR:
         return []
     steps = point + np.linspace(0.3, 1.0, 8)[:, None] * (end - point)
-    return [(x - 1, y - 1, x + 1, y + 1) for x, y in steps[:-1].tolist()]
-
-
-def _places(point: Numbers, width: float, height: float) -> list[tuple[float, float]]:
-    """Centres of a label around a dot: right, left, above, below and between, near ones first."""
-    turns = sorted(range(_DIRECTIONS), key=lambda turn: (turn % 4 != 0, turn % 2, turn % 8 != 0, turn))
-    angles = [2 * math.pi * turn / _DIRECTIONS for turn in turns]
-    return [
-        (
-            float(point[0] + math.cos(angle) * (_DOT + radius + width / 2)),
-            float(point[1] + math.sin(angle) * (_DOT + radius + height / 2)),
-        )
-        for radius in _RADII
-        for angle in angles
-    ]
+    return [(x - 1, y - 1, x + 1, y + 1) for x, y in steps.tolist()]
 
 
 def _is_free(box: Box, taken: Sequence[Box]) -> bool:
     left, top, right, bottom = box
     return all(right <= other[0] or left >= other[2] or bottom <= other[1] or top >= other[3] for other in taken)
-
-
-def _in_pixels(plane: Numbers) -> tuple[Numbers, tuple[float, float]]:
-    """Points in pixels, x to the right and y downwards at the same scale, and the size of the field."""
-    low, spread = plane.min(0), np.ptp(plane, axis=0)
-    room = np.array(ROOM) * min(1.0, math.sqrt(max(len(plane), 20) / 72))
-    scale = float((room / np.maximum(spread, 1e-12)).min()) if spread.any() else 1.0
-    field = np.ceil(spread * scale) + 2 * _BORDER
-    pixels = (plane - low) * scale + _BORDER
-    pixels[:, 1] = field[1] - pixels[:, 1]
-    return pixels, (float(field[0]), float(field[1]))

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.checkpoint import Checkpoint
@@ -14,9 +15,8 @@ __all__ = ["MeaningTally", "mean_embedding"]
 def mean_embedding(checkpoint: Checkpoint) -> Tensor:
     """Mean input embedding of the ordinary vocabulary, [d_model].
 
-    Embeddings share a large common direction that makes all words look alike; taking their mean away
-    lets cosines tell words apart (Mu & Viswanath 2018). Special tokens, and rows of the matrix that the
-    tokenizer never gives, are left out of the mean.
+    Embeddings share a large common direction that makes all words look alike; without their mean, cosines tell words
+    apart (Mu & Viswanath 2018). Special tokens, and rows that the tokenizer never gives, are left out of the mean.
     """
     weight = _embeddings(checkpoint)
     special = set(checkpoint.tokenizer.all_special_ids)
@@ -24,16 +24,13 @@ def mean_embedding(checkpoint: Checkpoint) -> Tensor:
     return weight[ordinary].double().mean(0)
 
 
-class MeaningTally:
+class MeaningTally(SumTally):
     """Over a corpus, the mean cosine of the words that a head's attention joins, beside uniform attention.
 
-    Counted are pairs of a content query and a content key that it may attend to. Left out are a position
-    and itself, and two positions with the same vocabulary entry: their cosine is 1 by definition, so that
-    every duplicate-token head would pass for a semantic one. A pair's cosine is that of the input embeddings
-    (BERT's word embeddings, GPT-2's wte; no positions) less :func:`mean_embedding`.
-
-    Sums beside the first are bootstrap replicates: in each of them every text counts as often as the
-    caller drew it.
+    Counted are pairs of a content query and a content key that it may attend to. Left out are a position and itself,
+    and two positions with the same vocabulary entry: their cosine is 1 by definition, so every duplicate-token head
+    would pass for a semantic one. A pair's cosine is that of the input embeddings (BERT's word embeddings, GPT-2's
+    wte; no positions) less :func:`mean_embedding`. Sums after the first are those of bootstrap replicates.
     """
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
@@ -43,15 +40,11 @@ class MeaningTally:
         self._sums = torch.zeros(shape, dtype=torch.float64)  # of attention times cosine, and of attention
         self._uniform = torch.zeros(replicates + 1, 2, dtype=torch.float64)  # of mean cosines, and queries
         self._texts = torch.zeros(1, dtype=torch.float64)
+        self._sums_by_name = {"sums": self._sums, "uniform": self._uniform, "texts": self._texts}
         self._weights, self._masks = torch.empty(0), torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Take the cosines of a batch.
-
-        Args:
-            batch: texts of the corpus.
-            weights: [1 + replicates, n_texts] float64, how often each text counts in each replicate; ones first.
-        """
+        """Take the cosines of a batch; arguments as for :class:`attnviz.commands.profile.tallies.Tally`."""
         cosines, pairs = self._cosines(batch.inputs["input_ids"]), self._pairs(batch)
         keys = pairs.sum(-1)
         means = (cosines * pairs).sum(-1) / keys.clamp(min=1)
@@ -80,16 +73,6 @@ class MeaningTally:
     def on_pairs(self) -> Tensor:
         """Share of the attention of those queries that lands on such pairs, [n_layers, n_heads]."""
         return self._sums[0, ..., 1] / self._uniform[0, 1]
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything counted so far; sums, so that those of two tallies add up."""
-        return {"sums": self._sums, "uniform": self._uniform, "texts": self._texts}
-
-    def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another tally of the same checkpoint counted on other batches."""
-        self._sums += state["sums"]
-        self._uniform += state["uniform"]
-        self._texts += state["texts"]
 
     @property
     def n_queries(self) -> int:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES, standard_error
 
@@ -12,11 +13,11 @@ OFFSETS = tuple(range(-8, 9))
 """Key position minus query position, in tokens: -1 is the previous token. How far they go is attnviz's own choice."""
 
 
-class OffsetTally:
+class OffsetTally(SumTally):
     """Over a corpus, the share of every offset in each head's attention on content, beside uniform attention.
 
-    Share and baseline are those of the mask k = q + offset (see :mod:`attnviz.patterns.statistics`). Sums beside the
-    first are bootstrap replicates: in each of them every text counts as often as the caller drew it.
+    Share and baseline are those of the mask k = q + offset (see :mod:`attnviz.patterns.statistics`). Sums after the
+    first are those of bootstrap replicates.
     """
 
     def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
@@ -25,15 +26,11 @@ class OffsetTally:
         self._sums = torch.zeros(shape, dtype=torch.float64)  # of attention at each offset, and of all on content
         self._uniform = torch.zeros(len(OFFSETS), dtype=torch.float64)
         self._counts = torch.zeros(2, dtype=torch.float64)  # texts, content queries
+        self._sums_by_name = {"sums": self._sums, "uniform": self._uniform, "counts": self._counts}
         self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Count the content of a batch.
-
-        Args:
-            batch: texts of the corpus.
-            weights: [1 + replicates, n_texts] float64, how often each text counts in each replicate; ones first.
-        """
+        """Count the content of a batch; arguments as for :class:`attnviz.commands.profile.tallies.Tally`."""
         content = batch.content.double().cpu()
         keys = content.cumsum(1) if self._causal else content.sum(1, keepdim=True).expand_as(content)
         share = content / keys.clamp(min=1)  # of one key, where it is content and may be attended to
@@ -73,16 +70,6 @@ class OffsetTally:
     def on_content(self) -> Tensor:
         """Share of the attention of content queries that lands on content, [n_layers, n_heads]."""
         return self._sums[0, ..., -1] / self._counts[1]
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything counted so far; sums, so that those of two tallies add up."""
-        return {"sums": self._sums, "uniform": self._uniform, "counts": self._counts}
-
-    def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another tally of the same shape counted on other batches."""
-        self._sums += state["sums"]
-        self._uniform += state["uniform"]
-        self._counts += state["counts"]
 
     @property
     def n_texts(self) -> int:

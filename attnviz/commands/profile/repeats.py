@@ -1,7 +1,6 @@
 """Random tokens, repeated once: previous-token, duplicate-token and induction scores of every head.
 
-The measure of Wang et al. 2022 and Olsson et al. 2022: the mean of a diagonal of the pattern. No BOS, no
-special tokens.
+The measure of Wang et al. 2022 and Olsson et al. 2022: the mean of a diagonal of the pattern, without special tokens.
 """
 
 from collections.abc import Callable
@@ -10,15 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Item, Text, collate
 from attnviz.corpora.sampling import SampledAttention
 from attnviz.model.checkpoint import Checkpoint
 
-__all__ = [
-    "SEQUENCES",
-    "RepeatScores",
-    "RepeatTally",
-]
+__all__ = ["SEQUENCES", "RepeatScores", "RepeatTally"]
 
 SEQUENCES, LENGTH = 32, 50
 """Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""
@@ -39,7 +35,7 @@ class RepeatScores:
     baselines: dict[str, float]
 
 
-class RepeatTally:
+class RepeatTally(SumTally):
     """The scores of each random sequence."""
 
     def __init__(self, checkpoint: Checkpoint, seed: int) -> None:
@@ -47,7 +43,7 @@ class RepeatTally:
         self._length = min(LENGTH, int(checkpoint.config.max_position_embeddings) // 2)
         self._offsets = {"previous": -1, "duplicate": -self._length, "induction": 1 - self._length}
         shape = SEQUENCES, checkpoint.n_layers, checkpoint.n_heads
-        self._scores = {name: torch.zeros(shape, dtype=torch.float64) for name in self._offsets}
+        self._sums_by_name = {name: torch.zeros(shape, dtype=torch.float64) for name in self._offsets}
         special = set(checkpoint.tokenizer.all_special_ids)
         ordinary = torch.tensor([i for i in range(int(checkpoint.config.vocab_size)) if i not in special])
         generator = torch.Generator().manual_seed(seed)
@@ -67,7 +63,7 @@ class RepeatTally:
             def visit(layer: int, pattern: Tensor, chosen: list[int] = chosen) -> None:
                 for name, offset in self._offsets.items():
                     means = torch.diagonal(pattern, offset, -2, -1).double().mean(-1)
-                    self._scores[name][chosen, layer] = means.cpu()
+                    self._sums_by_name[name][chosen, layer] = means.cpu()
 
             attention.run(collate(self._checkpoint, items), visit)
             tell(first + len(chosen))
@@ -77,13 +73,4 @@ class RepeatTally:
         n = 2 * self._length
         seen = torch.arange(1, n + 1) if self._checkpoint.architecture.causal else torch.full((n,), n)
         baselines = {name: float((1 / seen[-offset:]).mean()) for name, offset in self._offsets.items()}
-        return RepeatScores(self._scores, self._length, baselines)
-
-    def state(self) -> dict[str, Tensor]:
-        """What was measured so far."""
-        return self._scores
-
-    def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another process measured."""
-        for name, scores in state.items():
-            self._scores[name] += scores
+        return RepeatScores(self._sums_by_name, self._length, baselines)

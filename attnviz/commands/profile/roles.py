@@ -1,8 +1,9 @@
 """From what was measured over a corpus to roles: score, baseline, interval, threshold, verdict."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import NormalDist
 
 import torch
@@ -31,17 +32,17 @@ __all__ = [
 ]
 
 ERROR_RATE = 0.05
-"""The chance that any interval of a role misses, over all heads of the model together (Bonferroni)."""
+"""The chance that any of a role's intervals misses, over all heads of the model together (Bonferroni)."""
 
 ENOUGH_INSTANCES = 30
 """Instances of a relation below which no verdict is given; attnviz's own choice."""
 
 SEMANTIC_MARGIN = MARGIN
-"""Cosine above uniform attention's that makes a head semantic: as far as all roles; attnviz's own choice.
+"""Cosine above uniform attention's that makes a head semantic, the margin of all roles; attnviz's own choice.
 
-No paper gives a number. Of the 72 heads of all-MiniLM-L6-v2 on a treebank (UD English EWT, dev) two are at
-0.12 to 0.13, which join "payment" and "payments", "you" and "your" (one of them with 0.08 of its attention, too
-little for a verdict); the next, at 0.08, mostly joins punctuation. Freshly initialised they are all below 0.001.
+No paper gives a number. Of the 72 heads of all-MiniLM-L6-v2 on a treebank (UD English EWT, dev) two are at 0.12 to
+0.13, which join "payment" and "payments", "you" and "your" (one with 0.08 of its attention, too little for a verdict);
+the next, at 0.08, mostly joins punctuation. Freshly initialised they are all below 0.001.
 """
 
 _CORRECTED = f"; the interval, at {ERROR_RATE} over all heads together (Bonferroni), above the baseline"
@@ -76,6 +77,11 @@ class Role:
     passed: bool
     direction: str | None = None
 
+    @property
+    def margin(self) -> float:
+        """Score above baseline."""
+        return self.score - self.baseline
+
 
 @dataclass(frozen=True)
 class _Measured:
@@ -104,27 +110,29 @@ class _Measured:
             looks: how many scores were tried; 0: one a head.
         """
         z = _z(looks or self.scores.numel())
-        for id, score, error in _heads(self.scores, self.errors):
+        for layer, head in product(*map(range, self.scores.shape)):
+            score, error = float(self.scores[layer, head]), float(self.errors[layer, head])
             if math.isfinite(score):
                 known = self.texts >= ENOUGH_TEXTS and math.isfinite(error)
                 low, high = (score - z * error, score + z * error) if known else (self.least, 1.0)
-                yield id, min(1.0, score), (max(self.least, low), min(1.0, high))  # rounding may lead beyond 1
+                bounds = max(self.least, low), min(1.0, high)
+                yield HeadId(layer, head), min(1.0, score), bounds  # rounding may lead beyond 1
 
 
 def statistic_roles(tally: StatisticsTally) -> Iterator[Role]:
     """Positional roles, sink and broad, of every head."""
-    found, errors = tally.results()
+    scores, errors = tally.results()
     baselines = tally.baselines()
 
     def measured(name: str) -> _Measured:
-        return _Measured(found[name], errors[name], baselines[name], tally.n_content, tally.n_texts)
+        return _Measured(scores[name], errors[name], baselines[name], tally.n_content, tally.n_texts)
 
     for name, role in PATTERN_NAMES.items():
-        yield from _scored(role, measured(name), _POSITIONAL, 1 - found["sink"])
+        yield from _scored(role, measured(name), _POSITIONAL, 1 - scores["sink"])
     sink = f"over {SINK_SHARE} (Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
     yield from _scored("sink", measured("sink"), _Rule(sink, MARGIN, SINK_SHARE))
     uniform = baselines["entropy"] or math.nan
-    shares = _Measured(found["entropy"] / uniform, errors["entropy"] / uniform, 1.0, tally.n_content, tally.n_texts)
+    shares = _Measured(scores["entropy"] / uniform, errors["entropy"] / uniform, 1.0, tally.n_content, tally.n_texts)
     rule = (
         f"entropy at least {BROAD_SHARE:.2f} of uniform attention's (after Clark et al. 2019), and all of the "
         f"interval, at {ERROR_RATE} over all heads together (Bonferroni)"
@@ -160,7 +168,7 @@ def semantic_roles(tally: MeaningTally) -> Iterator[Role]:
     yield from _scored("semantic", measured, _SEMANTIC, tally.on_pairs())
 
 
-def syntax_roles(relations: list[RelationCount]) -> Iterator[Role]:
+def syntax_roles(relations: Sequence[RelationCount]) -> Iterator[Role]:
     """One role for each relation with enough instances, in each head's better direction."""
     rule = f"{MARGIN} above the best fixed offset (Voita et al. 2019){_CORRECTED}"
     for relation in relations:
@@ -180,14 +188,14 @@ def coreference_roles(tally: NameTally) -> Iterator[Role]:
     yield from _counted("coreference", hits, NameTally.DIRECTIONS, tally.n, tally.nearer / tally.n, rule)
 
 
-def repeat_roles(found: RepeatScores, *, previous: bool = False) -> Iterator[Role]:
+def repeat_roles(repeats: RepeatScores, *, previous: bool = False) -> Iterator[Role]:
     """Induction and duplicate-token heads; on request previous-token heads, which are better judged by text."""
     text = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
     names = {"previous": "previous-token"} if previous else {}
     for name, role in (names | {"induction": "induction", "duplicate": "duplicate-token"}).items():
-        scores, n = found.scores[name], len(found.scores[name])
+        scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan)
-        measured = _Measured(scores.mean(0), errors, found.baselines[name], n, n)
+        measured = _Measured(scores.mean(0), errors, repeats.baselines[name], n, n)
         yield from _scored(role, measured, _Rule(text, MARGIN, MAJORITY))
 
 
@@ -231,8 +239,8 @@ def _scored(
         role: its name.
         measured: scores, errors and baseline.
         rule: the threshold.
-        measurable: [n_layers, n_heads], the share of a head's attention that the score is about; too little of it
-            and the verdict cannot pass. None: all.
+        measurable: [n_layers, n_heads], the share of a head's attention that the score is about; where that is too
+            little, no verdict passes. None: all.
         looks: how many scores were tried; 0: one a head.
     """
     baseline = measured.baseline
@@ -251,20 +259,14 @@ def _counted(
     """The heads of [directions, n_layers, n_heads] hits, each in its better direction; two looks a head."""
     z = _z(hits.numel())
     best, direction = hits.max(0)
-    for layer, row in enumerate(best.tolist()):
-        for head, count in enumerate(row):
-            low, high = wilson(count, n, z)
-            passed = count / n - baseline >= MARGIN - _ROUNDING and low > baseline
-            towards = directions[int(direction[layer, head])]
-            yield Role(HeadId(layer, head), role, count / n, baseline, n, (low, high), rule, passed, towards)
-
-
-def _heads(scores: Tensor, errors: Tensor) -> Iterator[tuple[HeadId, float, float]]:
-    for layer, (row, spread) in enumerate(zip(scores.tolist(), errors.tolist(), strict=True)):
-        for head, (score, error) in enumerate(zip(row, spread, strict=True)):
-            yield HeadId(layer, head), score, error
+    for layer, head in product(*map(range, best.shape)):
+        count = int(best[layer, head])
+        low, high = wilson(count, n, z)
+        passed = count / n - baseline >= MARGIN - _ROUNDING and low > baseline
+        better = directions[int(direction[layer, head])]
+        yield Role(HeadId(layer, head), role, count / n, baseline, n, (low, high), rule, passed, better)
 
 
 def _z(looks: int) -> float:
-    """How many standard errors an interval reaches so that all of this many hold at once (Bonferroni)."""
+    """Standard errors that an interval extends, so that this many hold together (Bonferroni)."""
     return NormalDist().inv_cdf(1 - ERROR_RATE / looks / 2)

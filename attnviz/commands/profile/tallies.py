@@ -1,7 +1,4 @@
-"""What is counted over a corpus, layer by layer and batch by batch: sums that never grow with it.
-
-Every tally adds up: what one process or one earlier run counted (its state) can be added to another.
-"""
+"""What is counted over a corpus, layer by layer and batch by batch: sums that never grow with it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -17,33 +14,47 @@ from attnviz.patterns.masks import allowed_units, distances
 from attnviz.patterns.registry import PATTERNS, SHARES, MaskInput, masks_of
 from attnviz.patterns.syntax import DIRECTIONS, best_offset
 
-__all__ = ["NameTally", "RelationCount", "RelationTally", "State", "StatisticsTally", "Tally", "between_spans"]
+__all__ = ["NameTally", "RelationCount", "RelationTally", "StatisticsTally", "SumTally", "Tally", "between_spans"]
 
 _MEANS = ("entropy", "distance", "confidence")
-
-State = dict[str, Any]
-"""Tensors, numbers and dicts of them."""
+_LOCAL_WINDOW, _LONG_RANGE_FROM = 1, 4
 
 
 class Tally(Protocol):
-    """Something that is counted over batches."""
+    """Something that is counted over batches; counts of several runs or processes add up."""
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Take up a batch.
 
         Args:
-            batch: of sentences.
-            weights: [1 + replicates, n_texts], of :func:`attnviz.corpora.bootstrap.text_weights`.
+            batch: texts of the corpus.
+            weights: [1 + replicates, n_texts] float64, how often each text counts in each replicate of the bootstrap;
+                the first row is ones. See :func:`attnviz.corpora.bootstrap.text_weights`.
         """
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
 
-    def state(self) -> State:
-        """What was counted so far."""
+    def state(self) -> dict[str, Any]:
+        """What was counted so far: tensors, numbers and dicts of them."""
 
-    def absorb(self, state: State) -> None:
+    def absorb(self, state: dict[str, Any]) -> None:
         """Add what another tally of the same kind counted."""
+
+
+class SumTally:
+    """A tally whose counts are tensors of sums."""
+
+    _sums_by_name: dict[str, Tensor]
+
+    def state(self) -> dict[str, Tensor]:
+        """What was counted so far."""
+        return self._sums_by_name
+
+    def absorb(self, state: dict[str, Tensor]) -> None:
+        """Add what another tally of the same kind and shape counted."""
+        for name, sums in state.items():
+            self._sums_by_name[name] += sums
 
 
 def between_spans(pattern: Tensor, members: Sequence[Sequence[Sequence[int]]]) -> Tensor:
@@ -68,28 +79,20 @@ def between_spans(pattern: Tensor, members: Sequence[Sequence[Sequence[int]]]) -
     return means @ pattern @ belongs.transpose(-1, -2)
 
 
-class StatisticsTally:
+class StatisticsTally(SumTally):
     """Entropy, distance, confidence, sink and shares of every head over a corpus.
 
     Means are over all positions of the corpus, shares are ratios of sums over the corpus. Beside the
     sums stand ``replicates`` others of a bootstrap over texts, whose spread is the standard error.
     """
 
-    def __init__(
-        self,
-        n_layers: int,
-        n_heads: int,
-        causal: bool,
-        local_window: int = 1,
-        long_range_from: int = 4,
-        replicates: int = REPLICATES,
-    ) -> None:
+    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
         self.causal = causal
-        self.local_window, self.long_range_from = local_window, long_range_from
         shares = len(SHARES) + 1
         self._sums = torch.zeros(replicates + 1, n_layers, n_heads, len(_MEANS) + shares, dtype=torch.float64)
         self._positions = torch.zeros(replicates + 1, 3, dtype=torch.float64)  # all, content, texts
         self._baselines = torch.zeros(len(SHARES) + 2, dtype=torch.float64)
+        self._sums_by_name = {"sums": self._sums, "positions": self._positions, "baselines": self._baselines}
         self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
@@ -113,7 +116,7 @@ class StatisticsTally:
         self._sums[:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums)
 
     def _masks(self, n: int) -> list[Tensor]:
-        text = MaskInput(("",) * n, range(n), self.causal, self.local_window, self.long_range_from)
+        text = MaskInput(("",) * n, range(n), self.causal, _LOCAL_WINDOW, _LONG_RANGE_FROM)
         masks = masks_of(text, [spec for spec in PATTERNS if not spec.on_repeats])
         nothing = torch.zeros(n, n, dtype=torch.bool)
         return [nothing if (mask := masks[name]) is None else mask for name in SHARES]
@@ -137,12 +140,12 @@ class StatisticsTally:
         positions = self._positions[:, :, None, None]
         means = {name: self._sums[..., i] / positions[:, 0] for i, name in enumerate(_MEANS)}
         total = self._sums[..., len(_MEANS)]
-        found = means | {"sink": 1 - total / positions[:, 1]}
+        values = means | {"sink": 1 - total / positions[:, 1]}
         for i, name in enumerate(SHARES, start=len(_MEANS) + 1):
             share = self._sums[..., i] / total
-            found[name] = torch.full_like(share, torch.nan) if name == "next" and self.causal else share
-        return {name: value[0] for name, value in found.items()}, {
-            name: standard_error(value[1:]) for name, value in found.items()
+            values[name] = torch.full_like(share, torch.nan) if name == "next" and self.causal else share
+        return {name: value[0] for name, value in values.items()}, {
+            name: standard_error(value[1:]) for name, value in values.items()
         }
 
     def baselines(self) -> dict[str, float | None]:
@@ -164,16 +167,6 @@ class StatisticsTally:
         """Texts counted."""
         return int(self._positions[0, 2])
 
-    def state(self) -> State:
-        """What was counted so far."""
-        return {"sums": self._sums, "positions": self._positions, "baselines": self._baselines}
-
-    def absorb(self, state: State) -> None:
-        """Add what another tally counted."""
-        self._sums += state["sums"]
-        self._positions += state["positions"]
-        self._baselines += state["baselines"]
-
 
 @dataclass(frozen=True)
 class RelationCount:
@@ -183,8 +176,8 @@ class RelationCount:
         relation: its name.
         n: instances.
         offset: the best fixed guess: +1 means that the head is the word after the dependent.
-        offset_hits: how often that guess is right.
-        hits: by direction, how often each head is, [n_layers, n_heads].
+        offset_hits: instances for which that guess is right.
+        hits: by direction, instances for which each head is right, [n_layers, n_heads].
     """
 
     relation: str
@@ -236,20 +229,20 @@ class RelationTally:
 
     def results(self) -> list[RelationCount]:
         """Every relation, the most frequent first."""
-        found = []
-        for name, offsets in self._offsets.items():
-            offset, hits = best_offset(offsets)
-            found.append(
-                RelationCount(name, offsets.total(), offset, hits, dict(zip(DIRECTIONS, self._hits[name], strict=True)))
+        counts = [
+            RelationCount(
+                name, offsets.total(), *best_offset(offsets), dict(zip(DIRECTIONS, self._hits[name], strict=True))
             )
-        return sorted(found, key=lambda relation: (-relation.n, relation.relation))
+            for name, offsets in self._offsets.items()
+        ]
+        return sorted(counts, key=lambda relation: (-relation.n, relation.relation))
 
-    def state(self) -> State:
+    def state(self) -> dict[str, Any]:
         """What was counted so far."""
         offsets = {name: dict(counts) for name, counts in self._offsets.items()}
         return {"offsets": offsets, "hits": dict(self._hits)}
 
-    def absorb(self, state: State) -> None:
+    def absorb(self, state: dict[str, Any]) -> None:
         """Add what another tally counted."""
         for name, counts in state["offsets"].items():
             self._offsets[name].update(counts)
@@ -260,9 +253,9 @@ class RelationTally:
 class NameTally:
     """How often every head finds which of two names a pronoun means (GAP, Webster et al. 2018).
 
-    The spans of a text are the pronoun and the two names. A head's guess is the name with more
-    attention: from the pronoun to the name, or from the name to the pronoun. A causal model cannot look ahead:
-    give it examples with both names before the pronoun only, and the second direction is not measurable.
+    The spans of a text are the pronoun and the two names. A head's guess is the name with more attention: from the
+    pronoun to the name, or from the name to the pronoun. A causal model cannot look ahead: give it only examples with
+    both names before the pronoun; the second direction is then not measurable.
     """
 
     DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
@@ -286,18 +279,15 @@ class NameTally:
         merged = between_spans(pattern, [item.members for item in batch.items])
         answers = [item.source.answer for item in batch.items]
         wanted = torch.tensor(answers, device=merged.device)[:, None] == 0
-        first = (
-            merged[:, :, 0, 1] > merged[:, :, 0, 2],
-            merged[:, :, 1, 0] > merged[:, :, 2, 0],
-        )
+        first = (merged[:, :, 0, 1] > merged[:, :, 0, 2], merged[:, :, 1, 0] > merged[:, :, 2, 0])
         for name, guess in zip(self.hits, first, strict=False):
             self.hits[name][layer] += (guess == wanted).sum(0).cpu()
 
-    def state(self) -> State:
+    def state(self) -> dict[str, Any]:
         """What was counted so far."""
         return {"n": self.n, "nearer": self.nearer, "hits": self.hits}
 
-    def absorb(self, state: State) -> None:
+    def absorb(self, state: dict[str, Any]) -> None:
         """Add what another tally counted."""
         self.n += state["n"]
         self.nearer += state["nearer"]

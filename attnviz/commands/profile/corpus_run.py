@@ -1,0 +1,231 @@
+"""Corpora through the model, batch by batch, into the tallies; interrupted and gone on with, alone or with others."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from attnviz.commands.profile.head_distances import HeadDistanceTally
+from attnviz.commands.profile.meanings import MeaningTally
+from attnviz.commands.profile.offsets import OffsetTally
+from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
+from attnviz.commands.profile.tallies import NameTally, RelationTally, StatisticsTally, Tally
+from attnviz.corpora.batches import Batch, Text, batches
+from attnviz.corpora.bootstrap import text_weights
+from attnviz.corpora.processes import Process
+from attnviz.corpora.reading import Corpus
+from attnviz.corpora.resuming import ChangedCorpusError, Measured, Unfinished, interruptions_noted
+from attnviz.corpora.sampling import SampledAttention
+from attnviz.corpora.texts import Parser, numbered_texts, ready
+from attnviz.errors import CorpusError, OutputError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.progress import Progress
+
+__all__ = ["CorpusRun", "RunSettings", "measure_corpora"]
+
+_SENTENCES, _EXAMPLES, _SAMPLED = ("statistics", "offsets", "relations", "meanings"), ("names",), ("distances",)
+"""Names of the tallies that count sentences, GAP's examples, and the verified batches of sentences only."""
+
+_SAVED_EVERY = 10.0
+"""Seconds between two savings of what was measured."""
+
+_APART = 1 << 40
+"""Distance between the text numbers of two corpora, so that each text has its own bootstrap weights."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What is to be measured, and how; names as in :func:`attnviz.commands.profile.measure.profile_heads`."""
+
+    checkpoint: Checkpoint
+    corpora: tuple[Corpus, ...]
+    parse: Parser | None
+    limit: int | None
+    batch_size: int
+    seed: int
+    process: Process
+    unfinished: Unfinished
+    progress: Progress
+    warn: Callable[[str], None]
+
+
+def measure_corpora(settings: RunSettings) -> "CorpusRun":
+    """Measure all corpora, from where an earlier run stopped if their texts are still the same.
+
+    Raises:
+        CorpusError: a corpus is malformed; what stands before the place is measured and kept.
+    """
+    state = settings.unfinished.load()
+    if state is not None:
+        done = sum(each["texts"] for each in state["measured"])
+        settings.warn(
+            f"going on after {done} texts that an earlier run has measured; "
+            f"to begin anew, delete {settings.unfinished.path}"
+        )
+        try:
+            return CorpusRun(settings, state).measured_whole()
+        except ChangedCorpusError:
+            settings.warn("a corpus has changed where it was measured before: beginning anew")
+    return CorpusRun(settings).measured_whole()
+
+
+class CorpusRun:
+    """One run over all corpora, on this process's share of the texts.
+
+    Attributes:
+        settings: of the run.
+        tallies: what is counted, by name.
+        measured: how much of each corpus is done.
+        attention: the model, with what was verified.
+    """
+
+    def __init__(self, settings: RunSettings, state: Mapping[str, Any] | None = None) -> None:
+        """Begin anew, or with the state that an earlier run has left."""
+        checkpoint = settings.checkpoint
+        shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
+        self.settings = settings
+        self.tallies: dict[str, Tally] = {
+            "statistics": StatisticsTally(*shape, causal),
+            "offsets": OffsetTally(*shape, causal),
+            "relations": RelationTally(*shape),
+            "meanings": MeaningTally(checkpoint),
+            "names": NameTally(*shape, causal),
+            "distances": HeadDistanceTally(*shape),
+        }
+        self.measured = [Measured() for _ in settings.corpora]
+        self.attention = SampledAttention(checkpoint, settings.seed)
+        self._saved_at = time.monotonic()
+        if state is not None:
+            self._add(state)
+            self.measured = [Measured.of(each) for each in state["measured"]]
+
+    def absorb(self, state: Mapping[str, Any]) -> None:
+        """Add what another process has measured."""
+        self._add(state)
+        for mine, theirs in zip(self.measured, state["measured"], strict=True):
+            mine.texts += theirs["texts"]
+            mine.tokens += theirs["tokens"]
+            mine.left_out += theirs["left_out"]
+
+    def _add(self, state: Mapping[str, Any]) -> None:
+        for name, tally in self.tallies.items():
+            tally.absorb(state["tallies"][name])
+        self.attention.absorb(state["attention"])
+
+    def state(self) -> dict[str, Any]:
+        """All that was measured, to be saved or to be added to that of another process."""
+        return {
+            "tallies": {name: tally.state() for name, tally in self.tallies.items()},
+            "measured": [each.state() for each in self.measured],
+            "attention": self.attention.state(),
+        }
+
+    def measured_whole(self) -> "CorpusRun":
+        """This run, once this process's share of every corpus is measured.
+
+        Raises:
+            CorpusError: as for :func:`measure_corpora`.
+            ChangedCorpusError: what an earlier run has measured is not in a corpus any more.
+        """
+        for number, corpus in enumerate(self.settings.corpora):
+            if corpus.kind == "gap":
+                self._measure(number, self._visible, _EXAMPLES)
+            else:
+                self._measure(number, lambda text: ready(text, self.settings.parse), _SENTENCES, _SAMPLED)
+        return self
+
+    def repeats(self) -> RepeatTally:
+        """This process's share of the random sequences."""
+        settings = self.settings
+        tally = RepeatTally(settings.checkpoint, settings.seed)
+        own = [number for number in range(SEQUENCES) if settings.process.owns(number)]
+        tally.measure(
+            self.attention, own, settings.batch_size, lambda done: settings.progress("repeats", done, len(own))
+        )
+        return tally
+
+    def keep(self) -> None:
+        """Save what was measured, if anything was.
+
+        Raises:
+            OutputError: that cannot be.
+        """
+        if any(each.numbers for each in self.measured):
+            self.settings.unfinished.save(self.state())
+        self._saved_at = time.monotonic()
+
+    def _visible(self, text: Text) -> Text | None:
+        """An example of GAP; None where a causal model cannot look from the pronoun to both names."""
+        pronoun, *names = text.spans
+        ahead = any(name[1] > pronoun[0] for name in names)
+        return None if ahead and self.settings.checkpoint.architecture.causal else text
+
+    def _measure(
+        self, number: int, prepare: Callable[[Text], Text | None], names: Sequence[str], sampled: Sequence[str] = ()
+    ) -> None:
+        """Count this process's share of a corpus with the named tallies; ``sampled`` ones count verified batches."""
+        settings, measured = self.settings, self.measured[number]
+        broken: list[CorpusError] = []
+
+        def own() -> Iterator[Text]:
+            texts = _until(numbered_texts(settings.corpora[number], settings.limit), broken)
+            mine = (text for text in texts if settings.process.owns(text.number))
+            for text in measured.remaining(mine, lambda: not broken):
+                prepared = prepare(text)
+                if prepared is None:
+                    measured.note(text)
+                else:
+                    yield prepared
+
+        def skipped(text: Text, why: str) -> None:
+            measured.note(text)
+            settings.warn(f"{text.place}: left out: {why}.")
+
+        with interruptions_noted() as interrupted:
+            for batch in batches(settings.checkpoint, own(), settings.batch_size, skipped):
+                self._count(number, batch, [*names, *(sampled if self.attention.next_is_verified else ())])
+                self._finish(number, batch)
+                if interrupted():
+                    self.keep()
+                    raise KeyboardInterrupt
+        if broken:
+            self.keep()
+            raise broken[0]
+
+    def _count(self, number: int, batch: Batch, names: Sequence[str]) -> None:
+        """One batch through the model, and its patterns to the tallies."""
+        tallies = [self.tallies[name] for name in names]
+        weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
+        for tally in tallies:
+            tally.begin(batch, weights)
+
+        def visit(layer: int, pattern: Tensor) -> None:
+            for tally in tallies:
+                tally.add(layer, pattern, batch)
+
+        self.attention.run(batch, visit)
+
+    def _finish(self, number: int, batch: Batch) -> None:
+        """Note a batch as measured, tell of it, and save now and then."""
+        settings, corpus, measured = self.settings, self.settings.corpora[number], self.measured[number]
+        for item in batch.items:
+            measured.note(item.source, len(item))
+        total = corpus.size if settings.limit is None else min(settings.limit, corpus.size)
+        settings.progress(corpus.path.name, len(measured.numbers) * settings.process.count, total)
+        if time.monotonic() - self._saved_at > _SAVED_EVERY:
+            try:
+                self.keep()
+            except OutputError as error:  # the run itself may yet succeed
+                settings.warn(f"{error} Until that is mended, an interruption loses what was measured.")
+                self._saved_at = math.inf
+
+
+def _until(texts: Iterator[Text], broken: list[CorpusError]) -> Iterator[Text]:
+    """The texts before the first that is malformed; the error is put into ``broken``."""
+    try:
+        yield from texts
+    except CorpusError as error:
+        broken.append(error)

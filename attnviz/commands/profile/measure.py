@@ -1,0 +1,252 @@
+"""What each head of a model does, measured on corpora."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attnviz.attention.verify import Verification
+from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_corpora
+from attnviz.commands.profile.repeats import RepeatScores
+from attnviz.commands.profile.roles import (
+    Role,
+    coreference_roles,
+    offset_roles,
+    repeat_roles,
+    semantic_roles,
+    statistic_roles,
+    syntax_roles,
+)
+from attnviz.commands.profile.tallies import NameTally, RelationCount, StatisticsTally
+from attnviz.corpora.processes import Process, gathered, joined_processes, own_file, this_process
+from attnviz.corpora.reading import Corpus, open_corpus
+from attnviz.corpora.resuming import Unfinished
+from attnviz.corpora.texts import find_parser
+from attnviz.errors import CorpusError, UsageError
+from attnviz.model.checkpoint import Checkpoint, load_checkpoint
+from attnviz.model.devices import resolve_device, resolve_dtype
+from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.model.sources import Source, find_checkpoint, weights_sha256
+from attnviz.progress import Progress
+from attnviz.results.result import Result
+from attnviz.version import __version__
+
+__all__ = ["CorpusCount", "Profile", "profile_heads"]
+
+
+@dataclass(frozen=True)
+class CorpusCount:
+    """A corpus, and how much of it was measured."""
+
+    corpus: Corpus
+    texts: int
+    tokens: int
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Profile(Result):
+    """What the heads of a model do on the given corpora; parts that these cannot give are None.
+
+    Attributes:
+        checkpoint: the model.
+        weights_sha256: of its weights, hexadecimal; None of a model that was already loaded.
+        corpora: what was measured, and how much of it.
+        seed: of everything random.
+        verification: how closely the verified heads reproduce the model.
+        texts_verified: on how many texts.
+        statistics: sums over all sentences.
+        relations: syntactic relations, the most frequent first.
+        gold: whether the trees are gold, not a parser's.
+        coreference: of GAP's examples.
+        repeats: of random tokens, repeated.
+        head_distances: mean Jensen-Shannon divergence of any two heads in nats, on the verified texts,
+            [n_all_heads, n_all_heads].
+        queries_compared: over how many queries that is.
+        roles: of every head, whether they pass or not.
+    """
+
+    command: ClassVar[str] = "profile"
+
+    checkpoint: Checkpoint
+    weights_sha256: str | None
+    corpora: tuple[CorpusCount, ...]
+    seed: int
+    verification: Verification
+    texts_verified: int
+    statistics: StatisticsTally | None
+    relations: tuple[RelationCount, ...] | None
+    gold: bool
+    coreference: NameTally | None
+    repeats: RepeatScores | None
+    head_distances: Tensor | None
+    queries_compared: int
+    roles: tuple[Role, ...]
+
+    def passed_roles(self) -> dict[HeadId, list[Role]]:
+        """The roles that each head passes, the largest margin above the baseline first; all heads are there."""
+        passed: dict[HeadId, list[Role]] = {
+            head: [] for head in all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads)
+        }
+        for role in sorted(self.roles, key=lambda role: (-role.margin, role.role)):
+            if role.passed:
+                passed[role.id].append(role)
+        return passed
+
+
+def profile_heads(
+    model: str | Path | Source | Checkpoint,
+    paths: Sequence[str | Path],
+    *,
+    repeats: bool = False,
+    limit: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    syntax: bool = True,
+    parser: str | None = None,
+    revision: str | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    unfinished: Path | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Profile | None:
+    """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
+
+    Under torchrun the corpora are split over the processes; the first one returns the profile.
+
+    Args:
+        model: a built-in name, folder or hub id; a Source found before; or a Checkpoint.
+        paths: ``.conllu`` (gold trees), ``.txt`` (a sentence a line), GAP ``.tsv`` (coreference).
+        repeats: also random tokens, repeated.
+        limit: sentences, or rows, of each corpus that are read.
+        batch_size: texts that the model reads at once; it changes no result but by rounding.
+        seed: of everything random: which batches are verified, the bootstrap, the repeats.
+        syntax: parse ``.txt`` files where spaCy and a pipeline are installed, and no gold trees are given.
+        parser: the spaCy pipeline to use; default an installed English one.
+        revision: branch, tag or commit of a hub id.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
+        dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``; of a model by name.
+        unfinished: a file in which to keep what was measured; the next call with the same settings goes on from
+            there. Delete it when you have saved the profile.
+        progress: told of each corpus, how many of its texts are done, and about how many there are.
+        warn: told of each text that was left out because the model cannot read it.
+
+    Returns:
+        the profile; None in all processes but the first.
+
+    Raises:
+        UsageError: nothing to measure was given, or one corpus twice.
+        OutputError: ``unfinished`` holds what a run with other settings has measured.
+        CorpusError: a corpus cannot be read; what stands before the place is kept in ``unfinished``.
+        VerificationError: the heads do not reproduce the model.
+    """
+    if not paths and not repeats:
+        raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
+    process = this_process()
+    corpora = _different([open_corpus(Path(path)) for path in paths])
+    parse = find_parser(corpora, parser) if syntax else None
+    checkpoint, weights = _checkpoint(model, revision, device, dtype, process)
+    identity = {
+        "attnviz": __version__, "model": checkpoint.name, "weights": weights, "dtype": str(checkpoint.dtype),
+        "seed": seed, "limit": limit, "corpora": [str(corpus.path) for corpus in corpora],
+        "parser": None if parse is None else parse.name,
+    }  # fmt: skip
+    settings = RunSettings(
+        checkpoint, tuple(corpora), parse, limit, batch_size, seed, process,
+        Unfinished(None if unfinished is None else own_file(unfinished, process), identity),
+        progress or (lambda *_: None), warn or (lambda _: None),
+    )  # fmt: skip
+    with joined_processes(process):
+        run = measure_corpora(settings)
+        run.keep()
+        repeated = run.repeats() if repeats else None
+        states = gathered(process, (run.state(), None if repeated is None else repeated.state()))
+    if not process.first:
+        return None
+    for state, scores in states[1:]:
+        run.absorb(state)
+        if repeated is not None:
+            repeated.absorb(scores)
+    return _profile(run, weights, None if repeated is None else repeated.results())
+
+
+def _different(corpora: list[Corpus]) -> list[Corpus]:
+    """The corpora, if none is there twice: its texts would count twice, and every interval would be too narrow."""
+    for position, corpus in enumerate(corpora):
+        for other in corpora[:position]:
+            if corpus.sha256 == other.sha256:
+                raise UsageError(
+                    f"expected different corpora, found the same content twice: {other.path}, {corpus.path}."
+                )
+    return corpora
+
+
+def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) -> Profile:
+    """From sums to verdicts."""
+    corpora = run.settings.corpora
+    counts = [
+        CorpusCount(corpus, measured.texts, measured.tokens, measured.left_out)
+        for corpus, measured in zip(corpora, run.measured, strict=True)
+    ]
+    for count in counts:
+        if not count.texts:
+            raise CorpusError(
+                f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
+                "not within what the model can see."
+            )
+    kinds = {corpus.kind for corpus in corpora}
+    tallies: dict[str, Any] = dict(run.tallies)
+    sentences, names = bool(kinds - {"gap"}), tallies["names"] if "gap" in kinds else None
+    relations = tuple(tallies["relations"].results())
+    return Profile(
+        checkpoint=run.settings.checkpoint,
+        weights_sha256=weights,
+        corpora=tuple(counts),
+        seed=run.settings.seed,
+        verification=run.attention.verification,
+        texts_verified=run.attention.texts_verified,
+        statistics=tallies["statistics"] if sentences else None,
+        relations=relations or None,
+        gold="conllu" in kinds,
+        coreference=names,
+        repeats=repeats,
+        head_distances=tallies["distances"].results() if sentences else None,
+        queries_compared=tallies["distances"].n_queries,
+        roles=tuple(_roles(tallies, sentences, names, repeats, relations)),
+    )
+
+
+def _roles(
+    tallies: dict[str, Any],
+    sentences: bool,
+    names: NameTally | None,
+    repeats: RepeatScores | None,
+    relations: Sequence[RelationCount],
+) -> Iterator[Role]:
+    """Every role that the corpora can judge, of every head."""
+    if sentences:
+        yield from statistic_roles(tallies["statistics"])
+        yield from offset_roles(tallies["offsets"])
+        yield from semantic_roles(tallies["meanings"])
+    if repeats is not None:
+        yield from repeat_roles(repeats, previous=not sentences)
+    yield from syntax_roles(relations)
+    if names is not None:
+        yield from coreference_roles(names)
+
+
+def _checkpoint(
+    model: str | Path | Source | Checkpoint, revision: str | None, device: str, dtype: str, process: Process
+) -> tuple[Checkpoint, str | None]:
+    """The model and the hash of its weights; under torchrun each process takes a GPU of its own."""
+    if isinstance(model, Checkpoint):
+        return model, None
+    source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
+    place = resolve_device(device)
+    if place == torch.device("cuda") and process.count > 1:
+        place = torch.device("cuda", process.local_rank % torch.cuda.device_count())
+    return load_checkpoint(source, place, resolve_dtype(dtype, place)), weights_sha256(source)

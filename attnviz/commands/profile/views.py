@@ -1,0 +1,181 @@
+"""The figures of a profile: maps of roles and of the scores of one role; charts and likeness stand in their modules."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.patches import Patch
+
+from attnviz.commands.profile.charts import (
+    draw_relations,
+    layers_figure,
+    plan_layers,
+    plan_relations,
+    relations_figure,
+)
+from attnviz.commands.profile.likeness import draw_likeness, likeness_figure, likeness_missing, plan_likeness
+from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.roles import Role
+from attnviz.commands.profile.sources import counted_families, family_of, signed, source_line, trees
+from attnviz.figures.colours import FRAME
+from attnviz.figures.families import FAMILIES, NO_ROLE
+from attnviz.figures.files import DPI
+from attnviz.figures.fonts import fitted
+from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.page import PIXEL, Mark
+from attnviz.model.tokens import visible
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["VIEWS"]
+
+MOST_MAPS = 24
+"""Roles that get a map of their own, at most: first those of every corpus, then relations and offsets by margin."""
+
+_NAME_WIDTH = 86
+"""Pixels of the longest name in the map of roles."""
+
+_CONTENT = ("share of the attention on content", "uniform attention", "content tokens")
+_READING = {
+    "sink": ("attention on special tokens", "uniform attention", "content tokens"),
+    "semantic": ("cosine of centred input embeddings, weighted by attention", "uniform attention", "content tokens"),
+    "broad": ("entropy, as a share of uniform attention's", "uniform attention", "content tokens"),
+    "syntactic": ("accuracy, in the head's better direction", "best fixed offset", "instances"),
+    "coreference": ("accuracy, in the head's better direction", "nearer name", "pronouns"),
+    "induction": ("mean attention to the token after the copy", "uniform attention", "random sequences"),
+    "duplicate-token": ("mean attention to the copy", "uniform attention", "random sequences"),
+}
+"""By role or its kind: what the score is, what the baseline is, and what n counts."""
+
+_SHORT = {
+    "previous-token": "prev", "current-token": "curr", "next-token": "next", "long-range": "long",
+    "duplicate-token": "duplicate", "coreference": "coref",
+}  # fmt: skip
+
+
+def _plan_roles(profile: Profile, _: Choices) -> Iterator[HeadMapPlan]:
+    """Every head's clearest role: the one with the largest margin above its baseline."""
+    passed = list(profile.passed_roles().values())
+    families = [family_of(of_head) for of_head in passed]
+    drawn = [family for family in FAMILIES if family is not NO_ROLE]
+    shape = profile.checkpoint.n_layers, profile.checkpoint.n_heads
+    values = np.array([math.nan if family is NO_ROLE else drawn.index(family) for family in families]).reshape(shape)
+    texts = [_names(of_head) for of_head in passed]
+    handles = [
+        Patch(facecolor="none" if family is NO_ROLE else family.colour, edgecolor=FRAME, linewidth=PIXEL, label=label)
+        for family, label in counted_families(families)
+    ]
+    source = source_line(profile)
+    title = (
+        f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
+        f"{sum(map(bool, passed))} of {len(passed)} have one"
+    )
+    clearest = "Clearest: the largest score above its baseline among the roles passed; +2: two further roles."
+    each = HeadMap(
+        values, Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
+        texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
+        legend=tuple(handles),
+    )  # fmt: skip
+    yield HeadMapPlan("roles", sentence(title, source, clearest), title, (clearest, source), (each,))
+
+
+def _names(roles: Sequence[Role]) -> str:
+    """The short name of the first role, and on a line of its own how many more there are."""
+    if not roles:
+        return ""
+    name = fitted(short_name(roles[0].role), 6.5, DPI, _NAME_WIDTH)
+    return f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name
+
+
+def short_name(role: str) -> str:
+    """A role's name where room is scarce: ``prev``, ``nsubj``, ``offset −3``."""
+    kind, _, rest = role.partition(":")
+    return _SHORT.get(role) or visible(f"offset {signed(int(rest))}" if kind == "offset" else rest or role)
+
+
+def _plan_scores(profile: Profile, _: Choices) -> Iterator[HeadMapPlan]:
+    """A map for each role that at least one head passes; of relations and offsets, the clearest."""
+    by_role: dict[str, list[Role]] = {}
+    for role in profile.roles:
+        by_role.setdefault(role.role, []).append(role)
+    best = {
+        name: max(role.margin for role in roles if role.passed)
+        for name, roles in by_role.items()
+        if any(role.passed for role in roles)
+    }
+    names = sorted(best, key=lambda name: (":" in name, -best[name] if ":" in name else 0.0))[:MOST_MAPS]
+    for name, stem in zip(names, file_stems(names), strict=True):
+        yield _score_map(profile, name, by_role[name], f"roles/{stem}")
+
+
+def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) -> HeadMapPlan:
+    values = np.full((profile.checkpoint.n_layers, profile.checkpoint.n_heads), np.nan)
+    for role in roles:
+        values[role.id] = role.score
+    passed = frozenset((role.id.layer, role.id.head) for role in roles if role.passed)
+    kind, _, rest = name.partition(":")
+    quantity, trivial, unit = _READING.get(kind, _CONTENT)
+    if kind == "syntactic":
+        quantity += f", {trees(profile)}"
+        trivial += "".join(f" ({signed(each.offset)})" for each in profile.relations or () if each.relation == rest)
+    baseline = roles[0].baseline
+    notes = [
+        f"Score: {quantity}. Baseline: {trivial}, {baseline:.2f}.",
+        f"Outlined: heads that pass ({roles[0].threshold}).",
+    ]
+    if kind == "offset":
+        notes.append("Each head has a score only for the offset, of those from −8 to +8, that it attends to most.")
+    largest = max(0.1, math.ceil(10 * float(np.nanmax(values))) / 10) if kind == "semantic" else 1.0
+    source = source_line(profile, name, f"n = {roles[0].n:,} {unit}")
+    title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass"
+    each = HeadMap(
+        values, Normalize(0, largest, clip=True), bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
+        mark=Mark(baseline, "baseline"), outlined=passed,
+    )  # fmt: skip
+    return HeadMapPlan(stem, sentence(title, source, notes[0]), title, (*notes, source), (each,))
+
+
+def file_stems(roles: Sequence[str]) -> list[str]:
+    """For each role a file name, safe and distinct on any file system, without suffix."""
+    stems: list[str] = []
+    for role in roles:
+        stem = candidate = re.sub(r"[^A-Za-z0-9._-]", "-", role)[:80].strip(".") or "role"
+        number = 1
+        while candidate.lower() in {name.lower() for name in stems}:
+            number += 1
+            candidate = f"{stem}-{number}"
+        stems.append(candidate)
+    return stems
+
+
+def _no_scores(profile: Profile) -> str:
+    return "" if any(role.passed for role in profile.roles) else "no head passes for any role"
+
+
+def _no_relations(profile: Profile) -> str:
+    judged = any(role.role.startswith("syntactic:") for role in profile.roles)
+    return "" if judged else "no relation is frequent enough in these corpora"
+
+
+def _no_statistics(profile: Profile) -> str:
+    return "there are no sentences in these corpora" if profile.statistics is None else ""
+
+
+VIEWS = (
+    View("roles", "the clearest role of every head", _plan_roles, head_map_figure, draw_head_map),
+    View(
+        "scores", "the scores of one role over all heads, for each role that a head passes", _plan_scores,
+        head_map_figure, draw_head_map, stems=r"roles/[\w.-]+", missing=_no_scores,
+    ),
+    View(
+        "relations", "the best head of each relation beside the best fixed offset", plan_relations, relations_figure,
+        draw_relations, missing=_no_relations,
+    ),
+    View("layers", "entropy and distance by layer", plan_layers, layers_figure, missing=_no_statistics),
+    View(
+        "likeness", "heads that attend alike, close together", plan_likeness, likeness_figure, draw_likeness,
+        missing=likeness_missing,
+    ),
+)  # fmt: skip
