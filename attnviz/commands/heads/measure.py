@@ -25,7 +25,7 @@ from attnviz.patterns.statistics import Frame, measure
 from attnviz.patterns.syntax import Parse, load_parser, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import Pattern, deciding_pattern, judge, label_of
 from attnviz.progress import Progress, tell
-from attnviz.results.result import Result
+from attnviz.results.result import Result, views_of
 
 __all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
 
@@ -182,9 +182,8 @@ class Analysis(Result):
         )
 
     def _repr_html_(self) -> str:
-        from attnviz.figures.files import figure_bytes
-
-        picture = b64encode(figure_bytes(self.figure("overview"), "png")).decode("ascii")
+        _, content, _ = next(views_of(self.command)[0].written(self, self._choices(None, {}), ("png",)))
+        picture = b64encode(content).decode("ascii")
         return (
             f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
             f"<pre>{html.escape(self.report())}</pre>"
