@@ -14,10 +14,10 @@ from transformers import BertModel
 
 import attnviz
 from attnviz.commands.explain.document import EXPLAIN, explain_csv
-from attnviz.commands.explain.position_drawing import plan_positions
+from attnviz.commands.explain.views import plan_positions
 from attnviz.commands.explain.saving import Explanation, explain
-from attnviz.commands.explain.stage_numbers import shown_numbers, summary
-from attnviz.commands.explain.stage_words import stage_words
+from attnviz.commands.explain.numbers import shown_numbers, summary
+from attnviz.commands.explain.steps import stage_words
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.figures.look import Look
 from attnviz.model.head_ids import HeadId

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
-from attnviz.commands.explain import layer_reference
+from attnviz.commands.explain import reference
 from tests.conftest import SENTENCE
 
 runner = CliRunner()
@@ -116,8 +116,8 @@ def test_a_text_that_is_too_long_is_refused_or_cut(bert_folder: Path) -> None:
 def test_a_layer_that_is_not_reproduced_ends_with_3_and_writes_nothing(
     bert_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    relu = layer_reference.ACTIVATIONS["relu"]
-    monkeypatch.setitem(layer_reference.ACTIVATIONS, "gelu", relu)
+    relu = reference.ACTIVATIONS["relu"]
+    monkeypatch.setitem(reference.ACTIVATIONS, "gelu", relu)
     done = run(SENTENCE, "-m", bert_folder)
     assert done.exit_code == 3
     assert "does not reproduce the model, first at activated of layer 0" in done.stderr

@@ -15,10 +15,10 @@ from matplotlib.patches import Circle
 from PIL import Image
 
 from attnviz.commands.explain.path_drawing import draw_path, path_figure
-from attnviz.commands.explain.path_figures import PathPlan, plan_path
+from attnviz.commands.explain.path import PathPlan, plan_path
 from attnviz.commands.explain.path_layout import Node, Sizes, arrange, row_width, rows_of
 from attnviz.commands.explain.path_panels import Panel, fitting, panel_of, pooled
-from attnviz.commands.explain.position_drawing import plan_positions
+from attnviz.commands.explain.views import plan_positions
 from attnviz.commands.explain.saving import Explanation, explain
 from attnviz.errors import UsageError
 from attnviz.figures.heatmaps import DPI

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from attnviz.commands.explain import position_share
-from attnviz.commands.explain.layer_reference import widened
+from attnviz.commands.explain.reference import widened
 from attnviz.commands.explain.layer_stages import embedded
-from attnviz.commands.explain.position_drawing import draw_positions, plan_positions, positions_figure
+from attnviz.commands.explain.views import draw_positions, plan_positions, positions_figure
 from attnviz.commands.explain.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
 from attnviz.commands.explain.saving import Explanation, explain
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages

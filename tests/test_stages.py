@@ -13,9 +13,9 @@ from transformers.activations import ACT2FN
 from attnviz.attention import reference as attention
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.commands.explain import layer_stages, stages
-from attnviz.commands.explain.layer_reference import ACTIVATIONS, LayerNorm, LinearMap, activation_named, layer_norm
+from attnviz.commands.explain.reference import ACTIVATIONS, LayerNorm, LinearMap, activation_named, layer_norm
 from attnviz.commands.explain.layer_stages import LayerParameters
-from attnviz.commands.explain.stage_capture import Probe, capture_stages, probes_of
+from attnviz.commands.explain.capture import Probe, capture_stages, probes_of
 from attnviz.commands.explain.stages import Stage, StageCheck, VerifiedStages, check_layer, verify_stages
 from attnviz.errors import ArchitectureError, UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
@@ -375,7 +375,7 @@ def test_hooks_are_removed_and_training_goes_on() -> None:
 
 def test_a_layer_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = bert()
-    monkeypatch.setattr("attnviz.commands.explain.stage_capture.capture_layers", lambda *_: None)
+    monkeypatch.setattr("attnviz.commands.explain.capture.capture_layers", lambda *_: None)
     with pytest.raises(VerificationError, match=r"expected the steps of layers \[0\], found those of \[\]"):
         steps_of(checkpoint, [0])
 
@@ -384,7 +384,7 @@ def test_a_module_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     def with_an_idle_one(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         return [Probe("idle", torch.nn.Linear(1, 1), "nowhere", "input"), *probes_of(checkpoint, layer)]
 
-    monkeypatch.setattr("attnviz.commands.explain.stage_capture.probes_of", with_an_idle_one)
+    monkeypatch.setattr("attnviz.commands.explain.capture.probes_of", with_an_idle_one)
     with pytest.raises(VerificationError, match="ran without input of nowhere"):
         steps_of(bert(), [0])
 
@@ -394,7 +394,7 @@ def test_what_nothing_is_compared_to_is_an_error(monkeypatch: pytest.MonkeyPatch
         block = checkpoint.architecture.modules(checkpoint.model)[layer].block
         return [Probe("extra", block, "h.0", "input"), *probes_of(checkpoint, layer)]
 
-    monkeypatch.setattr("attnviz.commands.explain.stage_capture.probes_of", with_one_more)
+    monkeypatch.setattr("attnviz.commands.explain.capture.probes_of", with_one_more)
     with pytest.raises(VerificationError, match="extra"):
         steps_of(gpt2(), [0])
 

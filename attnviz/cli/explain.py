@@ -106,7 +106,7 @@ def explain(
                 save_stages=save_stages,
                 tell=lambda done, total: tell("drawing", done, total),
             )
-        from attnviz.commands.explain.tables import explain_report
+        from attnviz.commands.explain.report import explain_report
 
         print_results(folder, document, lambda width: explain_report(found, width=width), as_json, quiet)
         say_what_was_written(output, quiet)

@@ -9,10 +9,10 @@ from typing import Any
 
 from safetensors.torch import save
 
-from attnviz.commands.explain.explained import Explained
+from attnviz.commands.explain.measure import Explained
 from attnviz.commands.explain.position_share import PositionShares, ScoreShares
-from attnviz.commands.explain.stage_numbers import summary
-from attnviz.commands.explain.stage_words import stage_words
+from attnviz.commands.explain.numbers import summary
+from attnviz.commands.explain.steps import stage_words
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.heads.export import model_entry
 from attnviz.results.output_folder import Layout

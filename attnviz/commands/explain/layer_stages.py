@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnviz.attention import reference as attention
 from attnviz.attention.reference import HeadParameters
-from attnviz.commands.explain.layer_reference import Activation, LayerNorm, LinearMap, activation_named, layer_norm
+from attnviz.commands.explain.reference import Activation, LayerNorm, LinearMap, activation_named, layer_norm
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from attnviz.commands.explain.path_figures import PathPlan
+from attnviz.commands.explain.path import PathPlan
 from attnviz.commands.explain.path_layout import TURN_OUT, Line, Placed
 from attnviz.commands.explain.path_panels import Panel
 from attnviz.figures.fonts import fitted, font_families, text_width
@@ -39,7 +39,7 @@ def draw_path(ax: Axes, plan: PathPlan) -> list[AxesImage]:
 
     Args:
         ax: any matplotlib Axes; only these are changed.
-        plan: from :func:`attnviz.commands.explain.path_figures.plan_path`.
+        plan: from :func:`attnviz.commands.explain.path.plan_path`.
 
     Returns:
         the image of every panel, in the order of computing.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from attnviz.commands.explain.explained import Explained
-from attnviz.commands.explain.stage_words import numbered_shape, score_formula
+from attnviz.commands.explain.measure import Explained
+from attnviz.commands.explain.steps import numbered_shape, score_formula
 
 __all__ = ["Panel", "Values", "fitting", "panel_of", "pooled", "split_panels"]
 

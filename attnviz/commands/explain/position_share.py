@@ -32,7 +32,7 @@ from torch import Tensor
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.explain.layer_reference import LayerNorm, widened
+from attnviz.commands.explain.reference import LayerNorm, widened
 from attnviz.commands.explain.layer_stages import layer_parameters, reference_norm
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError

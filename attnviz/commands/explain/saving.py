@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 from attnviz.arguments import check_switch
 from attnviz.commands.explain.document import EXPLAIN, STAGES_FILE, explain_document, stages_bytes
-from attnviz.commands.explain.explained import Explained, explain_layer
+from attnviz.commands.explain.measure import Explained, explain_layer
 from attnviz.commands.explain.path_drawing import path_figure
-from attnviz.commands.explain.path_figures import plan_path
-from attnviz.commands.explain.position_drawing import plan_positions, positions_figure
-from attnviz.commands.explain.tables import explain_report
+from attnviz.commands.explain.path import plan_path
+from attnviz.commands.explain.views import plan_positions, positions_figure
+from attnviz.commands.explain.report import explain_report
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look, checked_look
 from attnviz.model.head_ids import HeadId
@@ -31,7 +31,7 @@ __all__ = ["Explanation", "explain"]
 class Explanation(Explained):
     """What :func:`explain` found: every step of a layer, with figures, tables and files.
 
-    See :class:`attnviz.commands.explain.explained.Explained` for the data: ``stages`` (each with ``name``, ``tensor``,
+    See :class:`attnviz.commands.explain.measure.Explained` for the data: ``stages`` (each with ``name``, ``tensor``,
     ``check``), ``tensor("pattern")``, ``positions``, ``layers``.
     """
 

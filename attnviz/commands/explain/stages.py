@@ -9,9 +9,9 @@ from torch import Tensor
 
 from attnviz.attention.reference import allowed_positions
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.explain.layer_reference import Activation, widened
+from attnviz.commands.explain.reference import Activation, widened
 from attnviz.commands.explain.layer_stages import embedded, layer_parameters, recompute_layer
-from attnviz.commands.explain.stage_capture import Activations, capture_stages
+from attnviz.commands.explain.capture import Activations, capture_stages
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens

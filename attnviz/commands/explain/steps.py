@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from attnviz.commands.explain.explained import Explained
-from attnviz.commands.explain.layer_reference import activation_named
+from attnviz.commands.explain.measure import Explained
+from attnviz.commands.explain.reference import activation_named
 
 __all__ = ["StageWords", "not_compared", "numbered_shape", "order_of", "score_formula", "stage_words"]
 

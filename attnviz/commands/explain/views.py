@@ -14,7 +14,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnviz.commands.explain.explained import Explained
+from attnviz.commands.explain.measure import Explained
 from attnviz.commands.explain.position_share import GROUPS, ScoreShares
 from attnviz.errors import UsageError
 from attnviz.figures.heatmap_drawing import figure_style

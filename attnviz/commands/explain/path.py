@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from attnviz.commands.explain.explained import Explained
+from attnviz.commands.explain.measure import Explained
 from attnviz.commands.explain.path_layout import Layout, Node, Sizes, arrange, row_width, rows_of
 from attnviz.commands.explain.path_panels import Panel, panel_of, split_panels
 from attnviz.errors import UsageError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.commands.explain.explained import Explained
+from attnviz.commands.explain.measure import Explained
 from attnviz.commands.explain.stages import Stage
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted

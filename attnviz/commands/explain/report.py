@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.explain.explained import Explained
+from attnviz.commands.explain.measure import Explained
 from attnviz.commands.explain.position_share import GROUPS, ScoreShares
-from attnviz.commands.explain.stage_numbers import shown_numbers
-from attnviz.commands.explain.stage_words import not_compared, numbered_shape, order_of, stage_words
+from attnviz.commands.explain.numbers import shown_numbers
+from attnviz.commands.explain.steps import not_compared, numbered_shape, order_of, stage_words
 from attnviz.commands.explain.stages import Stage
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted, quoted
