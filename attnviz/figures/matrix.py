@@ -206,16 +206,28 @@ def pooled_for(n: int, inches: float) -> int:
     return max(1, math.ceil(n / (inches * DPI)))
 
 
-def max_pool(values: Array, factor: int) -> Array:
-    """Of every ``factor`` × ``factor`` block the value furthest from 0, [ceil(n / factor)] squared."""
-    if factor == 1:
+def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
+    """Of every block of ``factor`` rows and ``across`` columns (default as many) the value furthest from 0.
+
+    [rows, columns] becomes [ceil(rows / factor), ceil(columns / across)].
+    """
+    factors = (factor, factor if across is None else across)
+    if factors == (1, 1):
         return values
+<<<<<<< HEAD
     beyond = [(0, -n % factor) for n in values.shape]
     padded = np.pad(values, beyond, mode="edge") if any(after for _, after in beyond) else values
     largest = _of_blocks(np.maximum, padded, factor)
     if not (values < 0).any():
         return largest
     smallest = _of_blocks(np.minimum, padded, factor)
+=======
+    starts = [np.arange(0, n, each) for n, each in zip(values.shape, factors, strict=True)]
+    largest, smallest = (
+        reduce.reduceat(reduce.reduceat(values, starts[0], axis=0), starts[1], axis=1)
+        for reduce in (np.maximum, np.minimum)
+    )
+>>>>>>> b906f93 (explain: one Result, views and a report; the diagram laid out by matplotlib)
     pooled: Array = np.where(-smallest > largest, smallest, largest)
     return pooled
 

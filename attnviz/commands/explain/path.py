@@ -1,47 +1,76 @@
-"""The figure of a whole layer, planned: its panels, where they stand, and the words around them."""
+"""What the figure of a layer shows: a panel of actual numbers a step, in the order of computing.
 
-import itertools
+Where there are more numbers than a panel has room for, tokens are pooled (their order matters), and dimensions, which
+have none, thinned.
+"""
+
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from attnviz.commands.explain.measure import Explained
-from attnviz.commands.explain.path_layout import Layout, Node, Sizes, arrange, row_width, rows_of
-from attnviz.commands.explain.path_panels import Panel, panel_of, split_panels
-from attnviz.errors import UsageError
-from attnviz.figures.fonts import drawable, text_width
-from attnviz.figures.heatmaps import DPI
-from attnviz.figures.look import Look
+import numpy as np
+
+from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.steps import step_of
+from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted, quoted
+from attnviz.results.facts import sentence
 from attnviz.results.tables import error
+from attnviz.results.view import Choices
 
-__all__ = ["Band", "PathPlan", "TokenName", "plan_path"]
+__all__ = ["Node", "Panel", "PathPlan", "plan_path"]
 
-Band = tuple[str, list[Node]]
-"""The name of a half of the layer, and what stands in it."""
-
-_MARGIN = 22
-_LARGEST, _LEAST, _LEAST_WRAPPED = 132, 70, 60
-_SIZES, _SMALL_SIZES = Sizes(), Sizes(18, 16, 26, 26, 22, 22, 14)
-_FONTS, _SMALL_FONTS = (7.5, 6.5, 6.0), (6.0, 5.5, 5.5)
-"""Of a page as wide as its content asks for, and of one of a chosen width."""
-
-_LONGEST_NAME = 14
-_LINE = 0.95
-"""Of names below each other, in sizes of their font: letters without the air above and below."""
-
-_SMALLEST_NAME = 5.5
+_MOST_ROWS, _MOST_COLUMNS = 100, 128
+_SATURATED = 0.99
+_PARTS = ("query", "key", "value")
 _CORE = ("scores", "mask", "pattern", "weighted")
+_WIDE, _MODEL, _HEAD, _MASK, _THIRD = 1.45, 1.15, 0.72, 0.6, 0.42
+"""Sides of panels, as multiples of the side of the pattern's."""
 
 
 @dataclass(frozen=True)
-class TokenName:
-    """The name of a token, beside its row of the first panel: the middle of it, in shares of the panel's height."""
+class Panel:
+    """One step as a picture.
 
-    text: str
-    place: float
+    Attributes:
+        name: of the step; ``query``, ``key`` and ``value`` are those of the head.
+        label, brief: title and formula above the panel; the formula may be empty.
+        words: below it: shape of the whole tensor, and what the strongest colour stands for.
+        values: [rows, columns] as drawn; rows are tokens.
+        kind: ``signed``, ``weights`` or ``mask``.
+        limit: the value of the strongest colour.
+        width, height: as multiples of the side of the pattern's panel.
+        marked: first and past-the-last column of the head that is followed; None for none.
+        pooling: tokens in one row, and dimensions (or keys) of which one column is drawn.
+    """
+
+    name: str
+    label: str
+    brief: str
+    words: tuple[str, ...]
+    values: Array
+    kind: str
+    limit: float
+    width: float
+    height: float = 1.0
+    marked: tuple[float, float] | None = None
+    pooling: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One thing in a row: a panel, three panels one above the other, a sum (``+``) or a ``layer norm``.
+
+    Attributes:
+        panels: none for an operation.
+        operation: its sign; empty for panels.
+        joined: whether it must stand in the same row as the node before.
+    """
+
+    panels: tuple[Panel, ...] = ()
+    operation: str = ""
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,176 +78,143 @@ class PathPlan:
     """The figure of a layer.
 
     Attributes:
-        title: model and layer.
-        notes: text, what is drawn, how to read it.
-        caption: all of this in one sentence.
-        layout: panels, lines and names of the bands.
-        sizes: pixels between things.
-        names: of tokens, beside the first panel.
-        left: where the rows begin.
-        room: what they may take.
-        page: width of the page, in pixels at :data:`attnviz.figures.heatmaps.DPI`.
-        fonts: points of titles, of formulas, and of the names of tokens.
+        stem, caption: of the file.
+        title, notes: above the panels.
+        bands: name and nodes of the layer's halves; each begins with the residual stream and has one sum.
+        labels: of the tokens, beside the first panel.
+        pooled: tokens in one row.
         head: the one that is followed.
-        look: theme and width.
     """
 
+    stem: str
+    caption: str
     title: str
     notes: tuple[str, ...]
-    caption: str
-    layout: Layout
-    sizes: Sizes
-    names: tuple[TokenName, ...]
-    left: float
-    room: float
-    page: int
-    fonts: tuple[float, float, float]
+    bands: tuple[tuple[str, tuple[Node, ...]], ...]
+    labels: Labels
+    pooled: int
     head: str
-    look: Look
 
     @cached_property
     def panels(self) -> dict[str, Panel]:
         """By the name of the step."""
-        return {panel.name: panel for placed in self.layout.placed for panel in placed.node.panels}
+        return {panel.name: panel for _, band in self.bands for node in band for panel in node.panels}
 
 
-def plan_path(explained: Explained, look: Look) -> PathPlan:
-    """Plan the figure of a layer.
-
-    Args:
-        explained: the layer.
-        look: theme and width.
-
-    Raises:
-        UsageError: the width has no room for it.
-    """
-    sizes, fonts = (_SIZES, _FONTS) if look.width is None else (_SMALL_SIZES, _SMALL_FONTS)
-    longest = max(text_width(_short(label), fonts[2], DPI) for label in set(explained.tokens.labels))
-    left, beyond = _MARGIN + longest + 8, _MARGIN + 22
-    if look.width is None:
-        bands = _bands(explained, _LARGEST, 1.0)
-        room = max(row_width(band, sizes) for _, band in bands)
-        page = round(left + room + beyond)
-    else:
-        page = round(look.width * DPI)
-        room = page - left - beyond
-        fitting = _fitting_bands(explained, room, sizes)
-        if fitting is None:
-            wider = (n / 10 for n in itertools.count(math.ceil(10 * look.width)))
-            enough = next(w for w in wider if _fitting_bands(explained, round(w * DPI) - left - beyond, sizes))
-            raise UsageError(
-                f"the figure of a layer does not fit in {look.width:g} inches with the names of these tokens; "
-                f"expected a --width of at least {enough:g}in, or --no-figures."
-            )
-        bands = fitting
-    layout = arrange(bands, left, room, sizes)
-    panels = [panel for placed in layout.placed for panel in placed.node.panels]
-    names, size = _token_names(explained, panels[0], fonts[2])
-    notes = _notes(explained, panels, names)
-    return PathPlan(
-        title=f"{visible(explained.checkpoint.short_name)}: layer {explained.layer} from input to output",
-        notes=tuple(notes),
-        caption=_caption(explained, notes),
-        layout=layout,
-        sizes=sizes,
-        names=names,
-        left=left,
-        room=room,
-        page=page,
-        fonts=(*fonts[:2], size),
-        head=str(explained.head),
-        look=look,
-    )
-
-
-def _fitting_bands(explained: Explained, room: float, sizes: Sizes) -> list[Band] | None:
-    """With a row a band, or else in as few rows as can be; the panels as large as they may then be; None for no way."""
-    best: tuple[int, list[Band]] | None = None
-    for size in range(_LARGEST, _LEAST_WRAPPED - 1, -4):
-        bands = _bands(explained, size, 0.5)
-        rows = [row for _, band in bands for row in rows_of(band, room, sizes)]
-        fits = all(row_width(row, sizes) <= room for row in rows)
-        if fits and (best is None or len(rows) < best[0]) and (size >= _LEAST or best is None):
-            best = len(rows), bands
-    return None if best is None else best[1]
-
-
-def _bands(explained: Explained, size: float, cell: float) -> list[Band]:
-    """Both halves of the layer, with panels of so many pixels and cells of multiples of so many."""
-
-    def panel(name: str, joined: bool = False) -> Node:
-        return Node((panel_of(explained, name, size, cell),), joined=joined)
-
-    pre = explained.pre_norm
-    total, norm = Node(operation="+", joined=True), Node(operation="norm", joined=True)
-    three = Node(tuple(split_panels(explained, size, cell)))
-    core = [three, *(panel(name, joined=True) for name in _CORE), panel("concatenated"), panel("attention_output")]
-    feed = [panel("expanded"), panel("activated"), panel("feed_forward_output")]
-    if pre:
-        ending = [Node(operation="norm"), panel("final_norm", joined=True)] if "final_norm" in explained.stages else []
-        return [
-            ("Attention", [panel("input"), norm, panel("attention_norm", joined=True), *core, total]),
-            (
-                "Feed-forward",
-                [panel("attention_residual"), norm, panel("feed_forward_norm", joined=True), *feed, total,
-                 panel("output"), *ending],
-            ),
-        ]  # fmt: skip
-    return [
-        ("Attention", [panel("input"), *core, total, norm]),
-        ("Feed-forward", [panel("attention_norm"), *feed, total, norm, panel("output")]),
-    ]
-
-
-def _token_names(explained: Explained, panel: Panel, size: float) -> tuple[tuple[TokenName, ...], float]:
-    """As many as fit beside the panel, and their font: a smaller one where all then fit."""
-    labels, n = explained.tokens.labels, len(explained.tokens)
-    all_fit = panel.height / n / (_LINE * DPI / 72)
-    size = all_fit if _SMALLEST_NAME <= all_fit < size else size
-    step = math.ceil(size / all_fit)
-    names = (TokenName(_short(labels[position]), (position + 0.5) / n) for position in range(0, n, step))
-    return tuple(names), size
-
-
-def _short(label: str) -> str:
-    shown = drawable(visible(label))
-    return shown if len(shown) <= _LONGEST_NAME else f"{shown[: _LONGEST_NAME - 1]}…"
-
-
-def _texts(explained: Explained) -> str:
-    return " / ".join(quoted(text) for text in (explained.text, explained.pair) if text is not None)
-
-
-def _notes(explained: Explained, panels: Sequence[Panel], names: Sequence[TokenName]) -> list[str]:
-    order = "post-norm: layer norms follow the sums" if not explained.pre_norm else "pre-norm: layer norms come first"
-    output = explained.stages["output"].check
-    assert output is not None
-    named = "" if len(names) == len(explained.tokens) else f" ({len(names)} of {len(explained.tokens)} named)"
-    return [
-        f"{_texts(explained)} ({counted(len(explained.tokens), 'token')}); {order}.",
-        f"Rows: tokens{named}; columns: dimensions, in scores, mask and pattern keys. Q to A V: head {explained.head}, "
-        "outlined where heads are concatenated. ±: 99% of a panel's numbers are smaller; in brackets the largest."
-        + "".join(_left_out(panels)),
+def plan_path(result: Explanation, choices: Choices) -> Iterator[PathPlan]:  # noqa: ARG001
+    """Plan the figure of a layer."""
+    bands, facts = _bands(result), result.facts
+    pooled = bands[0][1][0].panels[0].pooling[0]
+    order = "pre-norm: layer norms come first" if result.pre_norm else "post-norm: layer norms follow the sums"
+    reading = (
+        f"Rows: tokens; columns: dimensions, in scores, mask and pattern keys. Q to A V: head {result.head}, outlined "
+        "where heads are concatenated. ±: 99% of a panel's numbers are smaller; in brackets the largest."
+    ) + "".join(_left_out(bands))
+    verified = (
         "Every step is recomputed from the one before; the output is the model's next hidden state within "
-        f"{error(output.error)} of its largest value.",
-    ]
-
-
-def _left_out(panels: Sequence[Panel]) -> Iterator[str]:
-    """What was thinned and pooled, a sentence each."""
-    rows = max(panel.pooling[0] for panel in panels)
-    columns = sorted({panel.pooling[1] for panel in panels if not panel.square} - {1})
-    if columns:
-        most = f"{columns[-1]}" if len(columns) == 1 else f"{columns[0]} to {columns[-1]}"
-        yield f" Of dimensions, one in {most} is drawn where they are too many."
-    if rows > 1:
-        yield f" Up to {rows} tokens are one row (keys one column): the number furthest from 0 is drawn."
-
-
-def _caption(explained: Explained, notes: Sequence[str]) -> str:
-    """One sentence: model, layer, text, what is shown, on which scale, what was pooled and verified."""
-    order = "pre-norm" if explained.pre_norm else "post-norm"
-    return (
-        f"Layer {explained.layer} of {visible(explained.checkpoint.short_name)} ({order}) on {_texts(explained)}, from "
-        f"input to output with its residual path, a panel of actual numbers a step: {' '.join(notes[1:])}"
+        f"{error(result.output.error)} of its largest value."
     )
+    texts = " / ".join(facts.texts and [facts.quotes])
+    yield PathPlan(
+        stem="explain",
+        caption=f"Layer {result.layer} of {facts.model} ({order.partition(':')[0]}) on {texts}, from input to output "
+        + sentence("with its residual path, a panel of actual numbers a step", reading, verified),
+        title=f"{facts.model}: layer {result.layer} from input to output",
+        notes=(f"{facts.text_line}; {order}.", reading, verified),
+        bands=bands,
+        labels=Labels(tuple(visible(label) for label in result.tokens.labels), result.tokens.special),
+        pooled=pooled,
+        head=str(result.head),
+    )
+
+
+def _bands(result: Explanation) -> tuple[tuple[str, tuple[Node, ...]], ...]:
+    """Both halves of the layer, in the order of computing."""
+
+    def panels(*names: str, joined: bool = False) -> list[Node]:
+        return [Node((_panel(result, name),), joined=joined) for name in names]
+
+    total, norm = Node(operation="+", joined=True), Node(operation="layer norm", joined=True)
+    core = [Node(_split(result)), *panels(*_CORE, joined=True), *panels("concatenated", "attention_output"), total]
+    feed = [*panels("expanded", "activated", "feed_forward_output"), total]
+    if not result.pre_norm:
+        attention = [*panels("input"), *core, norm]
+        return (
+            ("Attention", tuple(attention)),
+            ("Feed-forward", (*panels("attention_norm"), *feed, norm, *panels("output"))),
+        )
+    final = [Node(operation="layer norm"), *panels("final_norm", joined=True)] if "final_norm" in result.stages else []
+    before = [*panels("attention_residual"), norm, *panels("feed_forward_norm", joined=True)]
+    return (
+        ("Attention", (*panels("input"), norm, *panels("attention_norm", joined=True), *core)),
+        ("Feed-forward", (*before, *feed, *panels("output"), *final)),
+    )
+
+
+def _split(result: Explanation) -> tuple[Panel, ...]:
+    """Queries, keys and values of the head; queries and keys, which are compared, on one scale."""
+    query, key, value = (replace(_panel(result, name), width=_HEAD, height=_THIRD) for name in _PARTS)
+    limit = max(query.limit, key.limit)
+    scales = (f"Q, K ±{_brief(limit)}", f"V ±{_brief(value.limit)}")
+    shape = str(list(result.stages["split"].shape[1:]))
+    return (
+        replace(query, limit=limit, words=()),
+        replace(key, limit=limit, words=()),
+        replace(value, words=(shape, *scales)),
+    )
+
+
+def _panel(result: Explanation, name: str) -> Panel:
+    values, step = _values(result, name), step_of(result, name)
+    square, kind = name in ("scores", "mask", "pattern"), {"pattern": "weights", "mask": "mask"}.get(name, "signed")
+    rows, columns = (
+        math.ceil(count / most) for count, most in zip(values.shape, (_MOST_ROWS, _MOST_COLUMNS), strict=True)
+    )
+    columns = rows if square else columns
+    drawn = max_pool(values if square else values[:, ::columns], rows, rows if square else 1)
+    largest = float(np.abs(values).max())
+    # of all numbers, drawn or not; where nearly all are 0 the largest
+    limit = (float(np.quantile(np.abs(values), _SATURATED)) if kind == "signed" else 0.0) or largest or 1.0
+    scale = {"weights": f"0 to {_brief(largest)}", "mask": "all allowed" if values.all() else "key ≤ query"}.get(
+        kind, f"±{_brief(limit)} ({_brief(largest)})"
+    )
+    widths = {result.checkpoint.d_head: _HEAD, result.checkpoint.d_model: _MODEL}
+    side = _MASK if kind == "mask" else 1.0
+    head, n_heads = result.head.head, result.checkpoint.n_heads
+    share = drawn.shape[1] / n_heads
+    return Panel(
+        name=name,
+        label=step.label,
+        brief=step.brief,
+        words=(str(list(result.stages[name].shape)), scale),
+        values=drawn,
+        kind=kind,
+        limit=limit,
+        width=side if square else widths.get(values.shape[1], _WIDE),
+        height=side,
+        marked=(head * share, (head + 1) * share) if name == "concatenated" else None,
+        pooling=(rows, columns),
+    )
+
+
+def _values(result: Explanation, name: str) -> Array:
+    """All numbers of a step, those of the head where heads have their own, [n, columns]."""
+    tensor = result.tensor("split")[_PARTS.index(name)] if name in _PARTS else result.tensor(name)
+    values: Array = (tensor[result.head.head] if tensor.ndim == 3 else tensor).float().numpy()
+    return values
+
+
+def _left_out(bands: tuple[tuple[str, tuple[Node, ...]], ...]) -> Iterator[str]:
+    """What was thinned and pooled, a sentence each."""
+    panels = [panel for _, band in bands for node in band for panel in node.panels]
+    thinned = sorted({panel.pooling[1] for panel in panels if panel.name not in _CORE[:3]} - {1})
+    if thinned:
+        most = f"{thinned[-1]}" if len(thinned) == 1 else f"{thinned[0]} to {thinned[-1]}"
+        yield f" Of dimensions, one in {most} is drawn where they are too many."
+    if (rows := max(panel.pooling[0] for panel in panels)) > 1:
+        yield f" {rows} tokens are one row (keys one column): the number furthest from 0 is drawn."
+
+
+def _brief(value: float) -> str:
+    """Two digits, and no power of ten where it can be avoided."""
+    return f"{value:.2g}" if not 99.5 <= value < 99_999 else f"{value:.0f}"

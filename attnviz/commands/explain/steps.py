@@ -1,41 +1,126 @@
-"""What every step of a layer is called, its formula, and what it does in one plain sentence."""
+"""The steps of a layer as data: what each is called, its formula, what it does, how it is drawn, in one entry a step."""
 
 import math
 from dataclasses import dataclass
 
-from attnviz.commands.explain.measure import Explained
+from attnviz.commands.explain import numbers
+from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.numbers import Numbers
 from attnviz.commands.explain.reference import activation_named
 
-__all__ = ["StageWords", "not_compared", "numbered_shape", "order_of", "score_formula", "stage_words"]
+__all__ = ["Step", "norm_order", "numbered_shape", "step_of"]
 
 
 @dataclass(frozen=True)
-class StageWords:
-    """A step in words.
+class Step:
+    """One step of a layer. Texts have names in braces for what differs from model to model; see :func:`step_of`.
 
     Attributes:
         title: what it is called.
         formula: with this model's numbers.
         sentence: what it does.
+        label: above its panel in the figure; empty where it has none.
+        brief: the formula, as short as a panel needs it.
+        numbers: one line of real numbers.
+        unseen: why it has no check of its own.
     """
 
     title: str
     formula: str
     sentence: str
+    label: str = ""
+    brief: str = ""
+    numbers: Numbers = numbers.of_token
+    unseen: str = ""
 
 
-_NOT_COMPARED = {
-    "input": "taken from the model as it is",
-    "split": "the same numbers, regrouped",
-    "scores": "the model does not show them: checked through the pattern",
-    "mask": "the model does not show it: checked through the pattern",
-    "weighted": "the model does not show them by head: checked side by side, in the next step",
-}
+_NORM = "norm(x) = (x − mean) / √(var + ε) · γ + β"
+_NORM_H, _NORM_Y, _NORM_OUT = (_NORM.replace("x", letter) for letter in ("h", "y", "out"))
+_TO_ONE = "Each token's vector is brought to mean 0 and variance 1, then weighted (γ) and shifted (β)"
+
+_STEPS = {
+    "input": Step("Input", "x = {input}", "The residual stream as it enters the layer: one vector a token.", "input x",
+                  unseen="taken from the model as it is"),
+    "query": Step("Queries", "Q = {x} W_Q + b_Q", "What each token looks for, of all heads side by side.", "Q"),
+    "key": Step("Keys", "K = {x} W_K + b_K", "What each token offers to be found by.", "K"),
+    "value": Step("Values", "V = {x} W_V + b_V", "What each token hands on where it is attended to.", "V"),
+    "split": Step(
+        "Split into heads", "{d_model} = {n_heads} × {d_head}",
+        "Q, K and V are cut into {n_heads} heads of {d_head} dimensions each; d_head = d_model / n_heads.",
+        numbers=numbers.of_split, unseen="the same numbers, regrouped",
+    ),
+    "scores": Step(
+        "Scores", "{scores}", "How well each query fits each key: their dot product, {scaled}.", "scores",
+        "{brief_scores}", numbers.of_scores, "the model does not show them: checked through the pattern",
+    ),
+    "mask": Step("Mask", "allowed: {allowed}", "{masked}", "mask", "", numbers.of_mask,
+                 "the model does not show it: checked through the pattern"),
+    "pattern": Step(
+        "Attention pattern", "A = softmax(masked scores)",
+        "Every row of scores becomes weights that sum to 1: how much each query takes from each key.", "pattern A",
+        "softmax", numbers.of_pattern,
+    ),
+    "weighted": Step(
+        "Weighted values", "A V", "Each token's new vector in a head: the values, mixed by the weights.", "A V", "",
+        numbers.of_head, "the model does not show them by head: checked side by side, in the next step",
+    ),
+    "concatenated": Step(
+        "Concatenation", "{n_heads} × {d_head} = {d_model}",
+        "The heads' results are laid side by side again; no number changes.", "concatenated", "{n_heads} heads",
+    ),
+    "attention_output": Step(
+        "Attention output", "concat W_O + b_O",
+        "One linear map mixes the heads: each head's slice of W_O says what it writes into the residual stream.",
+        "attention", "· W_O + b_O",
+    ),
+    "attention_residual": Step(
+        "Residual", "h = x + attention",
+        "The attention's output is added to the layer's input, which passes around it unchanged.", "h", "x + attention",
+        numbers.of_residual,
+    ),
+    "expanded": Step(
+        "Feed-forward: expand", "u = norm(h) W_1 + b_1",
+        "Every token alone, from {d_model} to {d_ff} dimensions: no token sees another from here on.", "expanded u",
+        "· W_1 + b_1",
+    ),
+    "activated": Step(
+        "Feed-forward: {activation}", "f(u), f(x) = {activation_formula}",
+        "The network's only step that is not linear: it lets some of the numbers through and holds others back.",
+        "{activation}", "f(u)", numbers.of_activation,
+    ),
+    "feed_forward_output": Step("Feed-forward: contract", "f(u) W_2 + b_2",
+                                "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_2 + b_2"),
+    "feed_forward_residual": Step("Residual", "y = norm(h) + feed forward",
+                                  "The network's output is added to what went into it.", numbers=numbers.of_residual),
+    "final_norm": Step(
+        "Final layer norm", _NORM_OUT,
+        "After the last layer, outside of it: what the language-modelling head reads.", "final norm", "",
+        numbers.of_norm,
+    ),
+}  # fmt: skip
+
+_PRE_NORM = {
+    "attention_norm": Step("Layer norm before the attention", _NORM, f"{_TO_ONE}: pre-norm, only the attention sees it.",
+                           "norm(x)", "", numbers.of_norm),
+    "feed_forward_norm": Step("Layer norm before the feed-forward network", _NORM_H,
+                              f"{_TO_ONE}: pre-norm, only the network sees it.", "norm(h)", "", numbers.of_norm),
+    "output": Step("Output", "h + feed forward", "The network's output is added to the residual stream. {taken}",
+                   "output", "", numbers.of_residual),
+}  # fmt: skip
+
+_POST_NORM = {
+    "attention_norm": Step("Layer norm after the residual", _NORM_H,
+                           f"{_TO_ONE}: post-norm, it is now the residual stream.", "norm(h)", "", numbers.of_norm),
+    "output": Step("Output", _NORM_Y, "The second layer norm. {taken}", "output", "", numbers.of_norm),
+}  # fmt: skip
 
 
-def not_compared(name: str) -> str:
-    """Why a step has no check of its own."""
-    return _NOT_COMPARED[name]
+def step_of(explanation: Explanation, name: str) -> Step:
+    """A step in words, for this layer of this model."""
+    template = _STEPS.get(name) or (_PRE_NORM if explanation.pre_norm else _POST_NORM)[name]
+    values = _model_words(explanation) | _score_words(explanation) | _place_words(explanation)
+    texts = (template.title, template.formula, template.sentence, template.label, template.brief)
+    return Step(*(text.format_map(values) for text in texts), template.numbers, template.unseen)
 
 
 def numbered_shape(name: str, shape: tuple[int, ...]) -> str:
@@ -43,9 +128,9 @@ def numbered_shape(name: str, shape: tuple[int, ...]) -> str:
     return f"3 × {list(shape[1:])}" if name == "split" else str(list(shape))
 
 
-def order_of(explained: Explained) -> str:
+def norm_order(explanation: Explanation) -> str:
     """Where the layer norms stand, in one sentence."""
-    if explained.pre_norm:
+    if explanation.pre_norm:
         return (
             "Pre-norm (GPT-2): a layer norm stands before the attention and one before the feed-forward network; what "
             "they give is added to the residual stream, which itself is never normed inside a layer."
@@ -56,159 +141,48 @@ def order_of(explained: Explained) -> str:
     )
 
 
-def stage_words(explained: Explained, name: str) -> StageWords:
-    """A step in words, for this layer of this model."""
-    return _attention_words(explained, name) or _other_words(explained, name)
-
-
-def _attention_words(explained: Explained, name: str) -> StageWords | None:
-    model = explained.checkpoint
-    d_model, d_head, n_heads = model.d_model, model.d_head, model.n_heads
-    x = "norm(x)" if explained.pre_norm else "x"
+def _model_words(explanation: Explanation) -> dict[str, object]:
+    model, activation = explanation.checkpoint, activation_named(explanation.activation)
     return {
-        "query": StageWords("Queries", f"Q = {x} W_Q + b_Q", "What each token looks for, of all heads side by side."),
-        "key": StageWords("Keys", f"K = {x} W_K + b_K", "What each token offers to be found by."),
-        "value": StageWords("Values", f"V = {x} W_V + b_V", "What each token hands on where it is attended to."),
-        "split": StageWords(
-            "Split into heads",
-            f"{d_model} = {n_heads} × {d_head}",
-            f"Q, K and V are cut into {n_heads} heads of {d_head} dimensions each; d_head = d_model / n_heads.",
-        ),
-        "scores": StageWords(
-            "Scores",
-            score_formula(explained),
-            f"How well each query fits each key: their dot product, {_scaled(explained)}.",
-        ),
-        "mask": StageWords(
-            "Mask",
-            "allowed: key ≤ query" if model.architecture.causal else "allowed: every key",
-            "A token may attend only to itself and to what precedes it; all other scores become −∞."
-            if model.architecture.causal
-            else f"Every token may attend to every token: nothing is masked {_in_what(explained)}.",
-        ),
-        "pattern": StageWords(
-            "Attention pattern",
-            "A = softmax(masked scores)",
-            "Every row of scores becomes weights that sum to 1: how much each query takes from each key.",
-        ),
-        "weighted": StageWords(
-            "Weighted values", "A V", "Each token's new vector in a head: the values, mixed by the weights."
-        ),
-        "concatenated": StageWords(
-            "Concatenation",
-            f"{n_heads} × {d_head} = {d_model}",
-            "The heads' results are laid side by side again; no number changes.",
-        ),
-        "attention_output": StageWords(
-            "Attention output",
-            "concat W_O + b_O",
-            "One linear map mixes the heads: each head's slice of W_O says what it writes into the residual stream.",
-        ),
-    }.get(name)
+        "x": "norm(x)" if explanation.pre_norm else "x",
+        "d_model": model.d_model,
+        "n_heads": model.n_heads,
+        "d_head": model.d_head,
+        "d_ff": explanation.d_ff,
+        "activation": activation.name,
+        "activation_formula": activation.formula,
+    }
 
 
-def _other_words(explained: Explained, name: str) -> StageWords:
-    pre, d_ff = explained.pre_norm, explained.d_ff
-    d_model = explained.checkpoint.d_model
-    middle = "h" if pre else "norm(h)"
-    activation = activation_named(explained.activation)
-    normed = "norm(x) = (x − mean) / √(var + ε) · γ + β"
-    to_one = "Each token's vector is brought to mean 0 and variance 1, then weighted (γ) and shifted (β)"
-    return {
-        "input": _input_words(explained),
-        "attention_norm": StageWords(
-            "Layer norm before the attention" if pre else "Layer norm after the residual",
-            normed if pre else normed.replace("x", "h"),
-            f"{to_one}: pre-norm, only the attention sees it."
-            if pre
-            else f"{to_one}: post-norm, it is now the residual stream.",
-        ),
-        "attention_residual": StageWords(
-            "Residual",
-            "h = x + attention",
-            "The attention's output is added to the layer's input, which passes around it unchanged.",
-        ),
-        "feed_forward_norm": StageWords(
-            "Layer norm before the feed-forward network",
-            normed.replace("x", "h"),
-            f"{to_one}: pre-norm, only the network sees it.",
-        ),
-        "expanded": StageWords(
-            "Feed-forward: expand",
-            "u = norm(h) W_1 + b_1",
-            f"Every token alone, from {d_model} to {d_ff} dimensions: no token sees another from here on.",
-        ),
-        "activated": StageWords(
-            f"Feed-forward: {activation.name}",
-            f"f(u), f(x) = {activation.formula}",
-            "The network's only step that is not linear: it lets some of the numbers through and holds others back.",
-        ),
-        "feed_forward_output": StageWords(
-            "Feed-forward: contract", "f(u) W_2 + b_2", f"Back from {d_ff} to {d_model} dimensions."
-        ),
-        "feed_forward_residual": StageWords(
-            "Residual", f"y = {middle} + feed forward", "The network's output is added to what went into it."
-        ),
-        "output": StageWords(
-            "Output",
-            f"{middle} + feed forward" if pre else normed.replace("x", "y"),
-            _output_sentence(explained, "The network's output is added to the residual stream." if pre else
-                             "The second layer norm."),
-        ),
-        "final_norm": StageWords(
-            "Final layer norm",
-            normed.replace("x", "out"),
-            "After the last layer, outside of it: what the language-modelling head reads.",
-        ),
-    }[name]  # fmt: skip
-
-
-def _input_words(explained: Explained) -> StageWords:
-    sentence = "The residual stream as it enters the layer: one vector a token."
-    if explained.layer:
-        return StageWords("Input", f"x = output of layer {explained.layer - 1}", sentence)
-    architecture = explained.checkpoint.architecture
-    tables = "word + position + segment" if architecture.segments else "word + position"
-    return StageWords("Input", f"x = {tables}" if explained.pre_norm else f"x = norm({tables})", sentence)
-
-
-def score_formula(explained: Explained, *, brief: bool = False) -> str:
-    """With the scale that this layer has: GPT-2's config may leave it out, or divide by the layer's number too.
-
-    Args:
-        explained: the layer.
-        brief: as short as a panel needs it.
-    """
-    scale, d_head = _scale(explained), explained.checkpoint.d_head
-    if _usual(explained):
-        return f"Q Kᵀ/√{d_head}" if brief else f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}"
+def _score_words(explanation: Explanation) -> dict[str, str]:
+    """The scale that this layer has: GPT-2's config may leave it out, or divide by the layer's number too."""
+    model = explanation.checkpoint
+    scale, d_head = float(model.architecture.parameters(model.model, explanation.layer).scale), model.d_head
+    causal = model.architecture.causal
+    texts = "in a single text" if explanation.pair is None else "in a pair of texts either"
+    masked = {
+        "allowed": "key ≤ query" if causal else "every key",
+        "masked": "A token may attend only to itself and to what precedes it; all other scores become −∞."
+        if causal
+        else f"Every token may attend to every token: nothing is masked {texts}.",
+    }
+    if abs(scale * math.sqrt(d_head) - 1) < 1e-9:
+        scaled = "scaled so that it does not grow with d_head"
+        return {"scores": f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}", "brief_scores": f"Q Kᵀ/√{d_head}", "scaled": scaled,
+                **masked}  # fmt: skip
     if scale == 1:
-        return "Q Kᵀ"
-    return f"Q Kᵀ · {scale:.3g}" if brief else f"Q Kᵀ · {scale:.4g}"
+        return {"scores": "Q Kᵀ", "brief_scores": "Q Kᵀ", "scaled": "which this model does not scale", **masked}
+    scaled = "scaled as this model's config has it"
+    return {"scores": f"Q Kᵀ · {scale:.4g}", "brief_scores": f"Q Kᵀ · {scale:.3g}", "scaled": scaled, **masked}
 
 
-def _scale(explained: Explained) -> float:
-    model = explained.checkpoint
-    return float(model.architecture.parameters(model.model, explained.layer).scale)
-
-
-def _usual(explained: Explained) -> bool:
-    return abs(_scale(explained) * math.sqrt(explained.checkpoint.d_head) - 1) < 1e-9
-
-
-def _scaled(explained: Explained) -> str:
-    if _usual(explained):
-        return "scaled so that it does not grow with d_head"
-    return "which this model does not scale" if _scale(explained) == 1 else "scaled as this model's config has it"
-
-
-def _in_what(explained: Explained) -> str:
-    return "in a single text" if explained.pair is None else "in a pair of texts either"
-
-
-def _output_sentence(explained: Explained, what: str) -> str:
-    following = explained.layer + 1
-    if following < explained.checkpoint.n_layers:
-        return f"{what} This is what layer {following} takes in."
-    after = "the final layer norm takes in" if explained.pre_norm else "the model gives: its last hidden state"
-    return f"{what} This is what {after}."
+def _place_words(explanation: Explanation) -> dict[str, str]:
+    """Where the input comes from, and what takes the output in."""
+    layer, pre = explanation.layer, explanation.pre_norm
+    tables = "word + position + segment" if explanation.checkpoint.architecture.segments else "word + position"
+    first = tables if pre else f"norm({tables})"
+    taken = f"This is what layer {layer + 1} takes in."
+    if layer + 1 == explanation.checkpoint.n_layers:
+        after = "the final layer norm takes in" if pre else "the model gives: its last hidden state"
+        taken = f"This is what {after}."
+    return {"input": f"output of layer {layer - 1}" if layer else first, "taken": taken}
