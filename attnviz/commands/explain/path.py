@@ -19,14 +19,17 @@ from attnviz.results.facts import sentence
 from attnviz.results.tables import error
 from attnviz.results.view import Choices
 
-__all__ = ["Node", "Panel", "PathPlan", "plan_path"]
+__all__ = ["THIRD", "Node", "Panel", "PathPlan", "plan_path"]
 
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
 _SATURATED = 0.99
 _PARTS = ("query", "key", "value")
-_CORE = ("scores", "mask", "pattern", "weighted")
-_WIDE, _MODEL, _HEAD, _MASK, _THIRD = 1.45, 1.15, 0.72, 0.6, 0.42
-"""Sides of panels, as multiples of the side of the pattern's."""
+_SQUARE = ("scores", "mask", "pattern")
+_WIDE, _MODEL, _HEAD, _MASK = 1.45, 1.15, 0.72, 0.6
+"""Widths of panels, as multiples of the side of the pattern's."""
+
+THIRD = 0.42
+"""Height of each of three panels, likewise."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,11 @@ class Panel:
     height: float = 1.0
     marked: tuple[float, float] | None = None
     pooling: tuple[int, int] = (1, 1)
+
+    @property
+    def square(self) -> bool:
+        """Whether columns are tokens too."""
+        return self.name in _SQUARE
 
 
 @dataclass(frozen=True)
@@ -135,7 +143,12 @@ def _bands(result: Explanation) -> tuple[tuple[str, tuple[Node, ...]], ...]:
         return [Node((_panel(result, name),), joined=joined) for name in names]
 
     total, norm = Node(operation="+", joined=True), Node(operation="layer norm", joined=True)
-    core = [Node(_split(result)), *panels(*_CORE, joined=True), *panels("concatenated", "attention_output"), total]
+    core = [
+        Node(_split(result)),
+        *panels(*_SQUARE, "weighted", joined=True),
+        *panels("concatenated", "attention_output"),
+        total,
+    ]
     feed = [*panels("expanded", "activated", "feed_forward_output"), total]
     if not result.pre_norm:
         attention = [*panels("input"), *core, norm]
@@ -153,7 +166,7 @@ def _bands(result: Explanation) -> tuple[tuple[str, tuple[Node, ...]], ...]:
 
 def _split(result: Explanation) -> tuple[Panel, ...]:
     """Queries, keys and values of the head; queries and keys, which are compared, on one scale."""
-    query, key, value = (replace(_panel(result, name), width=_HEAD, height=_THIRD) for name in _PARTS)
+    query, key, value = (replace(_panel(result, name), width=_HEAD, height=THIRD) for name in _PARTS)
     limit = max(query.limit, key.limit)
     scales = (f"Q, K ±{_brief(limit)}", f"V ±{_brief(value.limit)}")
     shape = str(list(result.stages["split"].shape[1:]))
@@ -166,7 +179,7 @@ def _split(result: Explanation) -> tuple[Panel, ...]:
 
 def _panel(result: Explanation, name: str) -> Panel:
     values, step = _values(result, name), step_of(result, name)
-    square, kind = name in ("scores", "mask", "pattern"), {"pattern": "weights", "mask": "mask"}.get(name, "signed")
+    square, kind = name in _SQUARE, {"pattern": "weights", "mask": "mask"}.get(name, "signed")
     rows, columns = (
         math.ceil(count / most) for count, most in zip(values.shape, (_MOST_ROWS, _MOST_COLUMNS), strict=True)
     )
@@ -207,7 +220,7 @@ def _values(result: Explanation, name: str) -> Array:
 def _left_out(bands: tuple[tuple[str, tuple[Node, ...]], ...]) -> Iterator[str]:
     """What was thinned and pooled, a sentence each."""
     panels = [panel for _, band in bands for node in band for panel in node.panels]
-    thinned = sorted({panel.pooling[1] for panel in panels if panel.name not in _CORE[:3]} - {1})
+    thinned = sorted({panel.pooling[1] for panel in panels if not panel.square} - {1})
     if thinned:
         most = f"{thinned[-1]}" if len(thinned) == 1 else f"{thinned[0]} to {thinned[-1]}"
         yield f" Of dimensions, one in {most} is drawn where they are too many."

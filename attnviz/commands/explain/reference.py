@@ -69,7 +69,7 @@ class LayerNorm:
         return (centred.square().mean(-1, keepdim=True) + self.epsilon).sqrt()
 
     def linear_part(self, x: Tensor, scale: Tensor) -> Tensor:
-        """The norm of x [.., d_model] with its scale held fixed and its bias left out: linear in x; in float32 at least."""
+        """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
         wide = widened(x)
         return (wide - wide.mean(-1, keepdim=True)) / scale * widened(self.weight)
 

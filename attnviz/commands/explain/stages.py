@@ -224,6 +224,7 @@ def _mismatch(where: str, position: list[int], tensor: Tensor, own: Tensor, chec
     return (
         f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "
         f"{', '.join(named)}: the model gives {float(own[tuple(position)]):.6g}, the reference "
-        f"{float(tensor[tuple(position)]):.6g}: {check.error:.2g} of {check.scale:.6g} (tolerance "
-        f"{check.tolerance:g}). Nothing was written. --dtype float64 tells rounding, which it shrinks, from an error, which it does not."
+        f"{float(tensor[tuple(position)]):.6g}: {check.error:.2g} of {check.scale:.6g} "
+        f"(tolerance {check.tolerance:g}). Nothing was written. --dtype float64 tells rounding, which it shrinks, from "
+        "an error, which it does not."
     )

@@ -1,7 +1,7 @@
-"""The steps of a layer as data: what each is called, its formula, what it does, how it is drawn, in one entry a step."""
+"""The steps of a layer as data, in one entry a step: what it is called, its formula, what it does, how it is drawn."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnviz.commands.explain import numbers
 from attnviz.commands.explain.measure import Explanation
@@ -100,8 +100,8 @@ _STEPS = {
 }  # fmt: skip
 
 _PRE_NORM = {
-    "attention_norm": Step("Layer norm before the attention", _NORM, f"{_TO_ONE}: pre-norm, only the attention sees it.",
-                           "norm(x)", "", numbers.of_norm),
+    "attention_norm": Step("Layer norm before the attention", _NORM,
+                           f"{_TO_ONE}: pre-norm, only the attention sees it.", "norm(x)", "", numbers.of_norm),
     "feed_forward_norm": Step("Layer norm before the feed-forward network", _NORM_H,
                               f"{_TO_ONE}: pre-norm, only the network sees it.", "norm(h)", "", numbers.of_norm),
     "output": Step("Output", "h + feed forward", "The network's output is added to the residual stream. {taken}",
@@ -119,8 +119,8 @@ def step_of(explanation: Explanation, name: str) -> Step:
     """A step in words, for this layer of this model."""
     template = _STEPS.get(name) or (_PRE_NORM if explanation.pre_norm else _POST_NORM)[name]
     values = _model_words(explanation) | _score_words(explanation) | _place_words(explanation)
-    texts = (template.title, template.formula, template.sentence, template.label, template.brief)
-    return Step(*(text.format_map(values) for text in texts), template.numbers, template.unseen)
+    texts = ("title", "formula", "sentence", "label", "brief")
+    return replace(template, **{text: getattr(template, text).format_map(values) for text in texts})
 
 
 def numbered_shape(name: str, shape: tuple[int, ...]) -> str:
