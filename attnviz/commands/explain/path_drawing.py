@@ -24,7 +24,7 @@ from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, text_width, wrapped
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import LONGEST, draw_matrix
-from attnviz.figures.page import MARGIN, PIXEL, new_page, settled
+from attnviz.figures.page import MARGIN, PIXEL, frozen, new_page
 
 __all__ = ["path_figure"]
 
@@ -76,8 +76,7 @@ def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
             part.set_facecolor("none")
         drawn = [_draw_row(parts[2 * row + 1], nodes, row, plan, look, sizes, vector) for row, nodes in enumerate(rows)]
         _colour_bars(parts[-1], look, sizes)
-        settled(page)
-        page.set_layout_engine("none")  # arrows would not follow
+        frozen(page)
         placed = [
             Placed.of(node, number, artists)
             for number, row in enumerate(rows)

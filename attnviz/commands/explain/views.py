@@ -21,7 +21,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink, draw_matrix
-from attnviz.figures.page import MARGIN, colour_bar, new_page, page_width
+from attnviz.figures.page import MARGIN, colour_bar, frozen, new_page, page_width
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -90,6 +90,7 @@ def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> 
         ax = page.add_subplot()
         _draw_positions(ax, plan, look, vector)
         colour_bar(page, ax, _NORM, "share of the variance of scores", look, colours=look.diverging_map(), signed=True)
+        frozen(page)
         return page
 
 
