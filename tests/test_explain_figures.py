@@ -167,6 +167,7 @@ def test_every_panel_and_word_is_drawn(bert: Explanation) -> None:
         assert name in words
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == list(bert.tokens.labels)
+    assert "Every 2nd token is named." in {text.get_text() for text in path_figure(plan, Look(width=3.3)).texts}
 
 
 @pytest.mark.parametrize("width", [None, 3.3])

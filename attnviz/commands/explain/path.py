@@ -25,7 +25,7 @@ _MOST_ROWS, _MOST_COLUMNS = 100, 128
 _SATURATED = 0.99
 _PARTS = ("query", "key", "value")
 _SQUARE = ("scores", "mask", "pattern")
-_WIDE, _MODEL, _HEAD, _MASK = 1.45, 1.15, 0.72, 0.6
+_WIDE, _MODEL, _HEAD, _MASK = 1.3, 1.05, 0.72, 0.6
 """Widths of panels, as multiples of the side of the pattern's."""
 
 THIRD = 0.42

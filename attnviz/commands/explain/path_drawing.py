@@ -23,12 +23,13 @@ from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, text_width, wrapped
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import LONGEST, draw_matrix
+from attnviz.figures.matrix import LONGEST, draw_matrix, named_every
 from attnviz.figures.page import MARGIN, PIXEL, frozen, new_page
+from attnviz.model.wording import ordinal
 
-__all__ = ["path_figure"]
+__all__ = ["Sizes", "path_figure"]
 
-_LARGEST, _LEAST, _STEP = 0.84, 0.4, 0.04
+_LARGEST, _LEAST, _STEP = 0.88, 0.4, 0.04
 _OPERATION, _LETTER, _TRAIL, _FOOT, _BARS = 0.17, 0.1, 0.12, 0.5, 3.6
 
 
@@ -47,7 +48,7 @@ class Sizes:
 
     title: float = 7.5
     text: float = 6.5
-    gap: float = 0.17
+    gap: float = 0.15
     lead: float = 0.16
     strip: float = 0.36
     names: float = 0.0
@@ -67,8 +68,10 @@ def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
     width = look.width or max(_row_width(row, number, sizes) for number, row in enumerate(rows))
     ratios = [*chain.from_iterable((sizes.strip, _height(row, sizes)) for row in rows), _FOOT]
     ratios[0] *= 0.6  # only the residual stream runs there
+    every = named_every(sizes.side * 72 / math.ceil(len(plan.labels.texts) / plan.pooled), plan.pooled)
+    named = [f"Every {ordinal(every)} token is named."] if every > 1 else []
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=sum(ratios))
+        page = new_page(plan.title, [*plan.notes, *named], look, width=width, body=sum(ratios))
         engine: Any = page.get_layout_engine()
         page.set_layout_engine("constrained", rect=engine.get()["rect"], w_pad=sizes.gap / 2, h_pad=0.01)
         parts: Any = page.subfigures(len(ratios), 1, height_ratios=ratios)

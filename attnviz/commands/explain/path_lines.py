@@ -24,7 +24,7 @@ _RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
 _STREAM, _TURN, _FLOOR = 0.15, 0.65, 0.85
 """Heights of the residual stream, of turns to the next row and of the values, as shares of the strip between rows."""
 
-Point = tuple[float, float]
+_Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class Placed:
         return self.boxes[len(self.boxes) // 2]
 
     @property
-    def end(self) -> Point:
+    def end(self) -> _Point:
         """Where an arrow leaves it."""
         return self.box.x1, _middle(self.box)
 
 
 def draw_lines(
-    page: Figure, plan: PathPlan, placed: Sequence[Placed], strips: Sequence[Bbox], look: Look, letters: Point
+    page: Figure, plan: PathPlan, placed: Sequence[Placed], strips: Sequence[Bbox], look: Look, letters: _Point
 ) -> None:
     """Draw all arrows, the residual stream, and the names of the bands.
 
@@ -85,11 +85,11 @@ def draw_lines(
         _arrow(page, path, colour, 1.4)
         page.add_artist(Line2D(*np.transpose(path[:1]), marker="o", ms=4, color=colour, transform=page.dpi_scale_trans))
         (left, level), (right, _) = path[1:3]
-        page.text(nodes[0].box.x0, level + 0.03, name, size=letters[0], weight="bold", color=muted, **style)
+        page.text(nodes[0].box.x0, level + 0.03, name, size=0.92 * letters[0], weight="bold", color=muted, **style)
         page.text((left + right) / 2, level + 0.035, "residual", size=letters[1], color=colour, ha="center", **style)
 
 
-def _arrow(page: Figure, points: Sequence[Point], colour: str, width: float) -> None:
+def _arrow(page: Figure, points: Sequence[_Point], colour: str, width: float) -> None:
     arrow = FancyArrowPatch(path=Path(points), arrowstyle="-|>,head_width=1.8,head_length=3.4", mutation_scale=1,
                             joinstyle="miter", color=colour, lw=width, transform=page.dpi_scale_trans)  # fmt: skip
     page.add_artist(arrow)
@@ -99,7 +99,7 @@ def _middle(box: Bbox) -> float:
     return float(box.y0 + box.y1) / 2
 
 
-def _straight(one: Placed, other: Placed) -> Iterator[list[Point]]:
+def _straight(one: Placed, other: Placed) -> Iterator[list[_Point]]:
     """From a node to its right neighbour; queries and keys to the scores each on its way."""
     turn = _gap(one, other, 0.6)
     shares = (0.8, 0.5) if len(one.boxes) > 1 else (0.5,)
@@ -110,7 +110,7 @@ def _straight(one: Placed, other: Placed) -> Iterator[list[Point]]:
             yield [(start.x1, level), (turn, level), (turn, entry), (box.x0, entry)]
 
 
-def _values(placed: Sequence[Placed], strips: Sequence[Bbox]) -> list[Point]:
+def _values(placed: Sequence[Placed], strips: Sequence[Bbox]) -> list[_Point]:
     """From the values below everything to where they are weighted."""
     split = next(index for index, each in enumerate(placed) if len(each.boxes) > 1)
     after = next(i for i, each in enumerate(placed) if each.node.panels and each.node.panels[0].name == "weighted")
@@ -128,14 +128,14 @@ def _values(placed: Sequence[Placed], strips: Sequence[Bbox]) -> list[Point]:
     ]
 
 
-def _turned(one: Placed, other: Placed, strip: Bbox) -> Iterator[list[Point]]:
+def _turned(one: Placed, other: Placed, strip: Bbox) -> Iterator[list[_Point]]:
     """From the end of a row to the beginning of the next one."""
     out, back, level = one.outer.x1 + 0.06, 0.6 * MARGIN, strip.y0 + _TURN * strip.height
     for box in other.boxes:
         yield [one.end, (out, one.end[1]), (out, level), (back, level), (back, _middle(box)), (box.x0, _middle(box))]
 
 
-def _residual(band: Sequence[Placed], strips: Sequence[Bbox], edge: float) -> list[Point]:
+def _residual(band: Sequence[Placed], strips: Sequence[Bbox], edge: float) -> list[_Point]:
     """From the first panel of a band above everything to its sum."""
     start, total = band[0], next(each for each in band if each.node.operation == "+")
     left = _gap(start, band[1], 0.25) if band[1].row == start.row else start.outer.x1 + 0.04

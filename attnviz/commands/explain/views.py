@@ -25,7 +25,7 @@ from attnviz.figures.page import MARGIN, colour_bar, frozen, new_page, page_widt
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["VIEWS"]
+__all__ = ["VIEWS", "PositionsPlan"]
 
 _ROW, _COLUMN, _NARROWEST, _SIDE, _AXES, _BAR = 0.2, 0.57, 0.39, 0.6, 0.3, 0.55
 _NORM = Normalize(-1, 1, clip=True)
