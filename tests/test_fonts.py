@@ -16,7 +16,6 @@ from attnviz.figures.fonts import (
     DEFAULT_FAMILY,
     drawable,
     fitted,
-    fitted_quote,
     font_families,
     isolated,
     text_width,
@@ -183,16 +182,6 @@ def test_isolates_are_closed_where_a_line_ends_and_take_no_room():
         assert part.count(RTL) == part.count(END)
     assert all(part.startswith(RTL) for part in lines[1:-1])
     assert lines[-1].endswith("tokens)")
-
-
-def test_a_cut_quotation_still_ends():
-    whole = "minilm · “The cat that I saw ran away”"
-    assert fitted_quote(whole, 8, 150, 2000) == whole
-    cut = fitted_quote(whole, 8, 150, 300)
-    assert cut.startswith("minilm · “The")
-    assert cut.endswith("…”")
-    assert text_width(cut, 8, 150) <= 300
-    assert fitted_quote("a very long name of a model · “The cat”", 8, 150, 150).count("”") == 0
 
 
 def test_a_broken_or_missing_font_file_is_skipped(installed, tmp_path):

@@ -17,7 +17,6 @@ __all__ = [
     "advance",
     "drawable",
     "fitted",
-    "fitted_quote",
     "font_families",
     "outer_size",
     "pieces",
@@ -102,15 +101,6 @@ def _cut_word(word: str, size: float, dpi: float, pixels: float, weight: str) ->
         return shown
     room = pixels - text_width("”", size, dpi, weight)
     return _cut(word, size, dpi, room, weight) + "”"
-
-
-def fitted_quote(text: str, size: float, dpi: float, pixels: float) -> str:
-    """A line that ends with a quoted text, fitted; where that is cut, its quotation marks still come in pairs."""
-    shown = fitted(text, size, dpi, pixels)
-    if shown.count("“") > shown.count("”"):
-        shown = fitted(text.removesuffix("”"), size, dpi, pixels - text_width("”", size, dpi))
-        shown += "”" if shown.count("“") > shown.count("”") else ""
-    return shown
 
 
 def outer_size(setting: str, ours: float) -> float | str:

@@ -4,8 +4,8 @@ Lengths are pixels at :data:`attnviz.figures.files.DPI`, and so are the data coo
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,29 +16,17 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from attnviz.errors import UsageError
 from attnviz.figures.colours import outer_ink
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
+from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fine, fitting_grid, grid_pooling, planned_grid
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, Mark, colour_bar, new_page, page_width, settled
 from attnviz.model.head_ids import HeadId
 
 __all__ = ["HeadCell", "HeadGridPlan", "draw_head_grid", "grid_pooling", "head_grid_figure"]
-
-_LARGEST, _LARGEST_CHOSEN = 120, 240
-"""Side of a square, in a figure as wide as its content, and of a width that the user chose."""
-
-_ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
-"""From one square to the next: with a name and a text above; with a name; of the narrowest grid."""
-
-_LAYERS = 34
-"""For the names of layers."""
-
-_HIGHEST = 1000
-"""Of a grid whose layers go on in further rows."""
 
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
@@ -95,83 +83,6 @@ class HeadGridPlan:
     beside: str = ""
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """Where everything goes.
-
-    Attributes:
-        layers, columns: the numbers of layers from top to bottom and of heads from left to right.
-        across: squares side by side; where there are more columns, a layer goes on in further rows.
-        pitch: from one square to the next.
-        square: side of a square.
-        marked: whether a mark, and a text, stand on a line of their own above each square.
-    """
-
-    layers: tuple[int, ...]
-    columns: tuple[int, ...]
-    across: int
-    pitch: float
-    square: float
-    marked: bool
-
-    @property
-    def rows(self) -> int:
-        """Rows of a layer."""
-        return math.ceil(len(self.columns) / self.across)
-
-    @property
-    def size(self) -> float:
-        """Of the letters of ids, in points."""
-        return 7.0 if self.pitch >= _COMFORTABLE else 5.5
-
-    @property
-    def named(self) -> bool:
-        """Whether an id stands above each square, and not only the number above each column."""
-        return self.rows > 1 or text_width(f"H{self.columns[-1]}", self.size, DPI, "bold") + 3 <= self.pitch
-
-    @property
-    def above(self) -> float:
-        """Room above each square for its texts."""
-        return 4 + 15 * self.named + 14 * self.marked
-
-    @property
-    def row(self) -> float:
-        """From one row to the next."""
-        return self.square + self.above + 6
-
-    @property
-    def first(self) -> float:
-        """Room above the first row for the numbers of columns."""
-        return 0 if self.named else 15
-
-    @property
-    def extent(self) -> tuple[float, float]:
-        """Width and height."""
-        return self.across * self.pitch, self.first + len(self.layers) * self.rows * self.row
-
-    def corner(self, head: HeadId) -> tuple[float, float]:
-        """Left and top of a head's square."""
-        further, column = divmod(self.columns.index(head.head), self.across)
-        row = self.layers.index(head.layer) * self.rows + further
-        return column * self.pitch + 1, self.first + row * self.row + self.above
-
-
-def grid_pooling(n_positions: int, heads: Iterable[HeadId], look: Look, *, marked: bool = False) -> int:
-    """How many positions a row of a small matrix stands for, so that every cell has a pixel.
-
-    Args:
-        n_positions: of the patterns.
-        heads: that the grid will show.
-        look: its width on the page.
-        marked: whether the heads will have marks of families.
-
-    Raises:
-        UsageError: the width is too small for so many heads.
-    """
-    grid = _planned(heads, 1, look, marked)
-    return math.ceil(n_positions / int(grid.square * _fine(look)))
-
-
 def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure with the grid, its colour bar, title and notes; the same for raster and vector files.
 
@@ -181,16 +92,16 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
     del vector  # the grid is an image in either
     cells = plan.cells
     marked = any(cell.family is not None for cell in cells)
-    grid = _planned((cell.id for cell in cells), len(cells[0].values), look, marked)
+    grid = planned_grid((cell.id for cell in cells), len(cells[0].values), look, marked)
     across, down = grid.extent
-    width = page_width(look, (across + _LAYERS) / DPI + 2 * MARGIN)
+    width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)
     legend = math.ceil(len(_families(cells)) / _legend_columns(cells, across)) * _LEGEND_ROW + 0.06 if marked else 0
     notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(cells, grid) else plan.notes
     with figure_style():
         body = down / DPI + legend + _BAR + 0.15 * bool(plan.mark)
         page = new_page(plan.title, notes, look, width=width, body=body)
         ax = page.add_subplot()
-        _lay_out(ax, plan, grid, look, (width - 2 * MARGIN) * DPI - _LAYERS)
+        _lay_out(ax, plan, grid, look, (width - 2 * MARGIN) * DPI - LAYER_NAMES)
         colour_bar(
             page, ax, plan.norm, plan.bar, look, colours=plan.colours, mark=plan.mark, cut=plan.cut, signed=plan.signed
         )
@@ -216,7 +127,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = _fitting(ids, room, marked)
+        grid = fitting_grid(ids, room, marked)
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
@@ -225,53 +136,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
     return _fill(ax, plan, grid, look)
 
 
-def _planned(heads: Iterable[HeadId], m: int, look: Look, marked: bool) -> _Grid:
-    """The grid on a new page, of matrices [m, m]."""
-    ids = list(heads)
-    if look.width is not None:
-        room = (look.width - 2 * MARGIN) * DPI - _LAYERS
-        columns = len({head.head for head in ids})
-        if room / columns < _LEAST:
-            least = math.ceil((columns * _LEAST + _LAYERS + 2 * MARGIN * DPI) / DPI * 10) / 10
-            raise UsageError(
-                f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
-                f"{look.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
-            )
-        return _fitting(ids, room, marked)
-    square = _LARGEST // m * m
-    return replace(_one_row(ids, marked), pitch=max(square, _ROOMY) + 14, square=square)
-
-
-def _fitting(ids: Sequence[HeadId], room: float, marked: bool) -> _Grid:
-    """The grid in so many pixels; where heads would be small, layers go on in further rows if these fit on a page."""
-    one = _one_row(ids, marked)
-    n = len(one.columns)
-    for most in range(max(1, int(room // _ROOMY)), n):
-        across = math.ceil(n / math.ceil(n / most))
-        if room / n >= _COMFORTABLE or room / across < _COMFORTABLE:
-            break
-        grid = replace(one, across=across, pitch=room / across, square=_side(room / across))
-        if grid.extent[1] <= _HIGHEST:
-            return grid
-    pitch = min(room / n, _LARGEST_CHOSEN + 14)
-    return replace(one, pitch=pitch, square=_side(pitch))
-
-
-def _one_row(ids: Sequence[HeadId], marked: bool) -> _Grid:
-    layers, columns = (tuple(sorted({head[axis] for head in ids})) for axis in (0, 1))
-    return _Grid(layers, columns, len(columns), _LARGEST + 14, _LARGEST, marked)
-
-
-def _side(pitch: float) -> float:
-    return min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
-
-
-def _fine(look: Look) -> int:
-    """Pixels of the image for one at DPI: a picture of a chosen width has 300 an inch."""
-    return 1 if look.width is None else 2
-
-
-def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Grid, look: Look, room: float) -> None:
+def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, room: float) -> None:
     """Limits, names of layers, marks and their legend: all that the layout must know of; as wide as the room."""
     width, height = max(grid.extent[0], room), grid.extent[1]
     ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=look.greys.paper)
@@ -303,11 +168,11 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Grid, look: Look, room: float)
         )  # fmt: skip
 
 
-def _fill(ax: Axes, plan: HeadGridPlan, grid: _Grid, look: Look) -> AxesImage:
+def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesImage:
     """The image, a pixel a pixel, and what stands above the squares, as fully as there is room."""
     box, dpi = ax.get_window_extent(), ax.figure.dpi
     limits = ax.get_xlim(), ax.get_ylim()
-    pixels = box.width / limits[0][1] * _fine(look)  # of the image, for one of the grid
+    pixels = box.width / limits[0][1] * fine(look)  # of the image, for one of the grid
     image, side = _image(plan, grid, look, pixels)
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
     style: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
@@ -315,7 +180,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Grid, look: Look) -> AxesImage:
     drawn.set_data(image)
     ax.add_image(drawn)
     ax.set(xlim=limits[0], ylim=limits[1])
-    pitch, beside = grid.pitch * pixels / _fine(look) * DPI / dpi, _room_beside(plan.cells, grid)
+    pitch, beside = grid.pitch * pixels / fine(look) * DPI / dpi, _room_beside(plan.cells, grid)
     ink, small = look.greys.ink, min(6.0, grid.size)
     full = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in plan.cells) + 3 <= pitch
     for cell in plan.cells:
@@ -354,7 +219,7 @@ class _ExactImage(AxesImage):
         return array[::-1], round(x0), round(y0), None
 
 
-def _image(plan: HeadGridPlan, grid: _Grid, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
+def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
     """All squares with their frames, so many pixels for one of the grid, and pixels of a square.
 
     Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
@@ -378,7 +243,7 @@ def _image(plan: HeadGridPlan, grid: _Grid, look: Look, pixels: float) -> tuple[
     return image, side
 
 
-def _room_beside(cells: Sequence[HeadCell], grid: _Grid) -> bool:
+def _room_beside(cells: Sequence[HeadCell], grid: GridLayout) -> bool:
     """Whether every text stands beside its id, with some room between."""
     widths = (
         text_width(str(cell.id), grid.size, DPI, "bold") + text_width(cell.beside, min(6.0, grid.size), DPI)

@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, 
 
 from attnviz.errors import UsageError
 
-__all__ = ["FAINTEST", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "checked_look", "parse_width"]
+__all__ = ["FAINTEST", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "parse_width"]
 
 FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
@@ -127,16 +127,3 @@ def parse_width(text: str) -> float:
     if found is None:
         raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {text!r}.")
     return float(found[1]) * _UNITS[found[2]]
-
-
-def checked_look(look: Look | None, default: Look = PLAIN) -> Look:
-    """The look that a caller gave, or the default where there is none.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if look is None:
-        return default
-    if not isinstance(look, Look):
-        raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width), found {look!r}.")
-    return look

@@ -19,7 +19,6 @@ from attnviz.commands.profile.likeness import draw_likeness, likeness_figure, li
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.sources import counted_families, family_of, signed, source_line, trees
-from attnviz.figures.colours import FRAME
 from attnviz.figures.families import FAMILIES, NO_ROLE
 from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted
@@ -55,7 +54,7 @@ _SHORT = {
 }  # fmt: skip
 
 
-def _plan_roles(profile: Profile, _: Choices) -> Iterator[HeadMapPlan]:
+def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
     """Every head's clearest role: the one with the largest margin above its baseline."""
     passed = list(profile.passed_roles().values())
     families = [family_of(of_head) for of_head in passed]
@@ -63,8 +62,9 @@ def _plan_roles(profile: Profile, _: Choices) -> Iterator[HeadMapPlan]:
     shape = profile.checkpoint.n_layers, profile.checkpoint.n_heads
     values = np.array([math.nan if family is NO_ROLE else drawn.index(family) for family in families]).reshape(shape)
     texts = [_names(of_head) for of_head in passed]
+    frame = choices.look.greys.frame
     handles = [
-        Patch(facecolor="none" if family is NO_ROLE else family.colour, edgecolor=FRAME, linewidth=PIXEL, label=label)
+        Patch(facecolor="none" if family is NO_ROLE else family.colour, edgecolor=frame, linewidth=PIXEL, label=label)
         for family, label in counted_families(families)
     ]
     source = source_line(profile)
