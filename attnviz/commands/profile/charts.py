@@ -28,7 +28,16 @@ from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = ["RelationsPlan", "draw_relations", "layers_figure", "plan_layers", "plan_relations", "relations_figure"]
+__all__ = [
+    "LayersPlan",
+    "RelationRow",
+    "RelationsPlan",
+    "draw_relations",
+    "layers_figure",
+    "plan_layers",
+    "plan_relations",
+    "relations_figure",
+]
 
 MOST_RELATIONS = 60
 """Relations in one figure, at most; the most frequent."""
