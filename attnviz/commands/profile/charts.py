@@ -173,7 +173,7 @@ def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: st
     style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "ha": side, "annotation_clip": False}
     style |= {"parse_math": False, "linespacing": 1.05}
     ax.annotate(
-        texts[0], (edge, 1), xycoords="axes fraction", xytext=(pixels * PIXEL, 3), va="bottom",
+        texts[0], (edge, 1), xycoords="axes fraction", xytext=(pixels * PIXEL, 5), va="baseline",
         color=look.greys.quiet, **style,
     )  # fmt: skip
     for y, text in enumerate(texts[1:]):
