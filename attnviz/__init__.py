@@ -27,14 +27,13 @@ from attnviz.version import __version__
 
 if TYPE_CHECKING:
     from attnviz import figures
-    from attnviz.commands import compare as comparison
-    from attnviz.commands.ablate.saving import Ablation, ablate
-    from attnviz.commands.compare.saving import Comparison, compare
+    from attnviz.commands.ablate.measure import Ablation, ablate
+    from attnviz.commands.compare.measure import Comparison, compare
     from attnviz.commands.explain.saving import Explanation, explain
-    from attnviz.commands.heads.analysis import Analysis, analyze
+    from attnviz.commands.heads.measure import Analysis, analyze
     from attnviz.commands.models.configurations import Configuration
-    from attnviz.commands.models.listing import model_configurations
-    from attnviz.commands.outputs.saving import HeadOutputs, head_outputs
+    from attnviz.commands.models.measure import model_configurations
+    from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
     from attnviz.commands.profile.measure import Profile, profile_heads
     from attnviz.commands.rollout.measure import Rollout, rollout
     from attnviz.model.head_ids import HeadId
@@ -64,7 +63,6 @@ __all__ = [
     "ablate",
     "analyze",
     "compare",
-    "comparison",
     "explain",
     "figures",
     "head_outputs",
@@ -74,23 +72,22 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Ablation": "attnviz.commands.ablate.saving",
-    "Analysis": "attnviz.commands.heads.analysis",
-    "Comparison": "attnviz.commands.compare.saving",
+    "Ablation": "attnviz.commands.ablate.measure",
+    "Analysis": "attnviz.commands.heads.measure",
+    "Comparison": "attnviz.commands.compare.measure",
     "Configuration": "attnviz.commands.models.configurations",
     "Explanation": "attnviz.commands.explain.saving",
     "HeadId": "attnviz.model.head_ids",
-    "HeadOutputs": "attnviz.commands.outputs.saving",
+    "HeadOutputs": "attnviz.commands.outputs.measure",
     "Profile": "attnviz.commands.profile.measure",
     "Rollout": "attnviz.commands.rollout.measure",
-    "ablate": "attnviz.commands.ablate.saving",
-    "analyze": "attnviz.commands.heads.analysis",
-    "compare": "attnviz.commands.compare.saving",
-    "comparison": "attnviz.commands.compare",
+    "ablate": "attnviz.commands.ablate.measure",
+    "analyze": "attnviz.commands.heads.measure",
+    "compare": "attnviz.commands.compare.measure",
     "explain": "attnviz.commands.explain.saving",
     "figures": "attnviz.figures",
-    "head_outputs": "attnviz.commands.outputs.saving",
-    "model_configurations": "attnviz.commands.models.listing",
+    "head_outputs": "attnviz.commands.outputs.measure",
+    "model_configurations": "attnviz.commands.models.measure",
     "profile_heads": "attnviz.commands.profile.measure",
     "rollout": "attnviz.commands.rollout.measure",
 }

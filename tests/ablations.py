@@ -8,6 +8,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel
 
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
+from attnviz.commands.ablate.measure import Ablation, ablate
 from tests.models import (
     _D_HEAD,
     _N_HEADS,
@@ -38,6 +40,16 @@ def masked_token_model(**changes: Any) -> tuple[Any, Any]:
 def states_model(**changes: Any) -> tuple[Any, Any]:
     """A sharpened BERT without a head."""
     return _louder(sharp_bert(model_class=BertModel, **changes)), bert_tokenizer()
+
+
+KINDS = {NEXT: next_token_model, MASKED: masked_token_model, STATES: states_model}
+"""The models by what can be measured of them."""
+
+
+def measured(kind: str, texts: Any, **options: Any) -> Ablation:
+    """One head at a time, and no more unless asked for."""
+    model, tokenizer = KINDS[kind]()
+    return ablate(texts, model, tokenizer=tokenizer, **{"curve": False, "gradient": False, **options})
 
 
 @torch.no_grad()
@@ -126,15 +138,15 @@ def mean_values(model: Any, tokenizer: Any, texts: Iterable[str]) -> dict[tuple[
 
 
 @torch.no_grad()
-def damages(model: Any, edited: Any, tokenizer: Any, texts: Iterable[str]) -> tuple[float, float]:
+def effects_of(model: Any, edited: Any, tokenizer: Any, texts: Iterable[str]) -> tuple[float, float]:
     """Both measures, per token: loss increase and KL divergence, or cosine and L2 distance of the final states."""
-    found = [_text_damage(model, edited, tokenizer, text) for text in texts]
+    found = [_text_effects(model, edited, tokenizer, text) for text in texts]
     n = sum(len(first) for first, _ in found)
     first, second = (float(sum(float(each[k].double().sum()) for each in found)) / n for k in range(2))
     return first, second
 
 
-def _text_damage(model: Any, edited: Any, tokenizer: Any, text: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _text_effects(model: Any, edited: Any, tokenizer: Any, text: str) -> tuple[torch.Tensor, torch.Tensor]:
     inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
     ids = inputs["input_ids"]
     if isinstance(model, GPT2LMHeadModel):

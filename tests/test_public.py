@@ -81,7 +81,6 @@ def test_all_holds_every_error_and_what_analyze_gives():
         "ablate",
         "analyze",
         "compare",
-        "comparison",
         "explain",
         "figures",
         "head_outputs",
@@ -92,7 +91,7 @@ def test_all_holds_every_error_and_what_analyze_gives():
     assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)
 
 
-LAZY = ["attnviz", "attnviz.commands.compare", "attnviz.figures"]
+LAZY = ["attnviz", "attnviz.figures"]
 
 
 @pytest.mark.parametrize("name", LAZY)
@@ -125,21 +124,15 @@ def test_names_that_are_imported_late_are_those_that_type_checkers_see(name):
 
 FOUND = {
     "explain": lambda folder: attnviz.explain(SENTENCE, folder),
-    "head_outputs": lambda folder: attnviz.head_outputs(SENTENCE, folder),
     "rollout": lambda folder: attnviz.rollout(SENTENCE, folder),
     "ablate": lambda folder: attnviz.ablate(SENTENCE, folder, select="L0H0"),
-    "compare": lambda folder: attnviz.compare(
-        *[attnviz.analyze(text, folder) for text in (SENTENCE, SENTENCE + ".")[:1]] * 2
-    ),
 }
 
 
 NAMES_OF_FIGURES = {
     "explain": "unknown figure 'bogus': expected path or positions",
-    "head_outputs": r"expected overview, shares, effects, or a head such as L2H8 or 2\.8, found 'bogus'",
     "rollout": "unknown figure 'bogus': expected one of rollout, layers, from",
     "ablate": "unknown figure 'bogus': expected one of heads",
-    "compare": r"expected overview, map, or a head such as L2H8 or 2\.8, found 'bogus'",
 }
 
 
@@ -162,9 +155,9 @@ def test_what_is_found_refuses_looks_and_switches_that_are_none(name, bert_folde
 
 
 def test_packages_of_figures_are_there_at_once():
-    code = "import attnviz; print(attnviz.figures.Look().theme, attnviz.comparison.__name__)"
+    code = "import attnviz; print(attnviz.figures.Look().theme)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "light attnviz.commands.compare\n"
+    assert done.stdout == "light\n"
 
 
 @pytest.mark.parametrize("name", MODULES)

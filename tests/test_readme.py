@@ -1,37 +1,42 @@
 """The README says what the program does: its commands run as written, its options and numbers are the program's."""
 
 import importlib
-import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 import pytest
 import torch
-from matplotlib import pyplot
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from typer.testing import CliRunner
 
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.cli.program import app
 from attnviz.errors import AttnvizError
-from attnviz.figures.figure_sets import FIGURES
-from attnviz.figures.look import Look
+from attnviz.patterns.registry import PATTERNS, PatternSpec
 from attnviz.patterns.verdicts import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
+from attnviz.results.result import views_of
 from tests.conftest import SHARED, needs_minilm, needs_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = list(re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S))
 COMMANDS = [line for block in SHELL for line in block.splitlines() if line.startswith(("attnviz", "echo"))]
+
+
+COMMAND_TITLES = {
+    "heads": "Options of `attnviz heads`",
+    "compare": "What changed: `attnviz compare`",
+    "profile": "What a head does in general: `attnviz profile`",
+    "explain": "Inside a layer: `attnviz explain`",
+    "outputs": "What a head writes: `attnviz outputs`",
+    "ablate": "Without a head: `attnviz ablate`",
+    "rollout": "Through all layers: `attnviz rollout`",
+    "models": "Which model: `attnviz models`",
+}
 
 
 def section(title: str) -> str:
@@ -45,14 +50,13 @@ def python_with(words: str) -> str:
 
 @needs_minilm
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    kind = re.findall(r"attnviz ([a-z]+)", command)[0]
-    model = "tiny-gpt2" if "tiny-gpt2" in command else "minilm"
+def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed, _, piped = command.partition(" | ")
+    words = shlex.split(piped or typed)
+    done = CliRunner().invoke(app, words[1:], input=" ".join(shlex.split(typed)[1:]) + "\n" if piped else None)
+    assert (words[0], done.exit_code) == ("attnviz", 0), done.output
+    kind, model = words[1], "tiny-gpt2" if "tiny-gpt2" in command else "minilm"
     folder = model if kind in ("heads", "profile") else f"{kind}-{model}"
     if kind == "models":
         assert done.stdout.count("minilm")
@@ -60,8 +64,38 @@ def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path) -> 
         assert (tmp_path / "attnviz-out" / folder / f"{kind}.json").is_file()
 
 
+@needs_minilm
+def test_the_first_command_runs_in_a_shell(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = f"{SHELL[0].strip().rpartition('&& .venv/bin/')[2]} --figures none"
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Verified 72 heads in 6 layers of minilm" in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMAND_TITLES)
+def test_figures_are_named_by_help_and_readme_as_by_the_program(command: str) -> None:
+    names = [view.name for view in views_of(command)]
+    if not names:
+        return
+    written = section(COMMAND_TITLES[command]) + section("Pictures for a paper") * (command == "heads")
+    assert [name for name in names if f"`{name}`" not in written] == []
+    printed = " ".join(CliRunner().invoke(app, [command, "--help"], terminal_width=500).stdout.split())
+    assert f"Any of {', '.join(names)} (with commas between)" in printed
+
+
+@pytest.mark.parametrize("spec", PATTERNS, ids=lambda spec: spec.statistic)
+def test_every_pattern_is_documented_with_its_source(spec: PatternSpec) -> None:
+    rows = [line for line in section("How to read the numbers").splitlines() if line.startswith("|")]
+    (row,) = [line for line in rows if f"`{spec.name}`" in line.split("|")[1]]
+    assert spec.source in row
+    assert spec.target.replace("{unit}", "token").format(window="W", far="D") in row
+
+
 def test_there_are_commands_to_run() -> None:
-    assert len(COMMANDS) == 21
+    assert len(COMMANDS) >= 20
 
 
 def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
@@ -80,20 +114,9 @@ def test_ci_runs_the_second_command_exactly_as_written() -> None:
     assert found == SHELL[1].strip()
 
 
-@pytest.mark.parametrize(
-    ("command", "title"),
-    [
-        ("heads", "Options of `attnviz heads`"),
-        ("profile", "What a head does in general: `attnviz profile`"),
-        ("compare", "What changed: `attnviz compare`"),
-        ("explain", "Inside a layer: `attnviz explain`"),
-        ("outputs", "What a head writes: `attnviz outputs`"),
-        ("ablate", "Without a head: `attnviz ablate`"),
-        ("rollout", "Through all layers: `attnviz rollout`"),
-        ("models", "Which model: `attnviz models`"),
-    ],
-)
-def test_the_options_of_the_readme_are_the_options_of_the_program(command: str, title: str) -> None:
+@pytest.mark.parametrize("command", COMMAND_TITLES)
+def test_the_options_of_the_readme_are_the_options_of_the_program(command: str) -> None:
+    title = COMMAND_TITLES[command]
     table = [line.split("|")[1] for line in section(title).splitlines() if line.startswith("| `")]
     listed = {option for cell in table for option in re.findall(r"--[a-z-]+", cell)}
     shown = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, [command, "--help"], terminal_width=200).stdout))
@@ -219,69 +242,14 @@ def test_the_walkthrough_runs(tmp_path: Path) -> None:
 
 
 @needs_minilm
-@pytest.mark.parametrize("words", ["analysis.lines(", "attnviz.compare("])
+@pytest.mark.parametrize("words", ["analysis.draw(", "attnviz.compare("])
 def test_the_python_of_views_and_comparisons_runs(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
     exec(compile(python_with(words), "README.md", "exec"), names)
     if "page" in names:
-        assert [len(ax.images) for ax in names["page"].axes] == [1, 1]  # type: ignore[attr-defined]
+        assert [len(ax.images) for ax in names["page"].axes[:2]] == [1, 1]  # type: ignore[attr-defined]
         assert Path("dark.pdf").is_file()
     else:
-        assert names["found"].heads[0].distance > 0.1  # type: ignore[attr-defined]
+        assert names["result"].heads[0].distance > 0.1  # type: ignore[attr-defined]
         assert Path("what-changed/compare.pdf").is_file()
-
-
-def rows_of_views() -> list[list[str]]:
-    """Of each view its name, and the calls for plan, drawing and colour bar."""
-    table = section("Pictures for a paper").split("| view | plan |")[1].split("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()[2:]]
-    return [[cell.strip("`") if "," not in row[0] or at else cell for at, cell in enumerate(row)] for row in rows]
-
-
-@pytest.fixture(scope="module")
-def names_of_views() -> dict[str, Any]:
-    """What the calls of the README are made with."""
-    import attnviz
-
-    analysis = attnviz.analyze("The cat that I saw ran away", syntax=False, profile=False, device="cpu")
-    other, paired = (
-        attnviz.analyze(text, analysis.checkpoint, pair=pair, syntax=False)
-        for text, pair in (("The dog that I saw ran away", None), ("Where is the cat?", "It ran away."))
-    )
-    names = {name: importlib.import_module(f"attnviz.{name}") for name in ("comparison", "figures")}
-    return {**names, "analysis": analysis, "paired": paired, "found": attnviz.compare(analysis, other)}
-
-
-def test_every_view_has_its_calls_in_the_readme() -> None:
-    listed = {row[0].partition(",")[0].strip("`") for row in rows_of_views()}
-    assert listed == {*FIGURES, "compare", "compare-map", "differences"}
-
-
-@needs_minilm
-@pytest.mark.parametrize("look", [Look(), Look("dark", "per-head", "6in")], ids=["plain", "dark"])
-@pytest.mark.parametrize("row", rows_of_views(), ids=lambda row: row[0])
-def test_every_view_is_drawn_on_the_callers_axes_as_the_readme_says(
-    row: list[str], look: Look, names_of_views: dict[str, Any]
-) -> None:
-    _, plan_call, draw_call, *bar_call = row
-    page = Figure(figsize=(9, 6))
-    ax, other = page.subplots(1, 2)
-    before = dict(matplotlib.rcParams), pyplot.get_fignums(), matplotlib.get_backend(), place_and_artists(other)
-    names = {**names_of_views, "ax": ax, "look": look, "ScalarMappable": ScalarMappable}
-    names["plan"] = eval(plan_call, names)
-    names["drawn"] = eval(draw_call, names)
-    assert names["drawn"].axes is ax
-    assert page.axes == [ax, other]
-    if bar_call and bar_call[0]:
-        page.colorbar(eval(bar_call[0], names), ax=ax)
-        assert len(page.axes) == 3
-    else:
-        assert ax.findobj(Legend)
-    page.savefig(io.BytesIO(), format="svg")
-    after = dict(matplotlib.rcParams), pyplot.get_fignums(), matplotlib.get_backend(), place_and_artists(other)
-    assert after == before
-
-
-def place_and_artists(ax: Axes) -> tuple[Any, int]:
-    return ax.get_position().bounds, len(ax.get_children())

@@ -1,23 +1,17 @@
 """The command ``attnviz ablate``: parse, call, hand over."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import (
-    check_out,
-    decoded,
-    errors_to_exit_codes,
-    print_results,
-    progress,
-    read_text,
-    results_folder,
-    say,
-    say_what_was_written,
-    split_names,
-)
+from attnviz.cli.runner import Show, check_out, decoded, errors_to_exit_codes, read_text
 from attnviz.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnviz.progress import Progress
+    from attnviz.results.result import Result
 
 __all__ = ["ablate"]
 
@@ -61,7 +55,11 @@ def ablate(
     gradient: Annotated[
         bool, typer.Option("--gradient/--no-gradient", help="Also importance by gradients (Michel et al. 2019).")
     ] = True,
-    figures: options.Figures = True,
+    figures: Annotated[
+        str | None,
+        typer.Option(help="Any of heads, map, curve, gradient (with commas between); all; none.", show_default=False),
+    ] = None,
+    no_figures: options.NoFigures = False,
     formats: options.Formats = None,
     theme: options.Theme = "light",
     width: options.Width = None,
@@ -80,29 +78,19 @@ def ablate(
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
     130 interrupted.
     """
-    with errors_to_exit_codes() as outcome:
+    with errors_to_exit_codes() as run:
         if texts.count("-") > 1:
             raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
         given = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
         check_out(out)
-        from attnviz.figures.look import Look, parse_width
-
-        look = Look(theme, width=None if width is None else parse_width(width))
-        wanted = (split_names(formats) or ["png"]) if figures else []
-        from attnviz.commands.ablate.document import ABLATE
         from attnviz.model.sources import find_checkpoint
-        from attnviz.results.output_folder import OutputFolder
 
         source = find_checkpoint(model, revision)
-        folder = results_folder(out, [model], "ablate")
-        with OutputFolder(folder, ABLATE) as output, progress(quiet, rate=True) as tell:
-            outcome.folder = output
-            tell("loading", 0, 0)
-            from attnviz.commands.ablate.saving import ablate as remove
-            from attnviz.results.saving import check_formats
 
-            check_formats(wanted)
-            found = remove(
+        def measure(progress: "Progress", warn: Callable[[str], None]) -> "Result":
+            from attnviz.commands.ablate.measure import ablate as remove_heads
+
+            return remove_heads(
                 given,
                 source,
                 method=method,
@@ -115,13 +103,9 @@ def ablate(
                 gradient=gradient,
                 device=device,
                 dtype=dtype,
-                progress=tell,
-                warn=lambda message: say(message, quiet),
+                progress=progress,
+                warn=warn,
             )
-            document = found.write(
-                output, formats=wanted, look=look, top=top, tell=lambda done, total: tell("drawing", done, total)
-            )
-        from attnviz.commands.ablate.tables import ablation_report
 
-        print_results(folder, document, lambda width: ablation_report(found, top=top, width=width), as_json, quiet)
-        say_what_was_written(output, quiet)
+        show = Show(figures, no_figures, formats, theme, width=width, top=top)
+        run.command("ablate", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, rate=True)

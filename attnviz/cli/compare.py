@@ -1,37 +1,27 @@
 """The command ``attnviz compare``: parse, call, hand over."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import (
-    check_out,
-    decoded,
-    errors_to_exit_codes,
-    print_results,
-    progress,
-    read_text,
-    results_folder,
-    say_what_was_written,
-    split_names,
-)
+from attnviz.cli.runner import Show, decoded, errors_to_exit_codes, read_text
 from attnviz.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from attnviz.commands.compare.measure import Comparison
     from attnviz.model.sources import Source
+    from attnviz.progress import Progress
 
 __all__ = ["compare"]
 
 _FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 TEXT2 --model M"
-_FIGURE_NAMES = {"all", "none", "overview", "heads", "lines", "map", "mean", "pair", "compare", "differences"}
-"""What people who know ``attnviz heads --figures`` may write after this command's own."""
 
 
 def compare(
-    context: typer.Context,
     texts: Annotated[
         list[str],
         typer.Argument(metavar="TEXT", help="One text for two models, or two for one; - reads standard input."),
@@ -62,8 +52,10 @@ def compare(
     local_window: options.LocalWindow = 1,
     long_range_from: options.LongRangeFrom = 4,
     figures: Annotated[
-        bool, typer.Option("--figures/--no-figures", help="Draw all figures of a comparison, or none; takes no names.")
-    ] = True,
+        str | None,
+        typer.Option(help="Any of overview, map, differences; or all, or none. Default all.", show_default=False),
+    ] = None,
+    no_figures: options.NoFigures = False,
     formats: options.Formats = None,
     scale: Annotated[str, typer.Option(help="Of a head's picture: shared by all heads, or per-head.")] = "shared",
     theme: options.Theme = "light",
@@ -104,38 +96,24 @@ def compare(
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
     130 interrupted.
     """
-    with errors_to_exit_codes() as outcome:
+    with errors_to_exit_codes() as run:
         names = models or ["minilm"]
-        chosen = context.get_parameter_source("figures")
-        _check_form(texts, names, figures_chosen=chosen is not None and chosen.name == "COMMANDLINE")
+        _check_form(texts, names)
         sentences = [read_text(text) for text in texts]
-        pair = None if pair is None else decoded("--pair", pair)
-        check_out(out)
-        from attnviz.figures.look import Look, parse_width
-
-        look = Look(theme, scale, None if width is None else parse_width(width))
-        wanted = (split_names(formats) or ["png"]) if figures else []
+        second = None if pair is None else decoded("--pair", pair)
         sources = _sources(names, revisions or [])
-        from attnviz.commands.compare.document import COMPARE
-        from attnviz.results.output_folder import OutputFolder
 
-        folder = results_folder(out, names, "compare")
-        with OutputFolder(folder, COMPARE) as output, progress(quiet) as tell:
-            outcome.folder = output
-            tell("loading", 0, 0)
-            from attnviz.commands.compare.saving import TOP
-            from attnviz.commands.compare.saving import compare as compare_sides
-            from attnviz.commands.heads.analysis import Analysis, analyze
-            from attnviz.results.saving import check_formats
+        def measure(tell: "Progress", warn: "Callable[[str], None]") -> "Comparison":
+            from attnviz.commands.compare.measure import compare as compare_sides
+            from attnviz.commands.heads.measure import Analysis, analyze
 
-            check_formats(wanted)
             sides: list[Analysis] = []
             for side, (sentence, source) in zip("AB", _sides(sentences, sources), strict=True):
                 loaded = sides[0].checkpoint if sides and len(sources) == 1 else None
-                analysed = analyze(
+                analysis = analyze(
                     sentence,
                     loaded or source,
-                    pair=pair,
+                    pair=second,
                     device=None if loaded else device,
                     dtype=None if loaded else dtype,
                     words=words,
@@ -145,35 +123,27 @@ def compare(
                     parser=parser,
                     truncate=truncate,
                     profile=False,
-                    progress=_telling(tell, side),
+                    progress=partial(_tell_side, tell, side),
+                    warn=warn,
                 )
-                sides.append(analysed)
-            found = compare_sides(*sides)
-            document = found.write(
-                output,
-                select=select or (),
-                top=top,
-                formats=wanted,
-                look=look,
-                tell=lambda done, total: tell("drawing", done, total),
-            )
-        from attnviz.commands.compare.tables import compare_report
+                sides.append(analysis)
+            return compare_sides(*sides)
 
-        rows = (0 if select else TOP) if top is None else top
-        listed = found.select(select or ())
-        print_results(
-            folder, document, lambda width: compare_report(found, listed, top=rows, width=width), as_json, quiet
+        show = Show(
+            figures=figures,
+            no_figures=no_figures,
+            formats=formats,
+            theme=theme,
+            scale=scale,
+            width=width,
+            select=select,
+            top=top,
         )
-        say_what_was_written(output, quiet)
+        run.command("compare", measure, show, models=names, out=out, as_json=as_json, quiet=quiet)
 
 
-def _check_form(texts: list[str], models: list[str], figures_chosen: bool) -> None:
-    """Refuse what is neither of the two forms; a name after --figures, which would count as a text, is told apart."""
-    names = [text for text in texts if set(text.split(",")) <= _FIGURE_NAMES]
-    if figures_chosen and names:
-        raise UsageError(
-            f"--figures takes no name, found {names[0]!r}: compare draws all its figures; --no-figures draws none."
-        )
+def _check_form(texts: list[str], models: list[str]) -> None:
+    """Refuse what is neither of the two forms."""
     if sorted((len(texts), len(models))) != [1, 2]:
         found = f"{len(texts)} text{'s' * (len(texts) != 1)} and {len(models)} model{'s' * (len(models) != 1)}"
         raise UsageError(f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.")
@@ -203,6 +173,6 @@ def _sides(sentences: list[str], sources: "list[Source]") -> "list[tuple[str, So
     return [(sentence, sources[0]) for sentence in sentences]
 
 
-def _telling(tell: "Callable[[str, int, int], None]", side: str) -> "Callable[[str, int, int], None]":
+def _tell_side(tell: "Progress", side: str, what: str, done: int, total: int) -> None:
     """Progress of each side under a name of its own."""
-    return lambda what, done, total: tell(f"{what} {side}", done, total)
+    tell(f"{what} {side}", done, total)

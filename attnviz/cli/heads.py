@@ -1,23 +1,17 @@
 """The command ``attnviz heads``: parse, call, hand over."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import (
-    check_out,
-    decoded,
-    errors_to_exit_codes,
-    print_results,
-    progress,
-    read_text,
-    results_folder,
-    say,
-    say_what_was_written,
-    split_names,
-)
-from attnviz.errors import UsageError
+from attnviz.cli.runner import Show, check_out, decoded, errors_to_exit_codes, read_text, split_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from attnviz.progress import Progress
+    from attnviz.results.result import Result
 
 __all__ = ["heads"]
 
@@ -32,11 +26,13 @@ def heads(
     local_window: options.LocalWindow = 1,
     long_range_from: options.LongRangeFrom = 4,
     figures: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Any of overview, heads, lines, map, mean, pair (with commas between); all that the text allows; none."
+            help="Any of overview, heads, lines, map, mean, pair (with commas between); all that the text has; none.",
+            show_default="overview,heads",
         ),
-    ] = "overview,heads",
+    ] = None,
+    no_figures: options.NoFigures = False,
     formats: options.Formats = None,
     scale: Annotated[
         str,
@@ -98,36 +94,26 @@ def heads(
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
     130 interrupted.
     """
-    with errors_to_exit_codes() as outcome:
+    with errors_to_exit_codes() as run:
         sentence = read_text(text)
-        pair = None if pair is None else decoded("--pair", pair)
+        second = None if pair is None else decoded("--pair", pair)
+        start = None if from_token is None else decoded("--from", from_token)
         check_out(out)
         from attnviz.model.sources import find_checkpoint
 
         source = find_checkpoint(model, revision)
         statistics = split_names(maps)
-        wanted_figures = _figure_sets(figures, pair is not None, from_token is not None, bool(statistics))
-        wanted_formats = split_names(formats) or ["png"]
-        started = None if from_token is None else decoded("--from", from_token)
-        from attnviz.commands.heads.export import HEADS
-        from attnviz.results.output_folder import OutputFolder
 
-        folder = results_folder(out, [model])
-        with OutputFolder(folder, HEADS) as output, progress(quiet) as tell:
-            outcome.folder = output
-            tell("loading", 0, 0)
-            from attnviz.commands.heads.analysis import analyze, check_figures
-            from attnviz.figures.figure_sets import Drawing
-            from attnviz.figures.look import Look, parse_width
+        def measure(progress: "Progress", warn: "Callable[[str], None]") -> "Result":
+            from attnviz.commands.heads.map_view import statistic_named
+            from attnviz.commands.heads.measure import analyze
 
-            check_figures(wanted_figures, wanted_formats, statistics, paired=pair is not None)
-            look = Look(theme, scale, None if width is None else parse_width(width))
-            shown = tuple(statistics) or ("entropy",)
-            drawing = Drawing(tuple(wanted_figures), tuple(wanted_formats), look, drop_special, started, shown)
-            analysis = analyze(
+            for statistic in statistics:
+                statistic_named(statistic)
+            return analyze(
                 sentence,
                 source,
-                pair=pair,
+                pair=second,
                 device=device,
                 dtype=dtype,
                 words=words,
@@ -137,38 +123,23 @@ def heads(
                 parser=parser,
                 truncate=truncate,
                 profile=profile,
-                progress=tell,
-                warn=lambda message: say(message, quiet),
+                progress=progress,
+                warn=warn,
             )
-            document = analysis.write(
-                output,
-                drawing,
-                select=select or (),
-                save_attention=save_attention,
-                progress=tell,
-            )
-        from attnviz.commands.heads.tables import report
 
-        chosen = analysis.select(select or ())
-        print_results(folder, document, lambda width: report(analysis, chosen, top=top, width=width), as_json, quiet)
-        if "lines" in wanted_figures and not quiet:
-            from attnviz.figures.line_views import heads_with_lines
-
-            _, left_out = heads_with_lines(drawing.shown(analysis), chosen, drawing.from_token)
-            if left_out:
-                say(left_out)
-        say_what_was_written(output, quiet)
-
-
-def _figure_sets(figures: str, paired: bool, lines: bool, maps: bool) -> list[str]:
-    """The sets by name; ``all`` is all that the text allows, and options of a set ask for it."""
-    every = ["overview", "heads", "lines", "map", "mean", *(["pair"] if paired else [])]
-    named = split_names([figures])
-    alone = [name for name in named if name in ("all", "none")]
-    if alone and len(named) > 1:
-        raise UsageError(
-            f"expected --figures {alone[0]} alone, or sets with commas between ({', '.join(every)}), found {figures!r}."
+        show = Show(
+            figures,
+            no_figures,
+            formats,
+            theme,
+            scale,
+            width,
+            select,
+            top,
+            drop_special,
+            start,
+            statistics,
+            tensors=save_attention,
+            adds=(*(["lines"] if start is not None else []), *(["map"] if statistics else [])),
         )
-    wanted = {"all": every, "none": []}[alone[0]] if alone else named
-    asked = [*wanted, *(["lines"] if lines else []), *(["map"] if maps else [])]
-    return list(dict.fromkeys(asked))
+        run.command("heads", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, folder_name="")

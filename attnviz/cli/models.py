@@ -1,14 +1,19 @@
-"""The command ``attnviz models``: parse, call, hand over."""
+"""The command ``attnviz models``: parse, call, hand over; nothing heavy is imported, so that a list is quick."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from attnviz.cli.options import AsJson
-from attnviz.cli.runner import check_out, decoded, errors_to_exit_codes, print_tables, printable, printing, progress
-from attnviz.version import __version__
+from attnviz.cli.runner import (
+    check_out,
+    decoded,
+    errors_to_exit_codes,
+    print_results,
+    progress,
+    say_what_was_written,
+)
 
 __all__ = ["models"]
 
@@ -35,30 +40,20 @@ def models(
     those of the BERT, GPT-2 and GPT-3 papers.
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 130 interrupted.
     """
-    with errors_to_exit_codes() as outcome:
+    with errors_to_exit_codes() as run:
         check_out(out)
         wanted = [decoded("NAME", name) for name in names or []]
-        from attnviz.commands.models.document import MODELS, models_document
-        from attnviz.commands.models.listing import model_configurations
+        from attnviz.commands.models.measure import model_configurations
+        from attnviz.commands.models.report import LAYOUT, models_document, models_report
+        from attnviz.results.output_folder import OutputFolder
+        from attnviz.version import __version__
 
         with progress(quiet=False) as tell:
-            found = model_configurations(wanted, lambda done, total: tell("reading", done, total))
-        document = models_document(found, __version__)
+            listed = model_configurations(wanted, lambda done, total: tell("reading", done, total))
+        document = models_document(listed, __version__)
         if out is not None:
-            from attnviz.results.output_folder import OutputFolder
-
-            with OutputFolder(Path(out), MODELS) as output:
-                outcome.folder = output
-                document = output.commit(document)
-        with printing(Path(out or ".")):
-            if as_json:
-                from attnviz.results.output_folder import json_text
-
-                sys.stdout.write(json_text(document))
-            else:
-                from attnviz.commands.models.tables import models_report
-
-                print_tables(lambda width: models_report(found, width=width))
-            sys.stdout.flush()
-        if out is not None:
-            typer.echo(f"Wrote {output.count} files to {printable(out)}", err=True)
+            with OutputFolder(Path(out), LAYOUT) as run.folder:
+                document = run.folder.commit(document)
+        print_results(Path(out or "."), document, lambda width: models_report(listed, width), as_json, quiet=False)
+        if run.folder is not None:
+            say_what_was_written(run.folder, quiet=False)

@@ -1,21 +1,15 @@
 """The command ``attnviz outputs``: parse, call, hand over."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import (
-    check_out,
-    decoded,
-    errors_to_exit_codes,
-    print_results,
-    progress,
-    read_text,
-    results_folder,
-    say_what_was_written,
-    split_names,
-)
+from attnviz.cli.runner import Show, check_out, decoded, errors_to_exit_codes, read_text
+
+if TYPE_CHECKING:
+    from attnviz.progress import Progress
+    from attnviz.results.result import Result
 
 __all__ = ["outputs"]
 
@@ -33,7 +27,13 @@ def outputs(
             show_default=False,
         ),
     ] = None,
-    figures: options.Figures = True,
+    figures: Annotated[
+        str | None,
+        typer.Option(
+            help="Any of overview, shares, effects, heads (with commas between); all; none.", show_default=False
+        ),
+    ] = None,
+    no_figures: options.NoFigures = False,
     formats: options.Formats = None,
     scale: Annotated[
         str,
@@ -71,54 +71,40 @@ def outputs(
     and outputs.csv.
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
     """
-    with errors_to_exit_codes() as outcome:
+    with errors_to_exit_codes() as run:
         sentence = read_text(text)
-        pair = None if pair is None else decoded("--pair", pair)
-        at = None if at is None else decoded("--at", at)
+        second = None if pair is None else decoded("--pair", pair)
+        position = None if at is None else decoded("--at", at)
         check_out(out)
-        from attnviz.figures.look import Look, parse_width
         from attnviz.model.sources import find_checkpoint
 
-        look = Look(theme, scale, None if width is None else parse_width(width))
-        wanted = (split_names(formats) or ["png"]) if figures else []
         source = find_checkpoint(model, revision)
-        from attnviz.commands.outputs.document import OUTPUTS
-        from attnviz.results.output_folder import OutputFolder
 
-        folder = results_folder(out, [model], "outputs")
-        with OutputFolder(folder, OUTPUTS) as output, progress(quiet) as tell:
-            outcome.folder = output
-            tell("loading", 0, 0)
-            from attnviz.commands.outputs.figures import check_scale
-            from attnviz.commands.outputs.saving import TOP, head_outputs
-            from attnviz.results.saving import check_formats
+        def measure(progress: "Progress", _: object) -> "Result":
+            from attnviz.commands.outputs.measure import head_outputs
+            from attnviz.commands.outputs.views import check_scale
 
-            check_formats(wanted)
-            check_scale(look)
-            found = head_outputs(
+            check_scale(scale)
+            return head_outputs(
                 sentence,
                 source,
-                pair=pair,
+                pair=second,
                 device=device,
                 dtype=dtype,
                 truncate=truncate,
-                at=at,
-                progress=tell,
+                at=position,
+                progress=progress,
             )
-            document = found.write(
-                output,
-                select=select or (),
-                top=top,
-                formats=wanted,
-                look=look,
-                save_outputs=save_outputs,
-                progress=tell,
-            )
-        from attnviz.commands.outputs.tables import outputs_report
 
-        rows = (0 if select else TOP) if top is None else top
-        chosen = found.select(select or ())
-        print_results(
-            folder, document, lambda width: outputs_report(found, chosen, top=rows, width=width), as_json, quiet
+        show = Show(
+            figures=figures,
+            no_figures=no_figures,
+            formats=formats,
+            theme=theme,
+            scale=scale,
+            width=width,
+            select=select,
+            top=top,
+            tensors=save_outputs,
         )
-        say_what_was_written(output, quiet)
+        run.command("outputs", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)

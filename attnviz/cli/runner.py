@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,10 +117,11 @@ class Show:
             if self.figures not in (None, "none"):
                 raise UsageError(f"expected --figures or --no-figures, found both (--figures {self.figures}).")
             return []
-        if self.figures is None:
-            return None
         from attnviz.results.result import views_of
 
+        if self.figures is None:
+            default = [view.name for view in views_of(command) if view.default]
+            return [*default, *self.adds] if self.adds else None
         named = split_names([self.figures])
         alone = [name for name in named if name in ("all", "none")]
         if alone and len(named) > 1:
@@ -128,6 +129,8 @@ class Show:
             raise UsageError(
                 f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {self.figures!r}."
             )
+        if named == ["all"]:
+            return named
         return list(dict.fromkeys([*([] if named == ["none"] else named), *self.adds]))
 
 
@@ -198,9 +201,9 @@ class Outcome:
             document = result.write(output, choices, figures=figures, formats=formats, progress=tell)
         messages = list(finish(document))
         report = report_of(name)
-        shown = replace(choices, top=report.top if choices.top is None else choices.top)
-        print_results(folder, document, lambda width: spaced(report.tables(result, shown, width)), as_json, quiet)
-        for message in [*report.afterwards(result, shown, document), *messages]:
+        wanted = report.completed(choices)
+        print_results(folder, document, lambda width: spaced(report.tables(result, wanted, width)), as_json, quiet)
+        for message in [*report.afterwards(result, wanted, document), *messages]:
             say(message, quiet)
         say_what_was_written(output, quiet)
 

@@ -1,5 +1,6 @@
 """Which fonts draw which characters, and a visible stand-in for what no installed font has."""
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -13,11 +14,13 @@ from attnviz.model.wording import isolated, right_to_left
 
 __all__ = [
     "DEFAULT_FAMILY",
+    "advance",
     "drawable",
     "fitted",
     "fitted_quote",
     "font_families",
     "outer_size",
+    "pieces",
     "text_width",
     "wrapped",
 ]
@@ -28,6 +31,9 @@ DEFAULT_FAMILY = "DejaVu Sans"
 _END = "\u2069"
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
 _SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
+_JOINED = range(0x590, 0x2000)
+"""Where Unicode has the scripts whose letters take other forms or places beside one another: Hebrew, Arabic, Hindi."""
+
 _NOT_FOR_TEXT = ("Last Resort", "Color", "Emoji One", "Bitmap")
 
 
@@ -62,6 +68,16 @@ def text_width(text: str, size: float | str, dpi: float, weight: str = "normal")
     properties = FontProperties(family=font_families([text]), size=size, weight=weight)
     width: float = RendererAgg(1, 1, dpi).get_text_width_height_descent(text, properties, False)[0]
     return width
+
+
+def pieces(line: str) -> list[str]:
+    """A line in parts that recur in others: numbers, and what stands between them; one part where its letters join."""
+    return re.findall(r"[\d.]+|[^\d.]+", line) if not any(ord(letter) in _JOINED for letter in line) else [line]
+
+
+def advance(piece: str, size: float, dpi: float, weight: str = "normal") -> float:
+    """Pixels from where a piece of a line begins to where the next one does."""
+    return text_width(f"{piece}|", size, dpi, weight) - text_width("|", size, dpi, weight)
 
 
 def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
@@ -115,7 +131,10 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
     A word that does not is cut with an ellipsis; where it was a quotation, the quotation mark still closes it.
     """
     lines: list[str] = []
-    for word in drawable(text).split(" "):
+    shown = drawable(text)
+    if sum(advance(piece, size, dpi, weight) for piece in pieces(shown)) <= pixels:
+        return _balanced([shown])
+    for word in shown.split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size, dpi, weight) <= pixels:
             lines[-1] = longer

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.colors import Colormap, Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -194,7 +195,11 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
             page, ax, plan.norm, plan.bar, look, colours=plan.colours, mark=plan.mark, cut=plan.cut, signed=plan.signed
         )
         settled(page)
-        page.set_layout_engine("none")  # a pixel of the image shall stay a pixel of the file
+        page.set_layout_engine("none")
+        box, (width, height) = ax.get_window_extent(), page.bbox.size
+        place = round(box.x0) / width, (round(box.y1) - box.height) / height
+        ax.set_box_aspect(None)
+        ax.set_position((*place, box.width / width, box.height / height))
         _fill(ax, plan, grid, look)
         return page
 
@@ -305,8 +310,10 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Grid, look: Look) -> AxesImage:
     pixels = box.width / limits[0][1] * _fine(look)  # of the image, for one of the grid
     image, side = _image(plan, grid, look, pixels)
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
-    style: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm, "aspect": "auto"}
-    drawn = ax.imshow(image, interpolation="auto", extent=extent, **style)
+    style: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
+    drawn = _ExactImage(ax, interpolation="auto", origin="upper", extent=extent, **style)
+    drawn.set_data(image)
+    ax.add_image(drawn)
     ax.set(xlim=limits[0], ylim=limits[1])
     pitch, beside = grid.pitch * pixels / _fine(look) * DPI / dpi, _room_beside(plan.cells, grid)
     ink, small = look.greys.ink, min(6.0, grid.size)
@@ -332,6 +339,21 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Grid, look: Look) -> AxesImage:
     return drawn
 
 
+class _ExactImage(AxesImage):
+    """An image that is copied, not resampled, where its pixels are those of the file."""
+
+    def make_image(
+        self, renderer: RendererBase, magnification: float = 1.0, unsampled: bool = False
+    ) -> tuple[Any, float, float, Any]:
+        """The pixels from the lowest row on, and where they begin."""
+        array, (left, right, bottom, top) = np.asarray(self.get_array()), self.get_extent()
+        (x0, y0), (x1, y1) = self.get_transform().transform([(left, bottom), (right, top)])
+        if unsampled or abs(x1 - x0 - array.shape[1]) > 0.01 or abs(y1 - y0 - array.shape[0]) > 0.01:
+            made: tuple[Any, float, float, Any] = super().make_image(renderer, magnification, unsampled)
+            return made
+        return array[::-1], round(x0), round(y0), None
+
+
 def _image(plan: HeadGridPlan, grid: _Grid, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
     """All squares with their frames, so many pixels for one of the grid, and pixels of a square.
 
@@ -345,14 +367,14 @@ def _image(plan: HeadGridPlan, grid: _Grid, look: Look, pixels: float) -> tuple[
     nearest = np.arange(side) * m // side
     paper, frame = (np.round(np.array(to_rgb(grey)) * 255) for grey in (look.greys.paper, look.greys.frame))
     width, height = (round(length * pixels) for length in grid.extent)
-    image = np.empty((height, width, 3), dtype=np.uint8)
-    image[:] = paper
+    image = np.full((height, width, 4), 255, dtype=np.uint8)
+    image[..., :3] = paper
     for cell in plan.cells:
         left, top = (round(place * pixels) for place in grid.corner(cell.id))
-        image[top - 1 : top + side + 1, left - 1 : left + side + 1] = frame
+        image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
         painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)
         opaque = np.where(painted[..., 3:] > 0, painted[..., :3], paper).astype(np.uint8)
-        image[top : top + side, left : left + side] = opaque[nearest][:, nearest]
+        image[top : top + side, left : left + side, :3] = opaque[nearest][:, nearest]
     return image, side
 
 

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
@@ -16,7 +17,7 @@ from matplotlib.patches import Polygon, Rectangle
 
 from attnviz.figures.colours import outer_ink
 from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import fitted, font_families, text_width
+from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink, draw_matrix, write_numbers
 from attnviz.figures.page import (
@@ -35,6 +36,7 @@ from attnviz.figures.page import (
 __all__ = ["HeadMap", "HeadMapPlan", "draw_head_map", "head_map_figure"]
 
 _CELL = (0.42, 0.25)
+_SMALL_CELL = 0.19
 _GAP, _AXES, _BAR, _NAME = 0.18, 0.35, 0.55, 0.2
 _CORNER = "#d95f02"
 _TEXT_SIZES = (6.5, 6.0, 5.5)
@@ -46,7 +48,7 @@ class HeadMap:
     """One map: a number of every head.
 
     Attributes:
-        values: [n_layers, n_heads]; NaN where not measurable.
+        values: [n_layers, n_heads]; NaN, which is hatched, where not measurable.
         norm: from values to colours.
         bar: what the colours are, and on which scale; empty for no colour bar.
         name: above the map; empty for none.
@@ -58,6 +60,7 @@ class HeadMap:
         beside: columns of their own to the right, such as the mean of each layer: name and [n_layers] values.
         corners: heads, (layer, head), with a marked corner.
         outlined: heads with an outline.
+        bracketed: heads whose number stands in brackets.
         signed: numbers of the bar above 0 have a plus.
         cut: there are values above the scale.
     """
@@ -74,6 +77,7 @@ class HeadMap:
     beside: tuple[tuple[str, Array], ...] = ()
     corners: frozenset[tuple[int, int]] = frozenset()
     outlined: frozenset[tuple[int, int]] = frozenset()
+    bracketed: frozenset[tuple[int, int]] = frozenset()
     signed: bool = False
     cut: bool = False
 
@@ -86,6 +90,7 @@ class HeadMapPlan:
         stem, caption: of the file.
         title, notes: above the maps.
         maps: from top to bottom.
+        columns: maps in a row; where there are several, all are on the scale of the first, with one colour bar.
     """
 
     stem: str
@@ -93,24 +98,30 @@ class HeadMapPlan:
     title: str
     notes: tuple[str, ...]
     maps: tuple[HeadMap, ...]
+    columns: int = 1
 
 
 def head_map_figure(plan: HeadMapPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure with every map of the plan, each with its colour bar."""
+    if plan.columns > 1:
+        return _in_columns(plan, look, vector)
+    cells_across = max(each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps)
     natural = max(_cell_width(each) * (each.values.shape[1] + 1.2 * len(each.beside)) + _AXES for each in plan.maps)
     width = page_width(look, natural + 2 * MARGIN)
-    across = (width - _AXES - 2 * MARGIN) / max(each.values.shape[1] + 1.2 * len(each.beside) for each in plan.maps)
+    across = (width - _AXES - 2 * MARGIN) / cells_across
+    room = (width - _AXES - 2 * MARGIN) * DPI
+    maps = [replace(each, name="\n".join(wrapped(each.name, 8, DPI, room))) for each in plan.maps]
     heights = [
-        len(each.values) * _cell_height(each, across) + _AXES + _NAME * bool(each.name)
+        len(each.values) * _cell_height(each, across) + _AXES + _NAME * len(each.name.splitlines())
         + (_BAR + 0.15 * bool(each.mark)) * bool(each.bar)
         + (legend_height(each.legend, width) if each.legend else 0.0)
-        for each in plan.maps
+        for each in maps
     ]  # fmt: skip
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=sum(heights))
-        rows: Any = page.subfigures(len(plan.maps), 1, height_ratios=heights, squeeze=False)[:, 0]
+        rows: Any = page.subfigures(len(maps), 1, height_ratios=heights, squeeze=False)[:, 0]
         drawn = []
-        for part, each in zip(rows, plan.maps, strict=True):
+        for part, each in zip(rows, maps, strict=True):
             part.set_facecolor(look.greys.paper)
             ratios = [each.values.shape[1], *(1.1 for _ in each.beside)]
             axes = part.subplots(1, len(ratios), squeeze=False, gridspec_kw={"width_ratios": ratios})[0]
@@ -131,6 +142,28 @@ def head_map_figure(plan: HeadMapPlan, look: Look, vector: bool = False) -> Figu
         settled(page)
         for ax, values, cells, each in drawn:
             _write(ax, values, cells, each)
+        return page
+
+
+def _in_columns(plan: HeadMapPlan, look: Look, vector: bool) -> Figure:
+    """Maps in rows, with the numbers of layers at the left, of heads below, and one colour bar."""
+    first, rows = plan.maps[0], math.ceil(len(plan.maps) / plan.columns)
+    n_layers, n_heads = first.values.shape
+    width = page_width(look, plan.columns * (n_heads * _SMALL_CELL + _GAP) + _AXES + 2 * MARGIN)
+    cell = ((width - 2 * MARGIN - _AXES) / plan.columns - _GAP) / n_heads
+    body = rows * (n_layers * min(_SMALL_CELL, max(cell, 0.1)) + _NAME + _GAP) + _AXES + _BAR
+    with figure_style():
+        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        axes = page.subplots(rows, plan.columns, squeeze=False)
+        cells = [_draw(ax, each, look, vector) for ax, each in zip(axes.flat, plan.maps, strict=True)]
+        for place, ax in np.ndenumerate(axes):
+            for axis, name, outer in (("x", "xlabel", place[0] == rows - 1), ("y", "ylabel", place[1] == 0)):
+                if not outer:
+                    ax.set(**{name: "", f"{axis}ticks": []})
+        colour_bar(page, list(axes.flat), first.norm, first.bar, look, colours=first.colours, cut=first.cut)
+        settled(page)
+        for ax, each, drawn in zip(axes.flat, plan.maps, cells, strict=True):
+            write_numbers(ax, each.values, drawn, each.write, air=2)
         return page
 
 
@@ -165,7 +198,7 @@ def _cell_height(each: HeadMap, across: float) -> float:
 def _write(ax: Axes, values: Array, cells: AxesImage | QuadMesh, each: HeadMap) -> None:
     """What stands in the cells, as far as it can be read: their texts, upright or turned, or else their values."""
     if not each.texts or values is not each.values:
-        write_numbers(ax, values, cells, each.write)
+        write_numbers(ax, values, cells, each.write, bracketed=each.bracketed if values is each.values else ())
         return
     width, height = cell_points(ax, values.shape[1], values.shape[0])
     lines = [line for row in each.texts for text in row for line in text.split("\n")]
@@ -191,6 +224,10 @@ def _draw(ax: Axes, each: HeadMap, look: Look, vector: bool) -> AxesImage | Quad
     """Cells, rules, and the numbers of layers and heads."""
     n_layers, n_heads = each.values.shape
     cells = draw_matrix(ax, each.values, each.norm, look, colours=each.colours, vector=vector)
+    with rc_context({"hatch.linewidth": 0.5}):
+        for layer, head in np.argwhere(~np.isfinite(each.values)):
+            box = (head - 0.5, layer - 0.5)
+            ax.add_patch(Rectangle(box, 1, 1, fill=False, edgecolor=look.greys.frame, linewidth=0, hatch="//"))
     for edges, line in ((n_layers, ax.axhline), (n_heads, ax.axvline)):
         for place in range(1, edges):
             line(place - 0.5, color=look.greys.frame, linewidth=0.6 * PIXEL)

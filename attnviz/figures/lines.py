@@ -1,317 +1,283 @@
-"""The view ``lines``, planned: tokens left and right, one line for every weight between them.
-
-The head view of bertviz (Vig 2019) as a plan for a vector picture; :mod:`attnviz.figures.line_drawing`
-draws it. Lines too weak to see are left out so that files stay small; the plan says from which weight on,
-and what share of the attention is left out. In a long text of which only one token's attention is shown,
-runs of tokens without a line share a row.
-"""
+"""Lines from the tokens that attend, on the left, to those attended to, on the right, after bertviz (Vig 2019)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from typing import Any, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.path import Path
+from numpy.typing import NDArray
 
-from attnviz.errors import UsageError
-from attnviz.figures.colours import Array
-from attnviz.figures.line_rows import Positions, Rows, breaks_between, every_row, gathered_rows
-from attnviz.figures.look import FAINTEST, Look
-from attnviz.model.head_ids import HeadId
+from attnviz.figures.colours import outer_ink
+from attnviz.figures.files import DPI, figure_style
+from attnviz.figures.fonts import drawable, fitted, font_families, text_width, wrapped
+from attnviz.figures.look import Look
+from attnviz.figures.matrix import Array, cell_points
+from attnviz.figures.page import MARGIN, PIXEL, new_page, page_width, settled
 
-__all__ = ["FAINTEST_LINE", "MOST_HEADS", "MOST_LINES", "WHOLE_ROWS", "LinesPlan", "plan_lines", "too_many"]
+__all__ = ["HEAD_COLOURS", "LinesPlan", "draw_lines", "lines_figure"]
 
-FAINTEST_LINE = 0.02
-"""Weights below are not drawn unless a lower threshold is asked for."""
+HEAD_COLOURS = {
+    "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#999933"),
+    "dark": ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#d55e00", "#ececec", "#0072b2"),
+}
+"""By theme, in order: those of Okabe and Ito (2008), told apart with any colour vision; on light paper the
+olive of Tol (2021) in place of their yellow, which would not show, and the theme's ink for black."""
 
-MOST_HEADS = 8
-"""Heads in one picture: as many as there are colours that everybody can tell apart."""
-
-MOST_LINES = 2000
-"""Lines in one picture; where there would be more, the threshold is raised."""
-
-WHOLE_ROWS = 32
-"""Up to so many tokens each has a row of its own, whichever have lines."""
-
-_MOST_ON_REQUEST = 20_000
-_GAP = 0.9
-_LONGEST_LABEL = 20
+_HIGHEST, _NARROWEST, _LINES_WIDTH = 9.0, 5.0, 2.8
+_COMFORTABLE, _LARGEST_PITCH, _LEAST_PITCH = 576, 11.5, 5.8
+"""Points: of all rows together, and from one label to the next."""
+_LETTERS, _HANDLE, _ENTRY = 7.0, 24.0, 11.0
+_PAD, _HEADING, _LABEL_SHARE = 4.0, 14.0, 0.33
+_SPREAD, _BEND, _GAP, _FAINTEST = 0.6, 0.5, 0.9, 0.25
+_COLUMNS = ("attends from", "attended to")
 
 
 @dataclass(frozen=True)
 class LinesPlan:
-    """Lines from attending tokens on the left to attended tokens on the right.
+    """Lines to draw.
 
     Attributes:
-        labels: [n], of each row its token as shown, the same on both sides, or how many tokens share it.
-        quiet: [n], labels to draw in grey (special tokens and other sinks, and rows that tokens share).
-        counts: [n], how many tokens each row stands for: one, but where some without a line share a row.
-        breaks: rows before which a new segment of the text begins.
-        heads: id and label of each head, in the order of the colours.
-        head, query, key: [m], of each line its place in ``heads``, its row left and its row right.
-        weights: [m], the attention weights, from weak to strong: the order of drawing.
-        strengths: [m], 0-1, the weights under the scale of the look; the logarithmic one begins at the threshold.
-        largest: [n_heads], the largest weight of each head, drawn or not.
-        hidden: [n_heads], share of the attention of each head that is below the threshold, 0-1.
-        threshold: weights below it are not drawn.
-        from_positions: the only rows that lines start from; None for all.
-        scale: one of :data:`attnviz.figures.look.SCALES`.
-        title: what is shown.
-        notes: further lines, such as the text; :attr:`reading` adds the threshold.
+        stem, caption: of the file.
+        title, notes: above the lines.
+        labels: [n_rows], of each row its token, the same on both sides, or how many tokens share it.
+        bright: the rows whose labels do not stand back, left and right.
+        breaks: rows before which a new text begins.
+        heads: [n_heads], what each colour stands for.
+        head, query, key: [n_lines], of each line its place in ``heads``, its row left and its row right.
+        weights: [n_lines], the attention weights, from weak to strong: the order of drawing.
+        strengths: [n_lines], 0-1, the weights under the scale of the look.
+        scale: what width and opacity are.
+        samples: examples for reading the lines: strength and the weight that it stands for.
+        written: by row, a weight to write before the label attended to.
         unit: ``token`` or ``word``.
     """
 
-    labels: tuple[str, ...]
-    quiet: tuple[bool, ...]
-    counts: tuple[int, ...]
-    breaks: tuple[int, ...]
-    heads: tuple[tuple[HeadId, str], ...]
-    head: Positions
-    query: Positions
-    key: Positions
-    weights: Array
-    strengths: Array
-    largest: tuple[float, ...]
-    hidden: tuple[float, ...]
-    threshold: float
-    from_positions: tuple[int, ...] | None
-    scale: str
+    stem: str
+    caption: str
     title: str
     notes: tuple[str, ...]
+    labels: tuple[str, ...]
+    bright: tuple[frozenset[int], frozenset[int]]
+    breaks: tuple[int, ...]
+    heads: tuple[str, ...]
+    head: NDArray[np.intp]
+    query: NDArray[np.intp]
+    key: NDArray[np.intp]
+    weights: Array
+    strengths: Array
+    scale: str
+    samples: tuple[tuple[float, str], ...]
+    written: dict[int, str]
     unit: str
 
     @property
     def rows(self) -> Array:
-        """[n], how far below the first each row stands, in rows; a new segment begins after a gap."""
-        gaps = np.zeros(len(self.labels), np.float32)
+        """[n_rows], how far below the first each row stands, in rows; a new text begins after a gap."""
+        gaps = np.zeros(len(self.labels))
         gaps[list(self.breaks)] = _GAP
-        rows: Array = np.arange(len(self.labels), dtype=np.float32) + gaps.cumsum(dtype=np.float32)
+        rows: Array = np.arange(len(self.labels)) + gaps.cumsum()
         return rows
 
     @property
     def extent(self) -> float:
-        """How many rows the picture is high, gaps between segments included."""
+        """Height of all rows, in rows, with the gaps between texts."""
         return float(self.rows[-1]) + 1
 
-    @property
-    def scale_key(self) -> tuple[tuple[float, str], ...]:
-        """Examples for reading the lines: strength 0-1 and what it stands for."""
-        if self.scale == "per-head":
-            shares = (0.25, 0.5, 1.0)
-            if len(self.heads) > 1:
-                return tuple(zip(shares, ("¼ of its largest", "½", "largest"), strict=True))
-            return tuple((share, f"{share * self.largest[0]:.2g}") for share in shares)
-        weights = sorted({self.threshold, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * self.threshold)})
-        strengths = _strengths(np.array(weights, np.float32), 1.0, self.scale, self.threshold)
-        return tuple((float(strength), f"{weight:.3g}") for strength, weight in zip(strengths, weights, strict=True))
 
-    @property
-    def left_out(self) -> str:
-        """The threshold, and what share of the attention it hides."""
-        if max(self.hidden) == 0:
-            return f"all weights are drawn, none is below {self.threshold:.3g}"
-        least, most = _percent(min(self.hidden)), _percent(max(self.hidden))
-        share = most if least == most else f"{least} to {most}"
-        if least != most and least.startswith("under") and not most.startswith("over"):
-            share = f"up to {most}"
-        each = "" if len(self.heads) == 1 else " of each head"
-        chosen = "" if self.from_positions is None else f" from the chosen {self.unit}"
-        chosen += "s" if chosen and len(self.from_positions or ()) > 1 else ""
-        return f"weights below {self.threshold:.3g}, {share} of the attention{chosen}{each}, are not drawn"
-
-    @property
-    def gathered(self) -> str:
-        """That tokens share rows; empty where none do."""
-        return f"runs of {self.unit}s without a line share a row" if max(self.counts) > 1 else ""
-
-    @property
-    def reading(self) -> tuple[str, ...]:
-        """The lines above the picture: the notes, what is not drawn, and which tokens share a row."""
-        said = [self.left_out, *([self.gathered] if self.gathered else [])]
-        return (*self.notes, *(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said))
-
-    @property
-    def legend(self) -> tuple[str, ...]:
-        """[n_heads], what each colour stands for."""
-        names = [f"{head} {label}" for head, label in self.heads]
-        if self.scale != "per-head":
-            return tuple(names)
-        return tuple(f"{name} (up to {largest:.2g})" for name, largest in zip(names, self.largest, strict=True))
-
-    @property
-    def written(self) -> dict[int, str]:
-        """Weights to write beside the rows attended to, where one row's attention in one head is all there is."""
-        if self.from_positions is None or len(self.from_positions) > 1 or len(self.heads) > 1:
-            return {}
-        return {int(key): f"{weight:.2f}" for key, weight in zip(self.key, self.weights, strict=True)}
-
-    def described(self) -> str:
-        """What the picture shows, scale and threshold included, to follow the head's name in a caption."""
-        scale = {
-            "shared": "on a scale from 0 to 1 that is the same for every head",
-            "per-head": "on a scale from 0 to the head's own largest weight",
-            "log": "on a logarithmic scale from the least weight drawn to 1, the same for every head",
-        }[self.scale]
-        return (
-            f"lines run from the {self.unit} that attends (left) to the {self.unit} attended to (right), their width "
-            f"and opacity the attention weight {scale}; {self.left_out}{f'; {self.gathered}' if self.gathered else ''}"
-        )
+def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:
+    """A new figure of lines, at most nine inches high: where there are many rows, only some are named."""
+    del vector  # lines are drawn alike for every format
+    pitch = max(_LEAST_PITCH, min(_LARGEST_PITCH, _COMFORTABLE / len(plan.labels)))
+    natural = _LINES_WIDTH + 2 * (_column_points(plan, pitch) + _PAD) / 72 + 2 * MARGIN
+    width = page_width(look, max(_NARROWEST, natural))
+    legends = sum(_ENTRY * rows + 4 for rows in _legend_rows(plan, (width - 2 * MARGIN) * 72)) / 72 + 0.1
+    first = "those that give (left) or get (right) more attention come first"
+    with figure_style():
+        for notes in (plan.notes, (*plan.notes, f"Not every {plan.unit} is named; {first}.")):
+            head = new_page(plan.title, notes, look, width=width, body=1).get_figheight() - 1
+            room = (_HIGHEST - head - legends) * 72 - _HEADING
+            if plan.extent * _LEAST_PITCH <= room:
+                break
+        body = legends + (min(plan.extent * pitch, room) + _HEADING) / 72
+        page = new_page(plan.title, notes, look, width=width, body=body)
+        draw_lines(page.add_subplot(), plan, look)
+        return page
 
 
-def plan_lines(
-    patterns: Sequence[Array],
-    labels: Sequence[str],
-    *,
-    heads: Sequence[tuple[HeadId, str]],
-    quiet: Sequence[bool],
-    title: str,
-    look: Look,
-    notes: Sequence[str] = (),
-    unit: str = "token",
-    from_positions: Sequence[int] | None = None,
-    threshold: float | None = None,
-    most_lines: int = MOST_LINES,
-    segments: Sequence[int | None] = (),
-) -> LinesPlan:
-    """Plan the lines of up to eight heads.
+def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
+    """Draw lines on the caller's Axes, between columns of labels, with legends of the heads and of the weights.
 
     Args:
-        patterns: one [n, n] a head, weights 0-1; row = query (attends from), column = key (attended to).
-        labels: [n], texts of the positions.
-        heads: id and label of each head.
-        quiet: [n], which labels stand back.
-        title: what is shown.
-        look: its scale decides how strong a line is for its weight.
-        notes: further lines, such as the text.
-        unit: what a position is, ``token`` or ``word``.
-        from_positions: rows whose attention alone is shown; None for all.
-        threshold: the least weight to draw. By default 0.02, or as much more as it takes that no more
-            than ``most_lines`` remain.
-        most_lines: see ``threshold``.
-        segments: [n], the segment of each position, None for special ones; empty where there is only one.
+        ax: any Axes; only these are changed. The legends stand above and below.
+        plan: of the lines.
+        look: its theme gives the colours.
 
-    Raises:
-        UsageError: more than eight heads, none, or a threshold that is no weight or leaves too many lines.
-        ValueError: the arguments do not fit each other.
+    Returns:
+        the lines, from weak to strong.
     """
-    n = len(labels)
-    _check(patterns, n, heads, quiet, segments, from_positions)
-    weights = np.stack([np.asarray(pattern, np.float32) for pattern in patterns])
-    attending = list(range(n)) if from_positions is None else sorted(set(from_positions))
-    shown = np.zeros_like(weights)
-    shown[:, attending] = weights[:, attending]
-    least = _default_threshold(shown, most_lines) if threshold is None else _asked_threshold(threshold, shown)
-    head, query, key = ((shown >= least) & (shown > 0)).nonzero()
-    order = np.argsort(shown[head, query, key], kind="stable")
-    head, query, key = head[order], query[order], key[order]
-    largest = tuple(float(pattern.max()) for pattern in weights)
-    drawn = shown[head, query, key]
-    breaks = breaks_between(segments)
-    whole = from_positions is None or n <= WHOLE_ROWS
-    rows = every_row(n) if whole else gathered_rows(n, {*attending, *key.tolist()}, breaks)
-    return LinesPlan(
-        labels=_row_labels(rows, labels, unit),
-        quiet=tuple(quiet[first] or count > 1 for first, count in zip(rows.first, rows.counts, strict=True)),
-        counts=rows.counts,
-        breaks=tuple(rows.row_of[list(breaks)].tolist()),
-        heads=tuple(heads),
-        head=head,
-        query=rows.row_of[query],
-        key=rows.row_of[key],
-        weights=drawn,
-        strengths=_strengths(drawn, np.array(largest, np.float32)[head], look.scale, least),
-        largest=largest,
-        hidden=tuple(_share_below(pattern, least) for pattern in shown),
-        threshold=least,
-        from_positions=None if from_positions is None else tuple(rows.row_of[attending].tolist()),
-        scale=look.scale,
-        title=title,
-        notes=tuple(notes),
-        unit=unit,
+    ax.set(facecolor="none")
+    ax.set_axis_off()
+    settled(ax.figure)
+    _add_legends(ax, plan, look)
+    settled(ax.figure)
+    width, height = cell_points(ax, 1, 1)
+    pitch = _pitch(height, plan)
+    room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
+    ax.set(xlim=(0, width), ylim=(plan.extent - 0.5, -0.5 - _HEADING / pitch))
+    left, right = room + _PAD, width - room - _PAD
+    rows, n_heads = plan.rows, len(plan.heads)
+    shifts = (plan.head - (n_heads - 1) / 2) * _SPREAD / n_heads  # heads side by side, so that none covers another
+    starts, ends = (rows[side] + shifts for side in (plan.query, plan.key))
+    lines = PathCollection(
+        _curves(starts, ends, left, right),
+        facecolors="none",
+        edgecolors=_line_colours(plan, look),
+        linewidths=_line_widths(plan, pitch, plan.strengths),
+        capstyle="butt",
     )
+    ax.add_collection(lines, autolim=False)
+    for row in plan.breaks:
+        middle = (rows[row] + rows[row - 1]) / 2
+        ax.axhline(middle, color=look.greys.frame, linewidth=PIXEL, linestyle=(0, (1, 2)), zorder=0.5)
+    _write_column(ax, plan, look, 0, left - _PAD, pitch)
+    _write_column(ax, plan, look, 1, right + _PAD, pitch)
+    return lines
 
 
-def too_many(heads: int) -> str:
-    """What to say where so many heads cannot share a picture."""
-    return (
-        f"expected 1 to {MOST_HEADS} heads in one picture of lines, as many as colours can be told apart, found "
-        f"{heads}; choose some with --select (select=...)."
-    )
+def _pitch(height: float, plan: LinesPlan) -> float:
+    """Points from row to row on Axes of so many points."""
+    return max(height - _HEADING, 1.0) / plan.extent
 
 
-def _check(
-    patterns: Sequence[Array],
-    n: int,
-    heads: Sequence[object],
-    quiet: Sequence[bool],
-    segments: Sequence[int | None],
-    from_positions: Sequence[int] | None,
+def _letters(pitch: float) -> float:
+    """Points of the letters of labels."""
+    return max(5.5, min(9.0, 0.8 * pitch))
+
+
+def _points(text: str, size: float) -> float:
+    return text_width(drawable(text), size, DPI) * PIXEL
+
+
+def _column_points(plan: LinesPlan, pitch: float) -> float:
+    """Points that the longest label takes, or the name of its column."""
+    labels = {*_column(plan, 0), *_column(plan, 1)}
+    return max(*(_points(label, _letters(pitch)) for label in labels), *(_points(name, _LETTERS) for name in _COLUMNS))
+
+
+def _column(plan: LinesPlan, side: int) -> list[str]:
+    """The labels of one side, weights before those attended to where they are to be written."""
+    written = plan.written if side else {}
+    return [f"{written[row]} {label}" if row in written else label for row, label in enumerate(plan.labels)]
+
+
+def _curves(starts: Array, ends: Array, left: float, right: float) -> list[Path]:
+    """One curve a line, level at both ends."""
+    codes, bend = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4], _BEND * (right - left)
+    return [
+        Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _line_colours(plan: LinesPlan, look: Look) -> Array:
+    """[n_lines, 4]: the colour of the head, the opacity of the weight."""
+    table = np.array([to_rgb(colour) for colour in HEAD_COLOURS[look.theme]])
+    colours: Array = np.column_stack([table[plan.head], [_opacity(strength) for strength in plan.strengths]])
+    return colours
+
+
+def _opacity(strength: float) -> float:
+    """Of a line, in steps of a hundredth for small files; the faintest still shows on light and on dark paper."""
+    return round(float(_FAINTEST + (1 - _FAINTEST) * strength), 2)
+
+
+def _line_widths(plan: LinesPlan, pitch: float, strengths: Iterable[float]) -> list[float]:
+    """Points, in steps of a twentieth for small files: narrow where rows stand close, so that paper shows between."""
+    widest = min(3.0, max(0.6, 0.3 * pitch * (1.0 if len(plan.heads) == 1 else 0.7)))
+    thinnest = min(0.5, 0.4 * widest)
+    return [round(20 * (thinnest + (widest - thinnest) * float(strength))) / 20 for strength in strengths]
+
+
+def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pitch: float) -> None:
+    """The labels of one side, as many as have room, and above them what the column is."""
+    labels, rows, size = _column(plan, side), plan.rows, _letters(pitch)
+    width = x if side == 0 else ax.get_xlim()[1] - x
+    name = _COLUMNS[side] if _points(_COLUMNS[side], _LETTERS) <= width + _PAD else ("from", "to")[side]
+    style: dict[str, Any] = {"ha": ("right", "left")[side], "va": "center_baseline", "parse_math": False}
+    ax.text(x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, **style)
+    for row in _named(plan, plan.key if side else plan.query, pitch):
+        text, ink = fitted(labels[row], size, DPI, width / PIXEL), outer_ink(look)
+        colour = ink if row in plan.bright[side] else look.greys.quiet
+        ax.text(x, rows[row], text, size=size, color=colour, family=font_families([text]), **style)
+
+
+def _named(plan: LinesPlan, touched: NDArray[np.intp], pitch: float) -> list[int]:
+    """As many rows as can be named, those with more of the drawn attention first, near equals from the top."""
+    sums = np.bincount(touched, plan.weights, len(plan.labels))
+    ranks, places = np.round(np.log2(np.maximum(sums, 1e-9))), plan.rows * pitch
+    chosen: list[int] = []
+    for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
+        if all(abs(places[row] - places[other]) >= _LEAST_PITCH for other in chosen):
+            chosen.append(row)
+    return sorted(chosen)
+
+
+def _columns_of(texts: Sequence[str], room: float) -> int:
+    """Columns of a legend on so many points."""
+    widest = max(_points(text, _LETTERS) for text in texts) + _HANDLE
+    return max(1, min(len(texts), int(room // (widest + 8))))
+
+
+def _legend_rows(plan: LinesPlan, room: float) -> list[int]:
+    """Rows of the legend of the heads and of that of the weights, its title included, on so many points."""
+    legends = [plan.heads] * (len(plan.heads) > 1) + [tuple(text for _, text in plan.samples)]
+    rows = [math.ceil(len(texts) / _columns_of(texts, room)) for texts in legends]
+    return [*rows[:-1], rows[-1] + 1]
+
+
+def _add_legends(ax: Axes, plan: LinesPlan, look: Look) -> None:
+    """The heads by colour above the Axes, where there are several; examples of weights below."""
+    colours, several = HEAD_COLOURS[look.theme], len(plan.heads) > 1
+    room, height = cell_points(ax, 1, 1)
+    strengths, weights = zip(*plan.samples, strict=True)
+    widths = _line_widths(plan, _pitch(height, plan), strengths)
+    key = look.greys.ink if several else colours[0]
+    of_weights = [
+        {"color": key, "alpha": _opacity(strength), "linewidth": width}
+        for strength, width in zip(strengths, widths, strict=True)
+    ]
+    if several:
+        of_heads = [{"color": colour, "linewidth": 2.5} for colour in colours[: len(plan.heads)]]
+        _add_legend(ax, plan.heads, of_heads, "", "lower left", (0.0, 1.0), room, look)
+    _add_legend(ax, weights, of_weights, plan.scale, "upper left", (0.0, 0.0), room, look)
+
+
+def _add_legend(
+    ax: Axes,
+    texts: Sequence[str],
+    styles: Sequence[dict[str, Any]],
+    title: str,
+    corner: Literal["lower left", "upper left"],
+    place: tuple[float, float],
+    room: float,
+    look: Look,
 ) -> None:
-    if not 1 <= len(heads) <= MOST_HEADS:
-        raise UsageError(too_many(len(heads)))
-    shapes = {pattern.shape for pattern in patterns}
-    if shapes != {(n, n)} or len(patterns) != len(heads) or len(quiet) != n or len(segments) not in (0, n):
-        raise ValueError(
-            f"patterns must be [n, n], one a head, with n labels, n marks of quiet ones, and n segments or none. Got "
-            f"{len(patterns)} patterns of {sorted(shapes)}, {len(heads)} heads, {n} labels, {len(quiet)} marks and "
-            f"{len(segments)} segments."
-        )
-    if from_positions is not None and not all(0 <= position < n for position in from_positions):
-        raise ValueError(f"from_positions must be 0 to {n - 1}. Got {list(from_positions)}.")
-
-
-def _default_threshold(weights: Array, most: int) -> float:
-    """The faintest line's weight, or the least of three decimals that leaves no more than the most lines."""
-    strong = weights[weights >= FAINTEST_LINE]
-    if len(strong) <= most:
-        return FAINTEST_LINE
-    too_weak = float(np.partition(strong, -most - 1)[-most - 1])
-    return math.floor(too_weak * 1000 + 1) / 1000
-
-
-def _asked_threshold(threshold: float, weights: Array) -> float:
-    if not isinstance(threshold, Real) or not 0 <= threshold <= 1:
-        found = f"{threshold:g}" if isinstance(threshold, Real) else repr(threshold)
-        raise UsageError(f"expected a threshold from 0 to 1, an attention weight, found {found}.")
-    left = int(((weights >= threshold) & (weights > 0)).sum())
-    if left > _MOST_ON_REQUEST:
-        raise UsageError(
-            f"a threshold of {threshold:g} leaves {left:,} lines, but a picture holds {_MOST_ON_REQUEST:,}; "
-            "raise the threshold, or choose fewer heads."
-        )
-    return threshold
-
-
-def _share_below(pattern: Array, threshold: float) -> float:
-    """Of one head's attention, the share on weights that are not drawn; 0 where there is no attention at all."""
-    total = float(pattern.sum(dtype=np.float64))
-    return float(pattern[pattern < threshold].sum(dtype=np.float64)) / total if total > 0 else 0.0
-
-
-def _strengths(weights: Array, largest: Array | float, scale: str, threshold: float) -> Array:
-    """How strong the lines are, 0-1; on the logarithmic scale the faintest one drawn has 0."""
-    if scale == "log":
-        least = min(max(threshold, FAINTEST), 0.99)
-        strengths = 1 - np.log(np.maximum(weights, least)) / np.log(least)
-    else:
-        strengths = weights / (np.where(largest, largest, 1) if scale == "per-head" else 1)
-    clipped: Array = np.clip(strengths, 0, 1).astype(np.float32)
-    return clipped
-
-
-def _percent(share: float) -> str:
-    if 0 < share < 0.01:
-        return "under 1%"
-    return f"{100 * share:.0f}%" if share <= 0.99 or share == 1 else "over 99%"
-
-
-def _row_labels(rows: Rows, labels: Sequence[str], unit: str) -> tuple[str, ...]:
-    """Of each row the text of its token, cut where it is long, or how many tokens share it."""
-    return tuple(
-        f"… {count} {unit}s" if count > 1 else _cut(labels[first])
-        for first, count in zip(rows.first, rows.counts, strict=True)
-    )
-
-
-def _cut(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+    handles = [Line2D([], [], **style) for style in styles]
+    names = ["\n".join(wrapped(text, _LETTERS, DPI, (room - _HANDLE) / PIXEL)) for text in texts]
+    legend = Legend(
+        ax, handles, names, loc=corner, bbox_to_anchor=place, ncols=_columns_of(texts, room), frameon=False,
+        title=title, fontsize=_LETTERS, title_fontsize=_LETTERS, alignment="left", borderaxespad=0, borderpad=0.3,
+        handlelength=2.2, columnspacing=1.0, labelspacing=0.3,
+    )  # fmt: skip
+    for text in (*legend.get_texts(), legend.get_title()):
+        text.set(color=outer_ink(look), family=font_families([text.get_text()]), parse_math=False)
+    ax.add_artist(legend)
+    legend.set_clip_on(False)  # else the layout leaves no room for it

@@ -4,8 +4,9 @@ Everything adapts to the size of the Axes, so that the same function serves a co
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +45,9 @@ _MESH_CELLS = 4096
 _MOST_NUMBERED = 24
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
+_LEAST_OUTLINE = 5
+"""Points of the side of an outline; around a smaller cell it leaves some room."""
+
 LONGEST = 110
 """Pixels of the longest label; longer ones are cut."""
 
@@ -114,19 +118,24 @@ def draw_matrix(
     for place in rules:
         for line in (ax.axhline, ax.axvline):
             line(place / pooled - 0.5, color=look.greys.ink, linewidth=2 * PIXEL)
-    if outlined is not None:
-        row, column = outlined
-        ax.add_patch(
-            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=look.greys.ink, linewidth=1.2, zorder=3)
-        )
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
+    if outlined is not None:
+        (row, column), across, down = outlined, max(1.0, _LEAST_OUTLINE / width), max(1.0, _LEAST_OUTLINE / height)
+        stroke: dict[str, Any] = {"edgecolor": look.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
+        ax.add_patch(Rectangle((column - across / 2, row - down / 2), across, down, fill=False, **stroke))
     _name(ax, "y", labels if "l" in sides else None, rows, height, pooled, look)
     _name(ax, "x", (columns or labels) if "b" in sides else None, n_columns, width, pooled, look)
     return cells
 
 
 def write_numbers(
-    ax: Axes, values: Array, cells: AxesImage | QuadMesh, write: Callable[[float], str], *, air: float = 5
+    ax: Axes,
+    values: Array,
+    cells: AxesImage | QuadMesh,
+    write: Callable[[float], str],
+    *,
+    air: float = 5,
+    bracketed: Collection[tuple[int, int]] = (),
 ) -> bool:
     """Write values into the cells of a matrix where all of them can be read; call it when the Axes have their size.
 
@@ -136,12 +145,16 @@ def write_numbers(
         cells: from :func:`draw_matrix`.
         write: a value as text; empty for none.
         air: pixels of a cell's width that stay free.
+        bracketed: rows and columns of the cells whose value stands in brackets.
 
     Returns:
         whether they were written.
     """
+    if max(values.shape) > _MOST_NUMBERED:
+        return False
     texts = {place: text for place, value in np.ndenumerate(values) if (text := write(float(value)))}
-    if not texts or max(values.shape) > _MOST_NUMBERED:
+    texts |= {place: f"({texts[place]})" for place in bracketed if place in texts}
+    if not texts:
         return False
     size = value_size(tuple(set(texts.values())), *cell_points(ax, values.shape[1], values.shape[0]), air=air)
     if size is None:
@@ -197,13 +210,20 @@ def max_pool(values: Array, factor: int) -> Array:
     """Of every ``factor`` × ``factor`` block the value furthest from 0, [ceil(n / factor)] squared."""
     if factor == 1:
         return values
-    starts = [np.arange(0, n, factor) for n in values.shape]
-    largest, smallest = (
-        reduce.reduceat(reduce.reduceat(values, starts[0], axis=0), starts[1], axis=1)
-        for reduce in (np.maximum, np.minimum)
-    )
+    beyond = [(0, -n % factor) for n in values.shape]
+    padded = np.pad(values, beyond, mode="edge") if any(after for _, after in beyond) else values
+    largest = _of_blocks(np.maximum, padded, factor)
+    if not (values < 0).any():
+        return largest
+    smallest = _of_blocks(np.minimum, padded, factor)
     pooled: Array = np.where(-smallest > largest, smallest, largest)
     return pooled
+
+
+def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int) -> Array:
+    """The largest or smallest of every block; of whole rows first, which is many times faster than over two axes."""
+    rows = reduce(choose, [values[place::factor] for place in range(factor)])
+    return reduce(choose, [rows[:, place::factor] for place in range(factor)])
 
 
 def named_every(cell: float, pooled: int = 1) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LogNorm, Normalize
+from matplotlib.colors import Colormap, FuncNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
@@ -39,7 +39,8 @@ PIXEL = 72 / DPI
 _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
 _LINE = 1.35
-"""Height of a line of text, as a multiple of the size of its letters."""
+_ASCENT = 0.93
+"""Height of a line of text, and of what of it stands above its baseline, as multiples of the size of its letters."""
 
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
@@ -61,27 +62,44 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
         body: height of what stands below the notes, in inches, with labels and colour bars. Constrained layout
             makes panels as large as they fit into it.
     """
-    room = (width - 2 * MARGIN) * DPI
-    heading = [(line, _TITLE, "bold") for line in wrapped(title, _TITLE, DPI, room, "bold")] if title else []
-    lines = heading + [(line, _NOTE, "normal") for note in notes for line in wrapped(note, _NOTE, DPI, room)]
+    lines = heading(title, notes, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
-    height = head + body
-    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, body / height), w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
+    # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
+    height = math.ceil((head + body + MARGIN / 3) * DPI) / DPI
+    rect = (0, MARGIN / 3 / height, 1, body / height)
+    layout = ConstrainedLayoutEngine(rect=rect, w_pad=MARGIN / 2, h_pad=MARGIN / 3, compress=True)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=look.greys.paper, layout=layout)
     down = MARGIN
     for line, size, weight in lines:
-        place, families = (MARGIN / width, 1 - down / height), font_families([line])
+        place, families = (MARGIN / width, 1 - (down + _ASCENT * size / 72) / height), font_families([line])
         figure.text(
-            *place, line, size=size, weight=weight, family=families, va="top", color=look.greys.ink, parse_math=False
-        )
+            *place, line, size=size, weight=weight, family=families, va="baseline", color=look.greys.ink,
+            parse_math=False,
+        )  # fmt: skip
         down += size * _LINE / 72
     return figure
 
 
+def heading(title: str, notes: Sequence[str], width: float) -> list[tuple[str, float, str]]:
+    """The lines of a title and notes in so many inches: text, size in points, weight; empty ones are left out."""
+    room = (width - 2 * MARGIN) * DPI
+    texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
+    return [
+        (line, size, weight) for text, size, weight in texts if text for line in wrapped(text, size, DPI, room, weight)
+    ]
+
+
 def settled(figure: Figure | SubFigure | None) -> None:
     """Let the layout find its place, so that the sizes of Axes are final; on a caller's figure, too."""
-    if figure is not None:
-        figure.get_figure(root=True).draw_without_rendering()
+    if figure is None:
+        return
+    page = figure.get_figure(root=True)
+    page.draw_without_rendering()
+    for bar in page.axes:
+        name = bar.xaxis.label
+        over = name.get_window_extent().x1 - page.bbox.x1 + MARGIN * page.dpi
+        if bar.get_label() == "<colorbar>" and over > 0:  # a name longer than its bar, at the right edge
+            name.set_x(name.get_position()[0] - over / bar.bbox.width)
 
 
 @dataclass(frozen=True)
@@ -103,6 +121,7 @@ def colour_bar(
     mark: Mark | None = None,
     cut: bool = False,
     signed: bool = False,
+    across: float | None = None,
 ) -> Axes:
     """A horizontal colour bar below these Axes: what is shown, on which scale, both ends numbered.
 
@@ -116,27 +135,28 @@ def colour_bar(
         mark: a value to point out above the bar, with an arrow where it lies outside.
         cut: there are values above the scale, which look like its end.
         signed: numbers above 0 have a plus.
+        across: inches that the Axes take from left to right; default the width of the page.
     """
     several = [axes] if isinstance(axes, Axes) else list(axes)
-    width = figure.get_figure(root=True).get_figwidth()
-    share = min(1.0, _BAR_WIDTH / width)
+    width = across or figure.get_figure(root=True).get_figwidth()
+    share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     mappable = ScalarMappable(norm, colours or look.colour_map())
     bar = figure.colorbar(
         mappable,
         ax=several,
         location="bottom",
         shrink=share,
-        aspect=share * width * 0.86 / _BAR,
+        aspect=share * width * free / _BAR,
         anchor=(0, 1),
         pad=0.03,
     )
-    room = share * width * 0.86 * DPI
+    room = share * width * free * DPI
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     bar.minorticks_off()
     places, numbers = _numbered(norm, room, "≥ " if cut else "", signed)
     bar.ax.set_xticks(places, numbers)
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
-    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250)))
+    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=look.greys.ink, labelpad=2, parse_math=False, loc="left")
     if mark is not None:
         _point_out(bar.ax, norm, mark, look, room)
@@ -185,7 +205,8 @@ def written(value: float) -> str:
     if not math.isfinite(value):
         return "–"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f}".replace("-", "−")
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
 def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[list[float], list[str]]:
@@ -195,6 +216,8 @@ def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[l
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         subs = (1, 2, 5) if high / low <= 100.5 else (1,)
         between = [float(f"{sub}e{decade}") for decade in decades for sub in subs]
+    elif isinstance(norm, FuncNorm):
+        between = [float(norm.inverse(share)) for share in (0.25, 0.5, 0.75)]  # the same distances on the bar
     else:
         between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
     below = "≤ " if isinstance(norm, LogNorm) else ""  # what is smaller looks the same

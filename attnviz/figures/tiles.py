@@ -33,11 +33,13 @@ class Tile:
         name: above it.
         values: [rows, columns].
         shorter: shorter names, the fullest first, for where there is no room.
+        norm: where it is another than that of the other tiles.
     """
 
     name: str
     values: Array
     shorter: tuple[str, ...] = ()
+    norm: Normalize | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,10 @@ def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
                     ax.set_title(f"{heading}\n{ax.get_title('left')}", loc="left", fontsize=_NAME_SIZES[0], pad=3)
                 drawn.append((ax, each, cells))
         axes = [ax for ax, *_ in drawn]
-        colour_bar(page, axes, plan.norm, plan.bar, look, colours=plan.colours, mark=plan.mark, cut=plan.cut)
+        colour_bar(
+            page, axes, plan.norm, plan.bar, look, colours=plan.colours, mark=plan.mark, cut=plan.cut,
+            across=columns * (tile + _GAP),
+        )  # fmt: skip
         settled(page)
         for ax, each, cells in drawn:
             write_numbers(ax, each.values, cells, plan.write)
@@ -127,8 +132,8 @@ def draw_tile(
     """
     cell = None if inches is None else inches * 72 / max(tile.values.shape)
     cells = draw_matrix(
-        ax, tile.values, plan.norm, look, labels=plan.labels, sides=sides, pooled=plan.pooled, colours=plan.colours,
-        vector=vector, rules=plan.rules, cell=cell,
+        ax, tile.values, tile.norm or plan.norm, look, labels=plan.labels, sides=sides, pooled=plan.pooled,
+        colours=plan.colours, vector=vector, rules=plan.rules, cell=cell,
     )  # fmt: skip
     ax.set_box_aspect(tile.values.shape[0] / tile.values.shape[1])
     room = ax.get_window_extent().width * DPI / ax.figure.dpi if inches is None else inches * DPI

@@ -8,7 +8,6 @@ word. Characters that cannot be seen, or that would steer a terminal, are writte
 
 import difflib
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import CheckpointError, TextError, UsageError
+from attnviz.model.wording import visible
 
 __all__ = [
     "Tokens",
@@ -30,7 +30,6 @@ __all__ = [
     "vocabulary_labels",
 ]
 
-_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _CONTINUES = "##"
 _SHORT_ENOUGH_TO_LIST = 20
 
@@ -203,12 +202,6 @@ def merge_pattern(pattern: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
     return means @ pattern @ belongs.T
 
 
-def visible(text: str) -> str:
-    """The text with every character that cannot be seen written as an escape, spaces as ``␣``."""
-    shown = "".join(_visible_character(character) for character in text)
-    return shown.replace(" ", "␣") if shown and not shown.strip(" ") else shown
-
-
 def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """Entries of the vocabulary, out of any text, as figures and tables show tokens.
 
@@ -231,14 +224,6 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
         return f"{_CONTINUES * continues}{visible(decode([piece]))}"
 
     return [label(token, tokenizer.convert_ids_to_tokens(token)) for token in ids]
-
-
-def _visible_character(character: str) -> str:
-    category = unicodedata.category(character)
-    if category in _INVISIBLE or (category == "Zs" and character != " "):
-        escaped = character.encode("unicode_escape", "surrogatepass").decode("ascii")
-        return escaped if escaped != character else f"\\u{ord(character):04x}"
-    return character
 
 
 def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> None:

@@ -2,16 +2,21 @@
 
 import unicodedata
 
-from attnviz.model.tokens import visible
+__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "signed", "visible"]
 
-__all__ = ["counted", "isolated", "ordinal", "quoted", "right_to_left"]
-
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _LONGEST_QUOTE = 90
 
 _LEFT_TO_RIGHT, _RIGHT_TO_LEFT, _END = "\u2066", "\u2067", "\u2069"
 """Isolates of the Unicode bidirectional algorithm, which no font needs to have."""
 
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
+
+
+def visible(text: str) -> str:
+    """The text with every character that cannot be seen written as an escape, spaces as ``␣``."""
+    shown = "".join(_visible_character(character) for character in text)
+    return shown.replace(" ", "␣") if shown and not shown.strip(" ") else shown
 
 
 def quoted(text: str) -> str:
@@ -29,6 +34,17 @@ def ordinal(number: int) -> str:
     """``1st``, ``2nd``, ``11th``, …"""  # noqa: D415
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def percent(share: float | None) -> str:
+    """A share in whole per cent, with no minus before a zero; a dash for what cannot be measured."""
+    return "–" if share is None else f"{100 * share:.0f} %".replace("-0 %", "0 %").replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """Two decimals with a sign: ``+0.31``, ``−0.08``; 0.00 without one."""
+    text = f"{value:+.2f}"
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def right_to_left(text: str) -> bool:
@@ -50,3 +66,11 @@ def isolated(text: str) -> str:
     if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
         return text
     return f"{_RIGHT_TO_LEFT if right_to_left(text) else _LEFT_TO_RIGHT}{text}{_END}"
+
+
+def _visible_character(character: str) -> str:
+    category = unicodedata.category(character)
+    if category in _INVISIBLE or (category == "Zs" and character != " "):
+        escaped = character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        return escaped if escaped != character else f"\\u{ord(character):04x}"
+    return character

@@ -2,8 +2,8 @@
 
 A pattern is a mask: which keys a head of this kind would look at. Its score is the share of attention under the mask
 ("attends to X" is attention under a 0/1 mask, as in Clark et al. 2019's analysis), beside what uniform attention puts
-there. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and CSV, maps,
-marks, roles of a profile and the documentation's table follow from it.
+there. An entry of :data:`PATTERNS` gives the mask and the words; statistics, verdicts, labels, tables, JSON and CSV,
+maps, marks, roles of a profile and the documentation's table follow from it.
 """
 
 from collections.abc import Callable, Hashable, Sequence

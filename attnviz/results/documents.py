@@ -3,16 +3,17 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnviz.attention.verify import LayerCheck, Verification
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens
+if TYPE_CHECKING:
+    from attnviz.attention.verify import LayerCheck, Verification
+    from attnviz.model.checkpoint import Checkpoint
+    from attnviz.model.tokens import Tokens
 
 __all__ = ["csv_text", "model_entry", "tokens_entry", "verification_entry"]
 
 
-def model_entry(model: Checkpoint) -> dict[str, Any]:
+def model_entry(model: "Checkpoint") -> dict[str, Any]:
     """What every document says of a model."""
     return {
         "name": model.name,
@@ -27,7 +28,7 @@ def model_entry(model: Checkpoint) -> dict[str, Any]:
     }
 
 
-def tokens_entry(tokens: Tokens) -> list[dict[str, Any]]:
+def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
     """The text as the model read it, an entry a token; ``text`` as figures show it."""
     columns = zip(tokens.ids, tokens.labels, tokens.special, tokens.words, strict=True)
     return [
@@ -36,7 +37,7 @@ def tokens_entry(tokens: Tokens) -> list[dict[str, Any]]:
 
 
 def verification_entry(
-    verification: Verification, more: Callable[[LayerCheck], dict[str, Any]] = lambda _: {}
+    verification: "Verification", more: "Callable[[LayerCheck], dict[str, Any]]" = lambda _: {}
 ) -> dict[str, Any]:
     """What was compared with the model, and how closely.
 

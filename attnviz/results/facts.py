@@ -58,7 +58,7 @@ class Facts:
 def sentence(*parts: str) -> str:
     """One sentence of a caption from its parts; empty ones are left out, and full stops inside become semicolons."""
     kept: Sequence[str] = [part.strip().removesuffix(".") for part in parts if part.strip()]
-    return "; ".join(kept) + "."
+    return "; ".join(kept).replace("; Each ", "; each ") + "."
 
 
 def _capital(text: str) -> str:

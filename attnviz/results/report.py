@@ -1,11 +1,12 @@
 """A report: how a command says what it measured, as tables, JSON and CSV; one a command, in its ``report.py``."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rich.console import RenderableType
 
+from attnviz.figures.look import PLAIN, Look
 from attnviz.results.view import Choices
 
 __all__ = ["Report"]
@@ -28,6 +29,8 @@ class Report(Generic[R]):
         tables: what the terminal shows, for a width in columns.
         same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
         top: rows of the ranked table unless more or fewer are asked for.
+        all_selected: with heads selected, all of these are ranked and drawn unless more or fewer are asked for.
+        look: of figures, unless another is given.
         tensors: name and content of the safetensors file, which is written on request; None where there is none.
         afterwards: messages for standard error, once everything is written; told the document.
     """
@@ -38,5 +41,13 @@ class Report(Generic[R]):
     tables: Callable[[R, Choices, int], Iterable[RenderableType]]
     same: tuple[str, ...] = ("attnviz", "model", "text", "pair", "options")
     top: int = 12
-    tensors: tuple[str, Callable[[R], bytes]] | None = None
+    all_selected: bool = False
+    look: Look = PLAIN
+    tensors: tuple[str, Callable[[R, Choices], bytes]] | None = None
     afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = _nothing
+
+    def completed(self, choices: Choices) -> Choices:
+        """With the command's own number of rows where the caller gave none."""
+        if choices.top is not None:
+            return choices
+        return replace(choices, top=0 if self.all_selected and choices.select else self.top)

@@ -8,7 +8,6 @@ imports neither matplotlib nor rich.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
@@ -35,15 +34,17 @@ class Result:
 
     Attributes:
         command: name of the command, which is also that of its folder in :mod:`attnviz.commands`.
+        first_view: what :meth:`figure` draws unless told otherwise; empty for the first of the command's views.
     """
 
     command: ClassVar[str]
+    first_view: ClassVar[str] = ""
 
     def figure(self, name: str = "", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
         """A new figure; of a view with several pictures the first.
 
         Args:
-            name: of a view, as for ``--figures``; by default the command's first.
+            name: of a view, as for ``--figures``; by default :attr:`first_view`.
             look: theme, scale and width.
             choices: what to draw; see :class:`attnviz.results.view.Choices`.
 
@@ -146,9 +147,13 @@ class Result:
         """The same into a folder that is open already; see :meth:`save`."""
         from attnviz.results.captions import write_captions
 
-        choices, report = self._completed(choices), report_of(self.command)
+        report = report_of(self.command)
+        choices = report.completed(choices)
         views = self.check(figures, formats)
         captions: dict[str, str] = {}
+        if choices.tensors and report.tensors is not None:
+            name, tensors = report.tensors
+            output.write(name, tensors(self, choices))
         for view in views if formats else ():
             for name, picture, caption in view.written(self, choices, tuple(dict.fromkeys(formats))):
                 output.write(name, picture)
@@ -156,9 +161,6 @@ class Result:
                 tell(progress, "drawing", len(captions), 0)
         content = self._document(list(captions), choices)
         write_captions(output, content, captions)
-        if choices.tensors and report.tensors is not None:
-            name, tensors = report.tensors
-            output.write(name, tensors(self))
         return output.commit(content)
 
     def check(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
@@ -180,16 +182,13 @@ class Result:
         return views
 
     def _view(self, name: str) -> "View[Any, Any]":
-        return self.check([name or views_of(self.command)[0].name])[0]
+        return self.check([name or self.first_view or views_of(self.command)[0].name])[0]
 
     def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":
         from attnviz.results.view import Choices
 
-        return self._completed(Choices.of(look, choices))
-
-    def _completed(self, choices: "Choices") -> "Choices":
-        """With the command's own number of rows where the caller gave none."""
-        return choices if choices.top is not None else replace(choices, top=report_of(self.command).top)
+        report = report_of(self.command)
+        return report.completed(Choices.of(report.look if look is None else look, choices))
 
     def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
         content = report_of(self.command).content(self, choices)

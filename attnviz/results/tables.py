@@ -3,18 +3,19 @@
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.attention.verify import Verification
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, visible
+
+if TYPE_CHECKING:
+    from attnviz.attention.verify import Verification
+    from attnviz.model.checkpoint import Checkpoint
 
 __all__ = [
     "Column",
@@ -97,7 +98,7 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
     return f"{more} left out: --top 0 lists all; {file} has them."
 
 
-def verification_line(verification: Verification, model: Checkpoint, more: str = "", sample: str = "") -> Text:
+def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
     """How many heads were compared with the model, and how closely they agree.
 
     Args:

@@ -23,7 +23,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from attnviz.figures.heatmaps import HeatmapPlan, plan_heatmap
+from attnviz.figures.heatmap import HeatmapPlan
+from attnviz.figures.look import PLAIN
+from attnviz.figures.matrix import Labels
 from tests.benchmarks.measure import RUNS, Row, functions, processes
 
 PYTHON = sys.executable
@@ -57,7 +59,7 @@ def head_pictures() -> list[Row]:
     """144 per-head PNGs and SVGs of 9 tokens against loops of new figures with the same content."""
     import seaborn
 
-    from attnviz.figures.rendering import heatmap_files
+    from attnviz.figures.heatmap_files import heatmap_files
 
     patterns = np.random.default_rng(0).dirichlet(np.full(9, 0.2), (144, 9)).astype(np.float32)
     labels = ["[CLS]", "the", "cat", "that", "i", "saw", "ran", "away", "[SEP]"]
@@ -65,8 +67,9 @@ def head_pictures() -> list[Row]:
     titles = [(title, f"{score} · uniform attention 0.12 · n = 6") for title, score in titles]
 
     def plans() -> Iterator[HeatmapPlan]:
+        named, norm = Labels(tuple(labels), (False,) * 9), PLAIN.norm()
         for pattern, (title, evidence) in zip(patterns, titles, strict=True):
-            yield plan_heatmap(pattern, labels, quiet=[False] * 9, title=title, evidence=evidence)
+            yield HeatmapPlan("head", "", title, evidence, (), pattern, named, norm, norm, "attention weight")
 
     def loop(file_format: str) -> None:
         for pattern, title in zip(patterns, titles, strict=True):
@@ -90,10 +93,10 @@ def head_pictures() -> list[Row]:
             new.savefig(io.BytesIO(), format="png")
 
     calls = [
-        lambda: list(heatmap_files(plans(), "png")),
+        lambda: list(heatmap_files(plans(), PLAIN, "png")),
         lambda: loop("png"),
         with_seaborn,
-        lambda: list(heatmap_files(plans(), "svg")),
+        lambda: list(heatmap_files(plans(), PLAIN, "svg")),
         lambda: loop("svg"),
     ]
     png, png_loop, sns, svg, svg_loop = functions(calls)

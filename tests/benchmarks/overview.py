@@ -11,9 +11,12 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from attnviz.figures.overviews import plan_overview
-from attnviz.figures.rendering import overview_file
-from attnviz.model.head_ids import HeadId
+from attnviz.figures.families import family_of_label
+from attnviz.figures.files import figure_bytes
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, grid_pooling, head_grid_figure
+from attnviz.figures.look import PLAIN
+from attnviz.figures.matrix import max_pool
+from attnviz.model.head_ids import all_heads
 from tests.benchmarks.measure import peak_memory
 
 LAYERS = HEADS = 12
@@ -22,8 +25,15 @@ TOKENS = 448
 
 def ours(patterns: np.ndarray) -> bytes:
     """attnviz: exact pixels, labels and marks."""
-    heads = ((HeadId(i // HEADS, i % HEADS), "previous-token", pattern) for i, pattern in enumerate(patterns))
-    return overview_file(plan_overview(heads, title="model: 12 layers × 12 heads", notes=["“a text”"]), "png")
+    ids, label = all_heads(LAYERS, HEADS), "previous-token"
+    pooled = grid_pooling(TOKENS, ids, PLAIN, marked=True)
+    cells = tuple(
+        HeadCell(id, max_pool(pattern, pooled), label, family_of_label(label))
+        for id, pattern in zip(ids, patterns, strict=True)
+    )
+    title, bar = "model: 12 layers × 12 heads", "attention weight"
+    plan = HeadGridPlan("overview", "", title, ("“a text”",), cells, PLAIN.norm(), bar)
+    return figure_bytes(head_grid_figure(plan, PLAIN), "png")
 
 
 def subplots(patterns: np.ndarray) -> bytes:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.damage import Reading
 from attnviz.commands.ablate.hooks import gated_heads
+from attnviz.commands.ablate.inputs import STATES, InputBatch
+from attnviz.commands.ablate.metrics import BatchMetrics
 from attnviz.commands.ablate.resumed_forward import KeptPass, run_block
-from attnviz.commands.ablate.texts import STATES, RowBatch
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = ["PROJECTIONS", "GradientTally", "layer_normalised", "spearman"]
@@ -34,42 +34,34 @@ class GradientTally:
     """
 
     def __init__(self, checkpoint: Checkpoint, kind: str, counts: Sequence[int], seed: int) -> None:
-        """Nothing is measured yet.
-
-        Args:
-            checkpoint: the model.
-            kind: of the measure.
-            counts: for each text, at how many places it is looked at.
-            seed: of the random directions.
-        """
+        """Start at zero; ``counts``: the measured positions of each text, ``seed``: of the random directions."""
         self._checkpoint, self._kind, self._seed = checkpoint, kind, seed
         self._counts = torch.tensor(counts, dtype=torch.float64)
         self._sums = torch.zeros(len(counts), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
 
-    def add(self, rows: RowBatch, kept: KeptPass, reading: Reading) -> None:
+    def add(self, inputs: InputBatch, kept: KeptPass, metrics: BatchMetrics) -> None:
         """Measure a batch, going back layer by layer: memory is that of one layer."""
-        texts = torch.tensor([row.text for row in rows.rows])
+        texts = torch.tensor([each.text for each in inputs.inputs])
         if self._kind == STATES:
             for number in range(PROJECTIONS):
-                towards = self._projection(rows, kept.final, number)
+                towards = self._projection(inputs, kept.final, number)
                 self._sums.index_add_(0, texts, self._back(kept, towards).square() / PROJECTIONS)
             return
-        gradient = reading.loss_gradient(1 / self._counts[texts])
-        self._sums.index_add_(0, texts, self._back(kept, reading.placed(gradient, kept.final.shape)))
+        self._sums.index_add_(0, texts, self._back(kept, metrics.loss_gradient(1 / self._counts[texts])))
 
     def by_text(self) -> Tensor:
         """The importance of every head for each text, [n_texts, n_layers, n_heads]."""
         return self._sums.sqrt() if self._kind == STATES else self._sums.abs()
 
-    def _projection(self, rows: RowBatch, final: Tensor, number: int) -> Tensor:
-        """A random direction at every token, of each text its own and the same in any batch."""
+    def _projection(self, inputs: InputBatch, final: Tensor, number: int) -> Tensor:
+        """A random direction at every token, which depends on the text and not on its batch."""
         towards = torch.zeros_like(final)
-        for place, row in enumerate(rows.rows):
-            n = len(row.item)
-            digest = hashlib.sha256(f"{self._seed}:{number}:{row.item.ids}".encode()).digest()
+        for row, each in enumerate(inputs.inputs):
+            n = len(each.item)
+            digest = hashlib.sha256(f"{self._seed}:{number}:{each.item.ids}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
             drawn = torch.randn(n, final.shape[-1], generator=generator) / math.sqrt(n)
-            towards[place, :n] = drawn.to(final)
+            towards[row, :n] = drawn.to(final)
         return towards
 
     def _back(self, kept: KeptPass, gradient: Tensor) -> Tensor:
@@ -78,7 +70,7 @@ class GradientTally:
         blocks = [modules.block for modules in architecture.modules(model.model)]
         norm = architecture.final_norm(model.model)
         gates = torch.ones(len(gradient), model.n_heads, dtype=gradient.dtype, device=gradient.device)
-        found: list[Tensor] = []
+        of_gates: list[Tensor] = []
         for layer in reversed(range(model.n_layers)):
             with torch.enable_grad():
                 hidden = kept.calls[layer][0][0].detach().requires_grad_()
@@ -88,15 +80,13 @@ class GradientTally:
                 if norm is not None and layer == model.n_layers - 1:
                     after = norm(after)
             gradient, of_gate = torch.autograd.grad(after, (hidden, gate), gradient)
-            found.insert(0, of_gate.detach().double().cpu())
-        return torch.stack(found, dim=1)
+            of_gates.insert(0, of_gate.detach().double().cpu())
+        return torch.stack(of_gates, dim=1)
 
 
 def layer_normalised(importance: Tensor) -> Tensor:
-    """Divided by the l2 norm over the heads of each layer, as in the paper, [n_layers, n_heads]; 0 where all are 0."""
-    norms = importance.norm(dim=-1, keepdim=True)
-    normalised: Tensor = importance / norms.where(norms > 0, 1.0)
-    return normalised
+    """Importance [n_layers, n_heads] over its l2 norm in each layer, as in the paper; 0 where all of a layer are 0."""
+    return torch.nn.functional.normalize(importance, dim=-1, eps=torch.finfo(importance.dtype).tiny)
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -7,12 +7,14 @@ d_head columns is replaced there, and everything after it is the model's own. b_
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.attention import reference as attention
+from attnviz.commands.ablate.resumed_forward import attention_input, pre_hook
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
@@ -40,23 +42,20 @@ class Replacement:
 
 @contextmanager
 def removed_heads(
-    checkpoint: Checkpoint,
-    variants: Sequence[Collection[HeadId]],
-    replacement: Replacement,
-    attention_mask: Tensor,
+    checkpoint: Checkpoint, variants: Sequence[Collection[HeadId]], replacement: Replacement, attention_mask: Tensor
 ) -> Iterator[None]:
-    """While the block runs, copy after copy of a batch lacks other heads.
+    """Inside the block, each copy of a batch lacks other heads.
 
     Args:
         checkpoint: the model.
         variants: for each copy of the batch, the heads that it lacks.
         replacement: what stands in their place.
-        attention_mask: [rows, n] of one copy, 1 for a token and 0 for padding; the model is to be run on the copies
-            one below the other, [n_variants * rows, n].
+        attention_mask: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
+            copies, [n_variants * rows, n].
 
     Raises:
-        VerificationError: a layer with a removed head ran more or less often than once, so that what came out is not
-            what the model does without the head.
+        VerificationError: a layer with a removed head did not run exactly once, so the output is not that of the
+            model without the head.
     """
     missing = torch.zeros(len(variants), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.bool)
     for variant, heads in enumerate(variants):
@@ -66,16 +65,31 @@ def removed_heads(
     missing = missing.to(checkpoint.device)
     modules = checkpoint.architecture.modules(checkpoint.model)
     runs = dict.fromkeys(layers, 0)
+    attention_inputs: dict[int, Tensor] = {}
+
+    def remember(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        attention_inputs[layer] = attention_input(args, kwargs)
+
+    def replace(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        runs[layer] += 1
+        values: Tensor = args[0]
+        copies = values.reshape(len(variants), -1, values.shape[1], checkpoint.n_heads, checkpoint.d_head)
+        instead = torch.zeros((), dtype=values.dtype, device=values.device)
+        if replacement.means is not None:
+            instead = replacement.means[layer].to(values)
+        elif replacement.method == "uniform":
+            instead = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), attention_mask)
+            instead = instead.reshape(copies.shape)
+        replaced = torch.where(missing[:, layer, None, None, :, None], instead, copies)
+        return (replaced.reshape(values.shape), *args[1:]), kwargs
+
     with ExitStack() as stack:
         for layer in layers:
-            seen: dict[str, Tensor] = {}
             if replacement.method == "uniform":
-                stack.enter_context(_pre_hook(modules[layer].pattern, _remembering(seen)))
-            hook = _replacing(checkpoint, layer, missing[:, layer], replacement, attention_mask, seen, runs)
-            stack.enter_context(_pre_hook(modules[layer].concatenated, hook))
+                stack.enter_context(pre_hook(modules[layer].pattern, partial(remember, layer)))
+            stack.enter_context(pre_hook(modules[layer].concatenated, partial(replace, layer)))
         yield
-    wrong = {layer: count for layer, count in runs.items() if count != 1}
-    if wrong:
+    if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
             f"expected every layer that lacks a head to run once, found {wrong} (runs by layer); "
             "what the model does without its heads cannot be measured."
@@ -84,58 +98,14 @@ def removed_heads(
 
 @contextmanager
 def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[None]:
-    """While the block runs, every head of a layer is multiplied by its gate, of each row its own.
+    """Inside the block, the heads of a layer are multiplied by gates, [rows, n_heads]."""
 
-    Args:
-        checkpoint: the model.
-        layer: counted from 0.
-        gates: [rows, n_heads].
-    """
-
-    def hook(_: nn.Module, args: tuple[Any, ...], __: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         heads = args[0].unflatten(-1, (checkpoint.n_heads, checkpoint.d_head))
-        return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), {}
+        return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), kwargs
 
-    with _pre_hook(checkpoint.architecture.modules(checkpoint.model)[layer].concatenated, hook):
+    with pre_hook(checkpoint.architecture.modules(checkpoint.model)[layer].concatenated, multiply):
         yield
-
-
-def _remembering(seen: dict[str, Tensor]) -> Any:
-    """A hook that keeps what an attention module is given."""
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen["input"] = args[0] if args else kwargs["hidden_states"]
-
-    return hook
-
-
-def _replacing(
-    checkpoint: Checkpoint,
-    layer: int,
-    missing: Tensor,
-    replacement: Replacement,
-    attention_mask: Tensor,
-    seen: dict[str, Tensor],
-    runs: dict[int, int],
-) -> Any:
-    """A hook that replaces the slices of the missing heads, [n_variants, n_heads], copy by copy."""
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        runs[layer] += 1
-        values: Tensor = args[0]
-        n = values.shape[1]
-        copies = values.reshape(len(missing), -1, n, checkpoint.n_heads, checkpoint.d_head)
-        instead = torch.zeros((), dtype=values.dtype, device=values.device)
-        if replacement.method == "mean":
-            assert replacement.means is not None
-            instead = replacement.means[layer].to(values)
-        elif replacement.method == "uniform":
-            uniform = _uniform_values(checkpoint, layer, seen.pop("input"), attention_mask)
-            instead = uniform.reshape(copies.shape)
-        replaced = torch.where(missing[:, None, None, :, None], instead, copies)
-        return (replaced.reshape(values.shape), *args[1:]), kwargs
-
-    return hook
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:
@@ -146,12 +116,3 @@ def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mas
     value = attention.project(x, parameters.value)
     copies = value.reshape(-1, len(attention_mask), *value.shape[1:])
     return torch.matmul(pattern, copies).flatten(0, 1).transpose(1, 2)
-
-
-@contextmanager
-def _pre_hook(module: nn.Module, hook: Any) -> Iterator[None]:
-    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()

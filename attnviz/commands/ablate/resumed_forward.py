@@ -1,6 +1,6 @@
-"""Running a model once, and then again and again from the layer that is changed: all below it stays as it was."""
+"""Run a model once, then resume it at the layer that is changed: all layers below keep their results."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,10 @@ from attnviz.attention.capture import eager_and_eval
 from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 
-__all__ = ["KeptPass", "resume", "run_and_keep", "run_block", "running"]
+__all__ = ["Hook", "KeptPass", "attention_input", "pre_hook", "resume", "run_and_keep", "run_block", "running"]
+
+Hook = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Called with the positional and named arguments of a module, before it runs."""
 
 
 @dataclass(frozen=True)
@@ -53,52 +56,49 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
         yield
 
 
-def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
-    """Run the model once and keep every layer's input; call it inside of :func:`running`.
+@contextmanager
+def pre_hook(module: nn.Module, hook: Hook) -> Iterator[None]:
+    """Inside the block, call the hook before each run of the module with its arguments; it may return others."""
+    handle = module.register_forward_pre_hook(lambda _, *given: hook(*given), with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
-    Args:
-        checkpoint: the model.
-        inputs: what its forward takes, on its device.
-        inside: also keep the inputs of attention.
-    """
+
+def attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """What W_Q, W_K and W_V are applied to, from the arguments of an attention module."""
+    states: Tensor = args[0] if args else kwargs["hidden_states"]
+    return states
+
+
+def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
+    """Run the model once inside :func:`running`, and keep every layer's input, on request also that of attention."""
     calls: list[Any] = []
     attention_inputs: list[Tensor] = []
     concatenated: list[Tensor] = []
-
-    def keep_call(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append((args, kwargs))
-
-    def keep_attention(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        attention_inputs.append(args[0] if args else kwargs["hidden_states"])
-
-    def keep_values(_: nn.Module, args: tuple[Any, ...]) -> None:
-        concatenated.append(args[0])
-
-    handles = []
-    try:
+    with ExitStack() as stack:
         for modules in checkpoint.architecture.modules(checkpoint.model):
-            handles.append(modules.block.register_forward_pre_hook(keep_call, with_kwargs=True))
-            handles.append(modules.concatenated.register_forward_pre_hook(keep_values))
+            stack.enter_context(pre_hook(modules.block, lambda *given: calls.append(given)))
+            stack.enter_context(pre_hook(modules.concatenated, lambda args, _: concatenated.append(args[0])))
             if inside:
-                handles.append(modules.pattern.register_forward_pre_hook(keep_attention, with_kwargs=True))
+                keep: Hook = lambda *given: attention_inputs.append(attention_input(*given))  # noqa: E731
+                stack.enter_context(pre_hook(modules.pattern, keep))
         final = checkpoint.model(**inputs, use_cache=False).last_hidden_state
-    finally:
-        for handle in handles:
-            handle.remove()
     return KeptPass(inputs, tuple(calls), tuple(attention_inputs), tuple(concatenated), final)
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
     """Run the model from W_O of a layer on, on several copies of the batch at once.
 
-    All before it is as it was in the kept pass, and so are the layer's residual stream and its mask. What W_O is given
-    can be changed by hooks, and so can all that comes after.
+    All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
+    W_O and all that follows.
 
     Args:
-        checkpoint: the model; hooks on it change what the copies give.
-        kept: the pass that is gone on from.
+        checkpoint: the model, with any hooks.
+        kept: the pass to resume.
         layer: the first one to run.
-        copies: of the batch, one below the other.
+        copies: of the batch, stacked.
 
     Returns:
         the last hidden state, [copies * rows, n, d_model].
@@ -117,10 +117,7 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
 
 @contextmanager
 def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
-    """While the block runs, the attention of a layer goes on from these values, as if it had just computed them.
-
-    Its queries, keys and patterns would come out as they did before, for every copy again.
-    """
+    """Inside the block, a layer's attention takes these weighted values instead of computing them for every copy."""
     module: Any = layer.pattern
     before = vars(module).get("forward")
 
@@ -139,12 +136,11 @@ def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
 def run_block(
     block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copies: int, repeated: dict[int, Any]
 ) -> Tensor:
-    """Run one layer on another residual stream than it was given, with its mask and whatever else it took.
+    """Run one layer of a kept pass, with its mask and other arguments, on another residual stream.
 
     Args:
         block: the layer.
-        kept: the pass whose arguments are used.
-        layer: which layer it is.
+        kept, layer: the pass whose arguments are used, and which layer it is.
         hidden: the residual stream, [copies * rows, n, d_model].
         copies: how often the rows of the pass are repeated.
         repeated: arguments that are repeated already, by identity; added to.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from attnviz.commands.models.known_configurations import paper_configurations, paper_of_release
+from attnviz.commands.models.papers import paper_configurations, paper_of_release
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.hub import asking_hub, first_line, within
 from attnviz.model.sources import BUILT_IN, HUB_DEADLINE, HUB_TIMEOUT, as_folder, built_in_folder
@@ -16,14 +16,7 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A config.json.
-
-    Attributes:
-        name: of the model, as the user gave it.
-        kind: ``built-in``, ``folder`` or ``hub``.
-        folder: that the file is in.
-        revision: the hub's commit; None elsewhere.
-    """
+    """The config.json of a model: its name as given, ``built-in``, ``folder`` or ``hub``, and the hub's commit."""
 
     name: str
     kind: str
@@ -32,7 +25,7 @@ class ConfigFile:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file itself."""
         return self.folder / CONFIG
 
 
@@ -56,8 +49,7 @@ def find_config(name: str) -> ConfigFile:
 
 def built_in_configs() -> list[ConfigFile]:
     """Those of the built-in models that are installed."""
-    folders = {name: built_in_folder(name) for name in BUILT_IN}
-    return [ConfigFile(name, "built-in", folder) for name, folder in folders.items() if folder is not None]
+    return [ConfigFile(name, "built-in", folder) for name in BUILT_IN if (folder := built_in_folder(name)) is not None]
 
 
 def cached_configs() -> dict[str, ConfigFile]:
@@ -72,13 +64,13 @@ def cached_configs() -> dict[str, ConfigFile]:
         cache = scan_cache_dir(constants.HF_HUB_CACHE)
     except (CacheNotFound, ValueError):  # not there, or a file
         return {}
-    found = {}
+    configs = {}
     for repo in sorted(cache.repos, key=lambda repo: repo.repo_id):
         revisions = [revision for revision in repo.revisions if (revision.snapshot_path / CONFIG).is_file()]
         if repo.repo_type == "model" and revisions:
             best = max(revisions, key=lambda revision: ("main" in revision.refs, revision.last_modified))
-            found[repo.repo_id] = ConfigFile(repo.repo_id, "hub", best.snapshot_path, best.commit_hash)
-    return found
+            configs[repo.repo_id] = ConfigFile(repo.repo_id, "hub", best.snapshot_path, best.commit_hash)
+    return configs
 
 
 def _in_folder(name: str, folder: Path) -> ConfigFile:

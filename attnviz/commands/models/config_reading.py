@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnviz.commands.models.config_files import ConfigFile
 from attnviz.commands.models.configurations import Configuration, width_of_heads
-from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bert_parameters, gpt2_parameters
+from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bare_parameters
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.sources import read_json, weight_files
 
@@ -43,19 +43,18 @@ _SHORT = re.compile(r"\bhas (\w+=[^,;]+)|\b(architecture '[^']*')")
 
 
 def built_in_configuration(file: ConfigFile) -> Configuration:
-    """A built-in model from its config.json alone: nothing heavy is imported, so that a list of models is quick."""
+    """A built-in model from its config.json alone: torch is not imported, so that a list of models is quick."""
     raw = read_json(file.path)
-    architecture = raw["model_type"]
-    found = _with_sizes(Configuration(file.name, file.kind, None, architecture), raw.get)
-    assert found.n_layers is not None
-    assert found.d_model is not None
-    assert found.vocabulary is not None
-    assert found.positions is not None
-    d_ff = raw.get("intermediate_size") or raw.get("n_inner") or 4 * found.d_model
+    model = _with_sizes(Configuration(file.name, file.kind, None, raw["model_type"]), raw.get)
+    assert model.n_layers is not None
+    assert model.d_model is not None
+    assert model.vocabulary is not None
+    assert model.positions is not None
+    d_ff = raw.get("intermediate_size") or raw.get("n_inner") or 4 * model.d_model
     segments = raw.get("type_vocab_size", 0)
-    sizes = Sizes(found.n_layers, found.d_model, d_ff, found.vocabulary, found.positions, segments)
-    counted = bert_parameters if architecture == "bert" else gpt2_parameters
-    return _with_counts(replace(found, reproduced=True), counted(sizes), attention_parameters(sizes))
+    sizes = Sizes(model.n_layers, model.d_model, d_ff, model.vocabulary, model.positions, segments)
+    parameters = bare_parameters(sizes, pooler=model.architecture == "bert")
+    return _with_counts(replace(model, reproduced=True), parameters, attention_parameters(sizes))
 
 
 def read_configuration(file: ConfigFile) -> Configuration:
@@ -71,17 +70,16 @@ def read_configuration(file: ConfigFile) -> Configuration:
             f"{file.path} has model_type {model_type!r}; expected the name of an architecture, such as 'bert', as "
             "transformers' save_pretrained writes it."
         )
-    found = Configuration(file.name, file.kind, file.revision, model_type)
+    model = Configuration(file.name, file.kind, file.revision, model_type)
     from transformers import CONFIG_MAPPING, __version__
 
     if model_type not in CONFIG_MAPPING:
         unknown = f"transformers {__version__} does not know it: sizes as its config names them, parameters not counted"
-        found = replace(found, reason=f"architecture {model_type!r}", notes=(unknown,))
-        return _with_sizes(found, raw.get)
-    return _of_config(found, file)
+        return _with_sizes(replace(model, reason=f"architecture {model_type!r}", notes=(unknown,)), raw.get)
+    return _of_config(model, file)
 
 
-def _of_config(found: Configuration, file: ConfigFile) -> Configuration:
+def _of_config(model: Configuration, file: ConfigFile) -> Configuration:
     """The configuration of an architecture that transformers knows."""
     from attnviz.model.checkpoint import read_config
 
@@ -93,40 +91,39 @@ def _of_config(found: Configuration, file: ConfigFile) -> Configuration:
             notes.append(f"sizes are those of its part {inner.model_type!r}; parameters are counted for the whole")
     elif getattr(config, "is_encoder_decoder", False):
         notes.append("encoder and decoder: sizes are the encoder's; parameters are counted for both")
-    found = _with_sizes(replace(found, notes=tuple(notes)), lambda name: getattr(inner, name, None))
-    return _counted(found, config, file)
+    model = _with_sizes(replace(model, notes=tuple(notes)), lambda name: getattr(inner, name, None))
+    return _counted(model, config, file)
 
 
-def _counted(found: Configuration, config: Any, file: ConfigFile) -> Configuration:
+def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configuration:
     """The configuration with its parameters, and with the verdict on whether it is reproduced."""
     from attnviz.model.checkpoint import empty_model
 
-    architecture, reason = _reproduced(found, config)
-    if (found.n_layers or 0) > _MOST_LAYERS:
-        return replace(found, reason=reason or f"more than {_MOST_LAYERS} layers, so that parameters are not counted")
+    architecture, reason = _reproduced(model, config)
+    if (model.n_layers or 0) > _MOST_LAYERS:
+        return replace(model, reason=reason or f"more than {_MOST_LAYERS} layers, so that parameters are not counted")
     try:
-        model = empty_model(config)
+        empty = empty_model(config)
     except CheckpointError as error:
         if architecture is not None:
-            return replace(found, reason=shorten(str(error), _LONGEST, placeholder=" …"))
+            return replace(model, reason=shorten(str(error), _LONGEST, placeholder=" …"))
         note = shorten(f"parameters not counted: {error}", _LONGEST, placeholder=" …")
-        return replace(found, reason=reason, notes=(*found.notes, note))
-    total = sum(parameter.numel() for parameter in model.parameters())  # each once, if shared
+        return replace(model, reason=reason, notes=(*model.notes, note))
+    total = sum(parameter.numel() for parameter in empty.parameters())  # each once, if shared
     if architecture is None:
-        return _with_counts(replace(found, reason=reason), total, None)
-    notes = (*found.notes, *_missing_weights(file))
-    return _with_counts(replace(found, reproduced=True, notes=notes), total, _in_attention(architecture, model))
+        return _with_counts(replace(model, reason=reason), total, None)
+    notes = (*model.notes, *_missing_weights(file))
+    return _with_counts(replace(model, reproduced=True, notes=notes), total, _in_attention(architecture, empty))
 
 
-def _reproduced(found: Configuration, config: Any) -> "tuple[Architecture | None, str | None]":
+def _reproduced(model: Configuration, config: Any) -> "tuple[Architecture | None, str | None]":
     """The architecture that reproduces the config, or why none does, in short."""
     import torch
 
     from attnviz.model.architectures import ARCHITECTURES, architecture_of
 
-    sizes = {"n_layers": found.n_layers, "n_heads": found.n_heads, "d_model": found.d_model}
-    unknown = [name for name, size in sizes.items() if size is None]
-    if found.architecture in ARCHITECTURES and unknown:
+    unknown = [name for name in ("n_layers", "n_heads", "d_model") if getattr(model, name) is None]
+    if model.architecture in ARCHITECTURES and unknown:
         return None, f"its config has no {' and no '.join(unknown)} above 0"
     try:
         return architecture_of(config, torch.float32), None
@@ -136,10 +133,9 @@ def _reproduced(found: Configuration, config: Any) -> "tuple[Architecture | None
 
 
 def _in_attention(architecture: "Architecture", model: "nn.Module") -> int:
-    """Parameters of the modules that hold W_Q, W_K, W_V and W_O."""
+    """Parameters of the modules that hold W_Q, W_K, W_V and W_O, each once."""
     parts = [part for layer in architecture.modules(model) for part in (layer.pattern, layer.concatenated)]
-    own = {id(parameter): parameter.numel() for part in parts for parameter in part.parameters()}
-    return sum(own.values())
+    return sum({id(parameter): parameter.numel() for part in parts for parameter in part.parameters()}.values())
 
 
 def _missing_weights(file: ConfigFile) -> list[str]:
@@ -152,27 +148,21 @@ def _missing_weights(file: ConfigFile) -> list[str]:
     return []
 
 
-def _with_sizes(found: Configuration, get: Callable[[str], Any]) -> Configuration:
+def _with_sizes(model: Configuration, get: Callable[[str], Any]) -> Configuration:
     """The configuration with its sizes, by whatever names they have; None for what is no number."""
     sizes = {size: next(filter(None, map(_number, map(get, names))), None) for size, names in _NAMES.items()}
-    stated = None if found.architecture in _ONE_WIDTH else sizes["d_head"]
+    stated = None if model.architecture in _ONE_WIDTH else sizes["d_head"]
     sizes["d_head"], odd = width_of_heads(sizes["d_model"], sizes["n_heads"], stated)
     origins = {size: "config" for size, number in sizes.items() if number is not None}
     if stated is None and sizes["d_head"] is not None:
         origins["d_head"] = "derived"
-    notes = (*found.notes, *([odd] if odd else []))
-    return replace(found, **sizes, origins=origins, notes=notes)  # type: ignore[arg-type]
+    return replace(model, **sizes, origins=origins, notes=(*model.notes, *([odd] if odd else [])))  # type: ignore[arg-type]
 
 
-def _with_counts(found: Configuration, parameters: int, in_attention: int | None) -> Configuration:
+def _with_counts(model: Configuration, parameters: int, in_attention: int | None) -> Configuration:
     counts = {"parameters": parameters, "attention_parameters": in_attention}
     counted = {name: "counted" for name, count in counts.items() if count is not None}
-    return replace(
-        found,
-        parameters=parameters,
-        attention_parameters=in_attention,
-        origins={**found.origins, **counted},
-    )
+    return replace(model, origins={**model.origins, **counted}, **counts)  # type: ignore[arg-type]
 
 
 def _number(value: Any) -> int | None:

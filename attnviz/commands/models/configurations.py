@@ -5,9 +5,6 @@ from typing import Any
 
 __all__ = ["Configuration", "width_of_heads"]
 
-_BYTES = 4
-"""A parameter takes in float32."""
-
 
 @dataclass(frozen=True)
 class Configuration:
@@ -18,19 +15,15 @@ class Configuration:
         kind: ``built-in``, ``folder``, ``hub`` or ``paper``.
         source: of a paper's model the paper, of a hub model its commit; None otherwise.
         architecture: the ``model_type`` of its config; ``gpt3`` has none in transformers.
-        n_layers: layers; of an encoder-decoder those of the encoder.
-        n_heads: heads in each layer, as many as there are queries.
+        n_layers, n_heads: of an encoder-decoder those of the encoder; heads in each layer.
         n_kv_heads: keys and values in each layer, where the config names a number.
-        d_model: width of the residual stream.
-        d_head: width of a head, d_model / n_heads unless the config or the paper names another; None where that is
-            no whole number.
+        d_model, d_head: width of the residual stream, and of a head.
         positions: the longest text, in tokens, as the config or the paper has it.
         vocabulary: entries of the table of words.
         parameters: of the bare model (no task head; embeddings and BERT's pooler counted, what is shared once).
         attention_parameters: those in W_Q, W_K, W_V, W_O and their biases.
         stated_parameters: as the paper rounds them.
-        reproduced: whether the reference attention reproduces it.
-        reason: why it does not; None where it does.
+        reproduced, reason: whether the reference attention reproduces it, and why it does not.
         origins: by the name of a number, where it comes from: ``config``, ``paper``, ``released`` (the config that the
             authors released, where the paper has no such number), ``derived`` (d_model / n_heads), ``counted``.
         notes: what to know before one relies on the numbers.
@@ -58,7 +51,7 @@ class Configuration:
     @property
     def float32_gib(self) -> float | None:
         """What the weights take in float32, in GiB (2**30 bytes)."""
-        return None if self.parameters is None else self.parameters * _BYTES / 2**30
+        return None if self.parameters is None else self.parameters * 4 / 2**30
 
     def entry(self) -> dict[str, Any]:
         """The configuration for a JSON document."""
@@ -68,17 +61,7 @@ class Configuration:
 
 
 def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None) -> tuple[int | None, str | None]:
-    """The width of a head, and what is odd about it.
-
-    Args:
-        d_model: width of the residual stream.
-        n_heads: heads in each layer.
-        stated: the width that the config or the paper names; None where they name none.
-
-    Returns:
-        the stated width, else d_model / n_heads where that is a whole number, else None; and a note where the heads
-        side by side are not as wide as the residual stream.
-    """
+    """The stated width of a head, else d_model / n_heads where that is a whole number; and what is odd about it."""
     if d_model is None or not n_heads or n_heads < 0:
         return stated, None
     if stated is None:

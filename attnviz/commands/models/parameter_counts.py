@@ -2,21 +2,12 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Sizes", "attention_parameters", "bert_parameters", "gpt2_parameters"]
+__all__ = ["Sizes", "attention_parameters", "bare_parameters"]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the number of parameters depends on.
-
-    Attributes:
-        n_layers: layers.
-        d_model: width of the residual stream.
-        d_ff: width inside the feed-forward network.
-        vocabulary: entries of the table of words.
-        positions: entries of the table of positions.
-        segments: entries of the table of token types; 0 where there is none.
-    """
+    """What the number of parameters depends on: layers, widths, and rows of the embedding tables."""
 
     n_layers: int
     d_model: int
@@ -31,26 +22,19 @@ def attention_parameters(sizes: Sizes) -> int:
     return sizes.n_layers * 4 * _linear(sizes.d_model, sizes.d_model)
 
 
-def bert_parameters(sizes: Sizes) -> int:
-    """``BertModel``: embeddings and their norm, layers, pooler (Devlin et al. 2019)."""
-    norm, tables = _norm(sizes.d_model), sizes.vocabulary + sizes.positions + sizes.segments
-    return tables * sizes.d_model + norm + _layers(sizes) + _linear(sizes.d_model, sizes.d_model)
+def bare_parameters(sizes: Sizes, pooler: bool) -> int:
+    """A model without its task head: embeddings, layers, one more layer norm, and the pooler.
 
-
-def gpt2_parameters(sizes: Sizes) -> int:
-    """``GPT2Model``: embeddings, layers, final norm (Radford et al. 2019)."""
-    return (sizes.vocabulary + sizes.positions) * sizes.d_model + _layers(sizes) + _norm(sizes.d_model)
-
-
-def _layers(sizes: Sizes) -> int:
-    """Attention, feed-forward network and two layer norms each: the same in BERT and GPT-2."""
-    feed_forward = _linear(sizes.d_model, sizes.d_ff) + _linear(sizes.d_ff, sizes.d_model)
-    return attention_parameters(sizes) + sizes.n_layers * (feed_forward + 2 * _norm(sizes.d_model))
+    Args:
+        sizes: of the model.
+        pooler: ``BertModel`` has one (Devlin et al. 2019), ``GPT2Model`` has none (Radford et al. 2019).
+    """
+    d_model, norm = sizes.d_model, 2 * sizes.d_model
+    embeddings = (sizes.vocabulary + sizes.positions + sizes.segments) * d_model
+    feed_forward = _linear(d_model, sizes.d_ff) + _linear(sizes.d_ff, d_model)
+    layers = attention_parameters(sizes) + sizes.n_layers * (feed_forward + 2 * norm)
+    return embeddings + layers + norm + pooler * _linear(d_model, d_model)
 
 
 def _linear(width: int, out: int) -> int:
     return width * out + out
-
-
-def _norm(width: int) -> int:
-    return 2 * width

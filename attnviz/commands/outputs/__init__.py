@@ -1,8 +1,6 @@
-"""The command ``attnviz outputs``: what each head writes into the residual stream.
+"""The command ``attnviz outputs``: what each head adds to the residual stream.
 
-head_writing, residual_stream -> promoted_tokens -> written
-  -> figures -> drawing (one head), overview, maps (all heads)
-  -> document, tables -> saving
+contributions, residual_stream -> promoted_tokens -> measure -> report -> views
 """
 
 __all__: list[str] = []

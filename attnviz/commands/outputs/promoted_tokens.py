@@ -20,21 +20,14 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.head_writing import layer_writing, without_gradients
+from attnviz.commands.outputs.contributions import layer_contributions, without_gradients
 from attnviz.commands.outputs.residual_stream import ResidualStream
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import vocabulary_labels
 
-__all__ = [
-    "MOST_TOKENS",
-    "Attribution",
-    "HeadPromotion",
-    "PartEffect",
-    "TokenLogit",
-    "attribute_logits",
-]
+__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "PartEffect", "TokenLogit", "attribute_logits"]
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""
@@ -120,7 +113,7 @@ class Attribution:
 
     def of(self, head: HeadId) -> HeadPromotion:
         """What one head promotes."""
-        return next(found for found in self.heads if found.id == head)
+        return next(promotion for promotion in self.heads if promotion.id == head)
 
 
 def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Attribution:
@@ -141,24 +134,24 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
     with without_gradients(checkpoint.device):
         unembedding = _Unembedding(checkpoint, stream.last[position])
         own = unembedding.logits(stream.normed[position])
-        sums = _Sums(own, (int(own.argmax()), tokens.ids[position + 1] if position + 1 < len(tokens) else None))
+        predicted, actual = int(own.argmax()), tokens.ids[position + 1] if position + 1 < len(tokens) else None
+        sums = _Sums(own, (predicted, actual), checkpoint.tokenizer)
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
             sums.add_part(name, None, unembedding(vector))
         for layer in range(checkpoint.n_layers):
-            writing = layer_writing(verified, layer)
+            writing = layer_contributions(verified, layer)
             sums.add_heads(layer, unembedding(writing.outputs_at(position)))
             sums.add_part("attention bias", layer, unembedding(writing.parameters.output_bias))
             sums.add_part("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
         for name, logits in unembedding.constants():
             sums.add_part(name, None, logits)
         error, scale, tolerance = _compare(verified, position, sums.total, own)
-    predicted, actual = sums.targets
-    named = _Names(checkpoint, sums)
+    (label,) = vocabulary_labels(checkpoint.tokenizer, [predicted])
     return Attribution(
         position=position,
-        predicted=named.token(predicted, float(own[predicted])),
+        predicted=TokenLogit(predicted, label, float(own[predicted])),
         actual=None if actual is None else TokenLogit(actual, tokens.labels[position + 1], float(own[actual])),
-        heads=tuple(named.promotion(head) for head in sums.heads),
+        heads=tuple(sums.heads),
         parts=tuple(sums.parts),
         deviation=unembedding.deviation,
         error=error,
@@ -167,25 +160,16 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
     )
 
 
-@dataclass(frozen=True)
-class _Promotion:
-    """A head's strongest tokens before they have names: ids and logits."""
-
-    id: HeadId
-    promoted: list[tuple[int, float]]
-    suppressed: list[tuple[int, float]]
-    effects: tuple[float, float | None]
-
-
 class _Sums:
     """What is added up: the parts' logits, of which only the strongest tokens and two targets are kept."""
 
-    def __init__(self, own: Tensor, targets: tuple[int, int | None]) -> None:
+    def __init__(self, own: Tensor, targets: tuple[int, int | None], tokenizer: Any) -> None:
         """Of the model's own logits [vocabulary], the shape; of the targets, the predicted and the actual token."""
         self.total = torch.zeros_like(own)
         self.targets = targets
         self.parts: list[PartEffect] = []
-        self.heads: list[_Promotion] = []
+        self.heads: list[HeadPromotion] = []
+        self._tokenizer = tokenizer
 
     def add_part(self, name: str, layer: int | None, logits: Tensor) -> None:
         self.total += logits
@@ -195,38 +179,23 @@ class _Sums:
         """Of all heads of a layer, [n_heads, vocabulary]."""
         self.total += logits.sum(0)
         count = min(MOST_TOKENS, logits.shape[-1])
-        strongest = [
-            [
-                list(zip(ids, values, strict=True))
-                for ids, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-            ]
-            for top in (logits.topk(count), logits.topk(count, largest=False))
-        ]
-        for head, (of, promoted, suppressed) in enumerate(zip(logits, *strongest, strict=True)):
-            self.heads.append(_Promotion(HeadId(layer, head), promoted, suppressed, self._effects(of)))
+        tops = [(sign, logits.topk(count, largest=sign > 0)) for sign in (1, -1)]
+        ids = sorted({token for _, top in tops for token in top.indices.flatten().tolist()})
+        labels = dict(zip(ids, vocabulary_labels(self._tokenizer, ids), strict=True))
+        for head, of_head in enumerate(logits):
+            promoted, suppressed = (
+                tuple(
+                    TokenLogit(token, labels[token], logit)
+                    for token, logit in zip(top.indices[head].tolist(), top.values[head].tolist(), strict=True)
+                    if sign * logit > 0
+                )
+                for sign, top in tops
+            )
+            self.heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *self._effects(of_head)))
 
     def _effects(self, logits: Tensor) -> tuple[float, float | None]:
         predicted, actual = self.targets
         return float(logits[predicted]), None if actual is None else float(logits[actual])
-
-
-class _Names:
-    """The labels of all tokens that are listed, looked up at once."""
-
-    def __init__(self, checkpoint: Checkpoint, sums: _Sums) -> None:
-        listed = {token for head in sums.heads for token, _ in (*head.promoted, *head.suppressed)}
-        ids = sorted(listed | {sums.targets[0]})
-        self._labels = dict(zip(ids, vocabulary_labels(checkpoint.tokenizer, ids), strict=True))
-
-    def token(self, token: int, logit: float) -> TokenLogit:
-        return TokenLogit(token, self._labels[token], logit)
-
-    def promotion(self, head: _Promotion) -> HeadPromotion:
-        promoted, suppressed = (
-            tuple(self.token(token, logit) for token, logit in entries if sign * logit > 0)
-            for entries, sign in ((head.promoted, 1), (head.suppressed, -1))
-        )
-        return HeadPromotion(head.id, promoted, suppressed, *head.effects)
 
 
 class _Unembedding:

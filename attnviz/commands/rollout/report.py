@@ -150,7 +150,7 @@ def _inputs(result: Rollout) -> list[dict[str, Any]]:
     ]
 
 
-def _tensors(result: Rollout) -> bytes:
+def _tensors(result: Rollout, _: Choices) -> bytes:
     """``rollout`` and ``norm_rollout``, [n_layers, n, n] each, and ``flow`` [n, n]."""
     tensors = {"rollout": result.weights.contiguous(), "norm_rollout": result.norms.contiguous()}
     if result.flows is not None:

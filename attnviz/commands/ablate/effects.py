@@ -1,0 +1,161 @@
+"""What removing heads does: estimates with intervals, of single heads, of sets, and of ever more heads."""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.ablate.gradient_importance import GradientTally, layer_normalised
+from attnviz.commands.ablate.metrics import Metric
+from attnviz.commands.ablate.passes import HeadSet, Passes
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.model.head_ids import HeadId
+from attnviz.progress import Progress
+
+__all__ = ["Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "SetEffect", "rank_heads", "removal_curve"]
+
+REPLICATES = 1000
+"""Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
+
+_TAIL = 0.025
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95 % interval by a bootstrap over texts; no interval where these are too few."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def side(self) -> int | None:
+        """1 or -1 where all of the interval is above or below zero, 0 where zero is in it; None without one."""
+        return None if self.low is None or self.high is None else (self.low > 0) - (self.high < 0)
+
+
+@dataclass(frozen=True)
+class HeadEffect:
+    """What removing one head alone does.
+
+    Attributes:
+        id: the head.
+        rank: from 1 for the head whose removal does the most, by the first metric.
+        damage: by the name of the metric, per token.
+        gradient: its importance by Michel et al. 2019, not normalised; None where it was not measured.
+        gradient_normalised: divided by the l2 norm over the heads of its layer.
+    """
+
+    id: HeadId
+    rank: int
+    damage: dict[str, Estimate]
+    gradient: float | None
+    gradient_normalised: float | None
+
+
+@dataclass(frozen=True)
+class SetEffect:
+    """What removing several heads at once does, beside what they do one at a time.
+
+    Attributes:
+        heads: the set.
+        layer: that it is of; None for a set over layers.
+        damage: of the set, by the name of the metric, per token.
+        singles: sum of what its heads do one at a time.
+        excess: how much more the set does than that sum.
+    """
+
+    heads: tuple[HeadId, ...]
+    layer: int | None
+    damage: dict[str, Estimate]
+    singles: dict[str, Estimate]
+    excess: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A number of heads removed: the least important ones, and as many in a random order."""
+
+    removed: int
+    least: SetEffect
+    random: SetEffect
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Ever more heads removed: the least important first, and in a random order."""
+
+    order: tuple[HeadId, ...]
+    random_order: tuple[HeadId, ...]
+    points: tuple[CurvePoint, ...]
+
+
+class Bootstrap:
+    """From sums over each text to means per token, with intervals."""
+
+    def __init__(self, seed: int, numbers: Sequence[int], counts: Tensor, metrics: Iterable[Metric]) -> None:
+        """Draw weights of these texts of the corpora; ``counts``: the measured positions of each, [n_texts]."""
+        self._weights = text_weights(seed, numbers, REPLICATES if len(numbers) >= ENOUGH_TEXTS else 0)
+        self._names, self._tokens = [metric.name for metric in metrics], self._weights @ counts
+
+    def estimates(self, sums: Tensor) -> dict[str, Estimate]:
+        """Of sums [n_texts, 2], by the name of the metric."""
+        means = (self._weights @ sums) / self._tokens[:, None]  # [1 + replicates, 2]
+        by_name = {}
+        for name, (value, *replicates) in zip(self._names, means.T, strict=True):
+            ends = [float(torch.stack(replicates).quantile(share)) for share in (_TAIL, 1 - _TAIL) if replicates]
+            by_name[name] = Estimate(float(value), *(ends or (None, None)))
+        return by_name
+
+    def of_set(self, heads: HeadSet, sums: Tensor, of_heads: dict[HeadId, Tensor]) -> SetEffect:
+        """A set beside its heads one at a time."""
+        members = tuple(sorted(heads))
+        singles = torch.stack([of_heads[head] for head in members]).sum(0)
+        return SetEffect(
+            heads=members,
+            layer=members[0].layer if len({head.layer for head in members}) == 1 else None,
+            damage=self.estimates(sums),
+            singles=self.estimates(singles),
+            excess=self.estimates(sums - singles),
+        )
+
+
+def rank_heads(
+    of_heads: dict[HeadId, Tensor], bootstrap: Bootstrap, tally: GradientTally | None
+) -> tuple[HeadEffect, ...]:
+    """The heads by the first metric, the most important first."""
+    gradient = None if tally is None else tally.by_text().mean(0)
+    normalised = None if gradient is None else layer_normalised(gradient)
+    damage = {head: bootstrap.estimates(sums) for head, sums in of_heads.items()}
+    order = sorted(damage, key=lambda head: (-next(iter(damage[head].values())).value, head))
+    ranked = []
+    for rank, head in enumerate(order, start=1):
+        importance = [None if each is None else float(each[head]) for each in (gradient, normalised)]
+        ranked.append(HeadEffect(head, rank, damage[head], *importance))
+    return tuple(ranked)
+
+
+def removal_curve(
+    passes: Passes,
+    ranked: Sequence[HeadId],
+    of_heads: dict[HeadId, Tensor],
+    bootstrap: Bootstrap,
+    seed: int,
+    progress: Progress,
+) -> Curve:
+    """Remove a few heads, then eighths of them all: the least important first, and in a random order."""
+    order = list(reversed(ranked))
+    shuffled = sorted(order)
+    random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
+    n = len(order)
+    few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
+    counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})
+    sets: list[HeadSet] = [frozenset(each[:count]) for each in (order, shuffled) for count in counts]
+    new = list(dict.fromkeys(heads for heads in sets if len(heads) > 1))  # one head alone is measured already
+    sums = passes.run(new, lambda done, total: progress("curve", done, total), verify=False)
+    known = {frozenset([head]): each for head, each in of_heads.items()} | dict(zip(new, sums, strict=True))
+    effects = [bootstrap.of_set(heads, known[heads], of_heads) for heads in sets]
+    points = zip(counts, effects[: len(counts)], effects[len(counts) :], strict=True)
+    return Curve(tuple(order), tuple(shuffled), tuple(CurvePoint(*point) for point in points))

@@ -1,0 +1,209 @@
+"""What heads are removed on: texts and corpora, and the inputs that a model reads of them, in batches of like length.
+
+An input is a text; or, where a masked token is to be predicted, a copy of the text with one token masked, so that a
+text gives as many inputs as it has tokens to mask.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attnviz.corpora.batches import Batch, Item, Text, collate, encode
+from attnviz.corpora.reading import Corpus, open_corpus
+from attnviz.corpora.texts import numbered_texts
+from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.model.checkpoint import Checkpoint
+
+__all__ = [
+    "MASKED", "NEXT", "STATES", "InputBatch", "ModelInput", "Sources", "input_batches", "kind_of", "model_inputs",
+    "read_sources",
+]  # fmt: skip
+
+NEXT, MASKED, STATES = "next-token", "masked-token", "states"
+"""What is measured: how well the next token is predicted, or a masked one, or how far the final states move."""
+
+_TOKENS = 4096
+"""Of a batch, with padding, so that long texts do not make large batches."""
+
+_FULL, _SLACK = 0.97, 1
+"""Of the longest input of a batch, what the shortest has at least, and by how many tokens it may fall short of that.
+
+Padding would cost more than large batches gain: a small batch is filled up with copies that lack other heads.
+"""
+
+_LOGITS = 2**26
+"""Predictions times vocabulary of a batch: 256 MiB of probabilities in float32."""
+
+_SUFFIXES = (".txt", ".conllu", ".tsv")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The texts, and where they are from.
+
+    Attributes:
+        texts: in order.
+        corpora: files that some are from.
+        given: texts that were given as such.
+        read: for each corpus, how many of its texts were read.
+    """
+
+    texts: tuple[Text, ...]
+    corpora: tuple[Corpus, ...]
+    given: tuple[str, ...]
+    read: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """One input of the model, and the positions that are measured.
+
+    Attributes:
+        item: its tokens.
+        text: index of its text among those that are measured.
+        positions: whose final state is compared.
+        labels: the token to predict at each position; empty where nothing is predicted.
+    """
+
+    item: Item
+    text: int
+    positions: tuple[int, ...]
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class InputBatch:
+    """Inputs of about one length, padded on the right."""
+
+    inputs: tuple[ModelInput, ...]
+    batch: Batch
+
+
+def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
+    """Read texts and, up to ``limit`` sentences of each, corpora; existing files are corpora, all else texts.
+
+    Raises:
+        UsageError: nothing is given, or one corpus twice.
+        TextError: a text is blank.
+        CorpusError: a corpus cannot be read or does not exist.
+    """
+    if not given:
+        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu).")
+    texts: list[Text] = []
+    corpora: list[Corpus] = []
+    plain: list[str] = []
+    read: list[int] = []
+    for each in given:
+        if _is_folder(each):
+            raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .conllu), or a text.")
+        if not _is_corpus(each):
+            if not str(each).strip():
+                raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .conllu).")
+            plain.append(str(each))
+            texts.append(Text(str(each), number=len(texts)))
+            continue
+        corpus = open_corpus(Path(each))
+        if any(other.sha256 == corpus.sha256 for other in corpora):
+            raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
+        if corpus.kind == "gap":
+            raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file.")
+        corpora.append(corpus)
+        before = len(texts)
+        texts += [replace(text, number=before + text.number) for text in numbered_texts(corpus, limit)]
+        read.append(len(texts) - before)
+    return Sources(tuple(texts), tuple(corpora), tuple(plain), tuple(read))
+
+
+def _is_corpus(given: str | Path) -> bool:
+    """Whether it is a path, an existing file, or a name that only a corpus would have."""
+    name = str(given)
+    named_so = name.lower().endswith(_SUFFIXES) and not any(map(str.isspace, name))
+    try:
+        return isinstance(given, Path) or named_so or Path(name).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a null character
+        return False
+
+
+def _is_folder(given: str | Path) -> bool:
+    """Whether it is a folder, and written as a path; a word may also be the name of one."""
+    path = isinstance(given, Path) or given in {".", ".."} or ("/" in given and not any(map(str.isspace, given)))
+    try:
+        return path and Path(given).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def kind_of(checkpoint: Checkpoint) -> str:
+    """What can be measured: predictions with a language-modelling head, else final states."""
+    if checkpoint.language_head is None:
+        return STATES
+    if checkpoint.architecture.causal:
+        return NEXT
+    return STATES if checkpoint.tokenizer.mask_token_id is None else MASKED
+
+
+def model_inputs(
+    checkpoint: Checkpoint, sources: Sources, kind: str, warn: Callable[[str], None]
+) -> tuple[list[ModelInput], list[Text]]:
+    """The inputs that the model reads of the texts, and the texts that give any; ``warn`` is told of those left out.
+
+    Raises:
+        TextError: a text given as an argument cannot be measured, or none can.
+    """
+
+    def leave_out(text: Text, why: str) -> None:
+        if text.place is None:
+            raise TextError(f"cannot measure on {text.text[:60]!r}: {why}.")
+        warn(f"left out {text.place}: {why}")
+
+    single = "it has a single token, so there is no next one to predict"
+    inputs: list[ModelInput] = []
+    kept: list[Text] = []
+    for item in encode(checkpoint, sources.texts, leave_out):
+        made = _inputs(checkpoint, item, kind, len(kept))
+        if not made:
+            leave_out(item.source, single if kind == NEXT else "it has no token to mask")
+            continue
+        inputs += made
+        kept.append(item.source)
+    if not kept:
+        raise TextError("no text is left to measure on: all are too long, too short or empty for this model.")
+    return inputs, kept
+
+
+def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[ModelInput]:
+    if kind == STATES:
+        return [ModelInput(item, text, tuple(range(len(item))), ())]
+    if kind == NEXT:
+        return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
+    mask = checkpoint.tokenizer.mask_token_id
+    inputs = []
+    for position, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True)):
+        if sink or token == mask:  # nobody knows what stood under a mask of the text
+            continue
+        ids = (*item.ids[:position], mask, *item.ids[position + 1 :])
+        inputs.append(ModelInput(replace(item, ids=ids), text, (position,), (token,)))
+    return inputs
+
+
+def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:
+    """Batch inputs of about one length, of long ones fewer than the batch size.
+
+    The order of the batches is drawn: a sample of them then has inputs of all lengths, and the time left can be told
+    from the time passed.
+    """
+    groups: list[list[ModelInput]] = []
+    room = tokens = logits = 0
+    for each in sorted(inputs, key=lambda each: -len(each.item)):
+        predicted = len(each.labels) * int(checkpoint.config.vocab_size)
+        logits, tokens = logits + predicted, tokens + room
+        short = len(each.item) + _SLACK < _FULL * room
+        if not groups or short or len(groups[-1]) == batch_size or tokens > _TOKENS or logits > _LOGITS:
+            groups.append([])
+            room = tokens = len(each.item)
+            logits = predicted
+        groups[-1].append(each)
+    random.Random(len(groups)).shuffle(groups)  # noqa: S311 - an order, not a secret
+    for group in groups:
+        yield InputBatch(tuple(group), collate(checkpoint, [each.item for each in group]))

@@ -1,0 +1,242 @@
+"""Remove every head of a running model, measure what it does without, and set single heads against sets of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from attnviz.commands.ablate.effects import Bootstrap, Curve, HeadEffect, SetEffect, rank_heads, removal_curve
+from attnviz.commands.ablate.gradient_importance import GradientTally, spearman
+from attnviz.commands.ablate.hooks import METHODS, Replacement
+from attnviz.commands.ablate.inputs import STATES, ModelInput, Sources, kind_of, model_inputs, read_sources
+from attnviz.commands.ablate.metrics import Metric, metrics_of
+from attnviz.commands.ablate.passes import HeadSet, Passes, SampleVerification, mean_values
+from attnviz.errors import UsageError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId, select_heads, selection_texts
+from attnviz.model.opening import Model, open_checkpoint
+from attnviz.progress import Progress
+from attnviz.results.result import Result
+
+__all__ = ["MANY", "Ablation", "AblationOptions", "ablate", "run_ablation"]
+
+MANY = 2000
+"""Inputs from which on a message gives their number; attnviz's own choice."""
+
+
+@dataclass(frozen=True)
+class AblationOptions:
+    """How to remove heads, and what to measure besides: see the arguments of :func:`ablate`."""
+
+    method: str = "zero"
+    select: tuple[str, ...] = ()
+    together: bool = False
+    limit: int | None = None
+    batch_size: int = 32
+    seed: int = 0
+    curve: bool = True
+    gradient: bool = True
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an unknown method, or numbers that make no sense."""
+        if self.method not in METHODS:
+            raise UsageError(f"unknown method {self.method!r}: expected one of {', '.join(METHODS)}.")
+        for name, least in (("batch_size", 1), ("limit", 1), ("seed", 0)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (whole and value >= least) and (name, value) != ("limit", None):
+                raise UsageError(f"expected {name.replace('_', '-')} of at least {least}, found {value!r}.")
+
+
+@dataclass(frozen=True, repr=False)
+class Ablation(Result):
+    """What :func:`ablate` measured.
+
+    Attributes:
+        checkpoint: the model.
+        sources: texts and corpora.
+        options: how.
+        kind: ``next-token``, ``masked-token`` or ``states``.
+        n_texts: texts that were measured.
+        n_positions: measured tokens in them.
+        clean_loss: of the unchanged model, in nats a token; None where nothing is predicted.
+        verified: what was compared with the model.
+        heads: every head that was removed, the most important first.
+        layers: for each layer of which two heads or more were removed, these together; empty where not asked for.
+        together: the selected heads as one set; None where not asked for.
+        curve: ever more heads removed; None where not asked for.
+    """
+
+    command: ClassVar[str] = "ablate"
+    first_view: ClassVar[str] = "map"
+
+    checkpoint: Checkpoint
+    sources: Sources
+    options: AblationOptions
+    kind: str
+    n_texts: int
+    n_positions: int
+    clean_loss: float | None
+    verified: SampleVerification
+    heads: tuple[HeadEffect, ...]
+    layers: tuple[SetEffect, ...]
+    together: SetEffect | None
+    curve: Curve | None
+
+    @property
+    def metrics(self) -> tuple[Metric, Metric]:
+        """What was measured; heads are ranked by the first."""
+        return metrics_of(self.kind)
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether the texts were enough for a bootstrap."""
+        return self.heads[0].damage[self.metrics[0].name].low is not None
+
+    @property
+    def rank_correlations(self) -> dict[str, float | None]:
+        """Spearman's, of the importance by gradients with each metric, by name; None where it cannot be told."""
+        gradients = [head.gradient for head in self.heads if head.gradient is not None]
+        damage = {metric.name: [head.damage[metric.name].value for head in self.heads] for metric in self.metrics}
+        return {name: spearman(gradients, values) if gradients else None for name, values in damage.items()}
+
+    def head(self, head: str | HeadId) -> HeadEffect:
+        """What removing one head does.
+
+        Raises:
+            UsageError: it was not removed.
+        """
+        wanted, removed = HeadId.parse(str(head)), {each.id: each for each in self.heads}
+        if wanted not in removed:
+            raise UsageError(f"head {wanted} was not removed: {len(removed)} heads were.")
+        return removed[wanted]
+
+    def __repr__(self) -> str:
+        """One line: model, method, and the most important head."""
+        most, metric = self.heads[0], self.metrics[0]
+        return (
+            f"<Ablation ({self.options.method}) of {self.checkpoint.short_name}: {len(self.heads)} heads on "
+            f"{self.n_texts} texts, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})>"
+        )
+
+
+def ablate(
+    texts: str | Path | Sequence[str | Path],
+    model: Model = "minilm",
+    *,
+    tokenizer: Any = None,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    method: str = "zero",
+    select: str | HeadId | Sequence[str | HeadId] = (),
+    together: bool = False,
+    limit: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    curve: bool = True,
+    gradient: bool = True,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Ablation:
+    """Remove every head of a model, one at a time, and measure what it predicts, or where its states go, without.
+
+    >>> result = attnviz.ablate("corpus.txt", "tiny-gpt2")  # doctest: +SKIP
+    >>> result.heads[0].id, result.heads[0].damage["loss"]  # doctest: +SKIP
+
+    Args:
+        texts: texts and corpora (``.txt``, a sentence a line; ``.conllu``). Existing files are corpora.
+        model: see :data:`attnviz.model.opening.Model`.
+        tokenizer: of a model in memory; a fast one.
+        revision: branch, tag or commit of a hub id.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.commands.ablate.hooks.Replacement`.
+        select: heads to remove (``L2H8``, ``L0-3``, …); default all.
+        together: remove the selected heads as one set as well; layers and the curve are then left out.
+        limit: sentences of each corpus that are read; default all.
+        batch_size: inputs that the model reads at once; it changes results only by rounding.
+        seed: of the bootstrap, the random order and the random projections.
+        curve: also remove heads together: those of each layer, and ever more of all, the least important first.
+        gradient: also measure the importance by gradients (Michel et al. 2019).
+        progress: told of each stage, how much of it is done, and of how much.
+        warn: told of each sentence that is left out because the model cannot read it.
+
+    Raises:
+        AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
+            a layer, do not reproduce the model.
+    """
+    options = AblationOptions(
+        method, tuple(selection_texts(select)), together, limit, batch_size, seed, curve, gradient
+    )
+    given = [texts] if isinstance(texts, str | Path) else texts
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
+        raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
+    sources = read_sources(given, limit)
+    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    tell, say = progress or (lambda *_: None), warn or (lambda _: None)
+    with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
+        return run_ablation(checkpoint, sources, options, tell, say)
+
+
+def run_ablation(
+    checkpoint: Checkpoint, sources: Sources, options: AblationOptions, progress: Progress, warn: Callable[[str], None]
+) -> Ablation:
+    """Remove heads of a model that is loaded, with its language-modelling head where it has one; see :func:`ablate`."""
+    heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads)
+    if options.together and len(heads) < 2:
+        raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
+    kind = kind_of(checkpoint)
+    inputs, texts = model_inputs(checkpoint, sources, kind, warn)
+    replacement = _replacement(checkpoint, sources, inputs, options, progress)
+    passes = Passes(checkpoint, inputs, replacement, options.batch_size)
+    if len(inputs) > MANY:
+        warn(f"{len(inputs):,} inputs, each with {len(heads)} heads to remove; a --limit reads fewer sentences")
+    tally = GradientTally(checkpoint, kind, passes.counts.tolist(), options.seed) if options.gradient else None
+    singles: list[HeadSet] = [frozenset([head]) for head in heads]
+    groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
+    sums = passes.run([*singles, *groups], lambda done, total: progress("removing", done, total), tally)
+    bootstrap = Bootstrap(options.seed, [text.number for text in texts], passes.counts, metrics_of(kind))
+    of_heads = dict(zip(heads, sums[: len(heads)], strict=True))
+    sets = [bootstrap.of_set(group, total, of_heads) for group, total in zip(groups, sums[len(heads) :], strict=True)]
+    ranked = rank_heads(of_heads, bootstrap, tally)
+    curve = None
+    if options.curve and not options.together and len(heads) > 1:
+        curve = removal_curve(passes, [head.id for head in ranked], of_heads, bootstrap, options.seed, progress)
+    baseline = passes.baseline
+    return Ablation(
+        checkpoint=checkpoint,
+        sources=sources,
+        options=options,
+        kind=kind,
+        n_texts=len(texts),
+        n_positions=int(passes.counts.sum()),
+        clean_loss=None if baseline is None else float(baseline.sum() / passes.counts.sum()),
+        verified=passes.verified,
+        heads=ranked,
+        layers=() if options.together else tuple(sets),
+        together=sets[0] if options.together else None,
+        curve=curve,
+    )
+
+
+def _replacement(
+    checkpoint: Checkpoint, sources: Sources, inputs: Sequence[ModelInput], options: AblationOptions, progress: Progress
+) -> Replacement:
+    """What stands in the place of a removed head; the means are over the texts that are measured, none masked."""
+    if options.method != "mean":
+        return Replacement(options.method)
+    measured = {each.item.source.number for each in inputs}
+    whole, _ = model_inputs(checkpoint, sources, STATES, lambda _: None)
+    whole = [each for each in whole if each.item.source.number in measured]
+    means = mean_values(checkpoint, whole, options.batch_size, lambda done, total: progress("means", done, total))
+    return Replacement("mean", means)
+
+
+def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
+    """The heads of each layer of which there are two or more."""
+    layers = sorted({head.layer for head in heads})
+    sets = [frozenset(head for head in heads if head.layer == layer) for layer in layers]
+    return [each for each in sets if len(each) > 1]

@@ -1,0 +1,296 @@
+"""The figures of an ablation: heads with intervals, a map, ever more heads removed, and importance by gradients."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import FuncNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.transforms import Bbox
+
+from attnviz.commands.ablate.effects import Estimate, HeadEffect
+from attnviz.commands.ablate.inputs import STATES
+from attnviz.commands.ablate.measure import Ablation
+from attnviz.commands.ablate.metrics import Metric
+from attnviz.commands.ablate.report import method_words, sentence_case, source_line, what_is_measured
+from attnviz.figures.colours import outer_ink
+from attnviz.figures.files import figure_style
+from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.look import Look
+from attnviz.figures.matrix import Array
+from attnviz.figures.page import PIXEL, new_page, page_width, settled, written
+from attnviz.model.tokens import visible
+from attnviz.model.wording import counted
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["VIEWS", "EffectsPlan", "draw_curve", "draw_gradient", "draw_heads"]
+
+_BLUE = {"light": "#2171b5", "dark": "#6baed6"}
+_ORANGE = {"light": "#b35806", "dark": "#f1a340"}
+_POWERS = {1: "", 1_000: "10⁻³ ", 1_000_000: "10⁻⁶ "}
+_NAMED = 5
+_SIDES = ((5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center", "bottom"), (0, -5, "center", "top"))
+"""Where a dot is named: x and y in points from the dot, horizontal and vertical alignment."""
+
+
+@dataclass(frozen=True)
+class EffectsPlan:
+    """A figure of effects.
+
+    Attributes:
+        stem, caption: of the file.
+        title, notes: above the panels.
+        result: whose numbers are drawn.
+        heads: that are drawn, or named.
+    """
+
+    stem: str
+    caption: str
+    title: str
+    notes: tuple[str, ...]
+    result: Ablation
+    heads: tuple[HeadEffect, ...] = ()
+
+
+def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
+    heads, n = result.heads[: choices.top or None], len(result.heads)
+    count = counted(n, "head") if len(heads) == n else f"{len(heads)} of {n} heads"
+    titles = " and ".join(metric.title for metric in result.metrics)
+    what = f"{titles} on removing one head, {count}, the one that matters most first"
+    more = _intervals(result, "bars"), "dotted: the median of all heads"
+    yield EffectsPlan(*_words(result, "heads", f" without one head: {count}", what, *more), result, heads)
+
+
+def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
+    model, metric = result.checkpoint, result.metrics[0]
+    values = np.full((model.n_layers, model.n_heads), np.nan)
+    for head in result.heads:
+        values[head.id] = head.damage[metric.name].value
+    estimates = {(head.id.layer, head.id.head): head.damage[metric.name] for head in result.heads}
+    unsure = frozenset(head for head, each in estimates.items() if each.side == 0)
+    largest = float(np.nanmax(np.abs(values)))
+    factor = 1 if largest >= 1 or largest == 0 else 1_000 if largest >= 0.001 else 1_000_000
+    signed, top = bool(np.nanmin(values) < 0), largest * factor or 1.0
+    unit = f"{_POWERS[factor]}({metric.unit})" if " " in metric.unit and factor > 1 else _POWERS[factor] + metric.unit
+    left_out = values.size - len(result.heads)
+    title = f"{metric.title} on removing each head"
+    what = f"{title}, layers by heads, in {unit}, colours by the square root of the size"
+    brackets = "in brackets: the 95 % interval has zero in it" if unsure else ""
+    hatched = f"hatched: not removed ({counted(left_out, 'head')})" if left_out else ""
+    drawn = HeadMap(
+        values=values * factor,
+        norm=FuncNorm((_root, _square), -top if signed else 0.0, top, clip=True),
+        bar=f"{metric.title} ({unit}; root scale)",
+        colours=choices.look.diverging_map() if signed else None,
+        write=lambda value: written(value) if np.isfinite(value) else "",
+        bracketed=unsure,
+        signed=signed,
+    )
+    yield HeadMapPlan(*_words(result, "map", f": {title}", what, brackets, hatched), maps=(drawn,))
+
+
+def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
+    what = (
+        f"{result.metrics[0].title} on removing ever more of {len(result.heads)} heads, the least important first "
+        "(line), beside the sum of what these do one at a time (dashed) and a random order (dotted)"
+    )
+    more = "the order was found on the same texts", "above the dashed line: more than the sum"
+    title = " without more and more of its heads"
+    yield EffectsPlan(*_words(result, "curve", title, what, _intervals(result, "bands"), *more), result)
+
+
+def _plan_gradient(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
+    of = "random projections of the final states" if result.kind == STATES else "the loss"
+    what = "what removing each head does beside its importance by gradients, with Spearman's rank correlation"
+    how = f"importance by gradients: |Att·dL/dAtt|, mean over texts, L = {of} (Michel et al. 2019)"
+    title = ": removing heads beside their importance by gradients"
+    first = result.heads[:_NAMED]
+    by_gradient = sorted(result.heads, key=lambda head: -(head.gradient or 0.0))[:_NAMED]
+    named = (*first, *(head for head in by_gradient if head not in first))
+    yield EffectsPlan(*_words(result, "gradient", title, what, how, "one dot a head"), result, named)
+
+
+def _words(result: Ablation, name: str, title: str, what: str, *more: str) -> tuple[str, str, str, tuple[str, ...]]:
+    """The stem, caption, title and notes of a figure; ``more`` stands in caption and notes."""
+    model, source = visible(result.checkpoint.short_name), source_line(result)
+    measured, method = what_is_measured(result), method_words(result)
+    last = " ".join(f"{sentence_case(part)}." for part in more if part)
+    notes = (f"{source}: {measured}.", f"{sentence_case(method)}.", *[last] * bool(last))
+    return f"ablate-{name}", sentence(f"{model} on {source}, {measured}: {what}", method, *more), model + title, notes
+
+
+def _intervals(result: Ablation, drawn: str) -> str:
+    few = f"{counted(result.n_texts, 'text')}: too few for intervals"
+    return f"{drawn}: 95 % intervals, bootstrap over texts" if result.has_intervals else few
+
+
+def _heads_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
+    with figure_style():
+        width = page_width(look, 4.8)
+        page = new_page(plan.title, plan.notes, look, width=width, body=0.6 + 0.15 * max(2, len(plan.heads)))
+        for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics, strict=True):
+            draw_heads(ax, plan, metric, look)
+            ax.locator_params(axis="x", nbins=5 if width > 4 else 2)
+        return page
+
+
+def draw_heads(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
+    """Draw one metric of the heads with its intervals, the most important at the top."""
+    rows = range(len(plan.heads))
+    values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
+    for row in rows[::2]:
+        ax.axhspan(row - 0.5, row + 0.5, color=look.greys.ink, alpha=0.05, linewidth=0)
+    median = np.median([head.damage[metric.name].value for head in plan.result.heads])
+    ax.axvline(float(median), color=look.greys.frame, lw=0.9, ls=":")
+    ax.axvline(0, color=look.greys.frame, lw=PIXEL)
+    ax.errorbar(values, rows, xerr=(values - low, high - values), fmt="o", ms=3.5, lw=1.2, color=_BLUE[look.theme])
+    ax.margins(x=0.08)
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"{metric.title}\n({metric.unit})")
+    ax.set_yticks(rows, [str(head.id) for head in plan.heads])
+    _dress(ax, look)
+    ax.tick_params(axis="y", length=0)
+
+
+def _curve_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
+    with figure_style():
+        page = new_page(plan.title, plan.notes, look, width=page_width(look, 4.8), body=2.9)
+        draw_curve(page.subplots(), plan, look)
+        return page
+
+
+def draw_curve(ax: Axes, plan: EffectsPlan, look: Look) -> Line2D:
+    """Draw the three lines, intervals as bands; returns the line of the least important heads first."""
+    assert plan.result.curve is not None
+    metric, points = plan.result.metrics[0], plan.result.curve.points
+    removed = [point.removed for point in points]
+    lines = []
+    for name, effects, colour, style, marker in (
+        ("least important first", [point.least.damage for point in points], _BLUE, "-", "o"),
+        ("their sum, one at a time", [point.least.singles for point in points], _BLUE, "--", ""),
+        ("random order", [point.random.damage for point in points], _ORANGE, ":", "s"),
+    ):
+        values, low, high = _ends([effect[metric.name] for effect in effects])
+        if style != "--" and (low < high).any():
+            ax.fill_between(removed, low, high, color=colour[look.theme], alpha=0.18, linewidth=0)
+        lines += ax.plot(removed, values, style, color=colour[look.theme], marker=marker, lw=1.4, ms=3, label=name)
+    ax.axhline(0, color=look.greys.frame, lw=PIXEL)
+    ax.set(xlim=(0, None), xlabel="heads removed", ylabel=f"{metric.title} ({metric.unit})")
+    ax.locator_params(axis="x", integer=True)
+    ax.legend(fontsize=6.5, handlelength=1.8, labelcolor=outer_ink(look), frameon=False)
+    _dress(ax, look)
+    line: Line2D = lines[0]
+    return line
+
+
+def _gradient_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
+    width = page_width(look, 5.8)
+    rows, columns = (1, 2) if width > 4.5 else (2, 1)
+    with figure_style():
+        page = new_page(plan.title, plan.notes, look, width=width, body=2.9 * rows)
+        panels = list(zip(page.subplots(rows, columns), plan.result.metrics, strict=True))
+        for ax, metric in panels:
+            draw_gradient(ax, plan, metric, look)
+        settled(page)
+        for ax, metric in panels:
+            _name_dots(ax, plan, metric, look)
+        return page
+
+
+def draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
+    """Draw what removing each head does over its importance by gradients; logarithmic where all are above zero."""
+    dots, correlation = _dots(plan.result.heads, metric), plan.result.rank_correlations[metric.name]
+    ax.scatter(dots[:, 0], dots[:, 1], s=10, color=_BLUE[look.theme], linewidths=0)
+    ax.margins(0.12)
+    ax.set(xlabel="importance by gradients", ylabel=metric.unit)
+    known = "–" if correlation is None else written(correlation)
+    ax.set_title(f"{metric.title}:\nrank correlation {known}", loc="left", fontsize=7.5, color=outer_ink(look))
+    if dots.min() > 0:
+        ax.set(xscale="log", yscale="log")
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = axis.get_view_interval()
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 30 * low else (1.0,)))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(NullFormatter())
+    elif dots[:, 1].min() < 0:
+        ax.axhline(0, color=look.greys.frame, lw=PIXEL)
+    _dress(ax, look)
+
+
+def _name_dots(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
+    """Name dots on a side where the name covers neither a dot nor another name; dots without such a side stay bare."""
+    dots = ax.transData.transform(_dots(plan.result.heads, metric))
+    taken: list[Bbox] = []
+    for head, at in zip(plan.heads, _dots(plan.heads, metric), strict=True):
+        for x, y, ha, va in _SIDES:
+            style: dict[str, Any] = {"ha": ha, "va": va, "fontsize": 6, "color": outer_ink(look)}
+            name = ax.annotate(str(head.id), at, (x, y), textcoords="offset points", **style)
+            box = name.get_window_extent()
+            inside = ax.bbox.contains(*box.min) and ax.bbox.contains(*box.max)
+            if inside and not box.padded(4).count_contains(dots) and not any(map(box.overlaps, taken)):
+                taken.append(box)
+                break
+            name.remove()
+
+
+def _dots(heads: Sequence[HeadEffect], metric: Metric) -> Array:
+    """Importance by gradients and effect, [n_heads, 2]."""
+    return np.array([(head.gradient or 0.0, head.damage[metric.name].value) for head in heads])
+
+
+def _ends(estimates: Sequence[Estimate]) -> Array:
+    """Values and both ends of their intervals, [3, n]; without intervals the values themselves."""
+    known = [(each.value, *(each.value if end is None else end for end in (each.low, each.high))) for each in estimates]
+    return np.array(known).T
+
+
+def _dress(ax: Axes, look: Look) -> None:
+    """Small letters and thin lines, in the colours of the theme."""
+    ax.set_facecolor("none")
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    ax.tick_params(labelsize=7, length=2, pad=2, width=PIXEL, color=look.greys.frame)
+    ax.tick_params(which="minor", length=0)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_tick_params(labelcolor=outer_ink(look, "xtick.color"))
+        axis.label.set(size=7.5, color=outer_ink(look, "axes.labelcolor"))
+
+
+def _root(values: Any) -> Any:
+    return np.sign(values) * np.sqrt(np.abs(values))
+
+
+def _square(values: Any) -> Any:
+    return np.sign(values) * np.square(values)
+
+
+def _one_head(result: Ablation) -> str:
+    return "one head alone was removed" if len(result.heads) == 1 else ""
+
+
+def _no_curve(result: Ablation) -> str:
+    why = "the selected heads were removed as one set" if result.options.together else "no curve was asked for"
+    return "" if result.curve is not None else _one_head(result) or why
+
+
+def _no_gradient(result: Ablation) -> str:
+    return _one_head(result) or ("" if result.options.gradient else "no gradients were asked for")
+
+
+VIEWS: tuple[View[Any, Any], ...] = (
+    View("heads", "the most important heads, with intervals", _plan_heads, _heads_figure, stems="ablate-heads"),
+    View("map", "every head's effect", _plan_map, head_map_figure, draw_head_map, "ablate-map", missing=_one_head),
+    View("curve", "ever more heads removed", _plan_curve, _curve_figure, draw_curve, "ablate-curve", missing=_no_curve),
+    View(
+        "gradient",
+        "effects by gradients",
+        _plan_gradient,
+        _gradient_figure,
+        None,
+        "ablate-gradient",
+        missing=_no_gradient,
+    ),
+)

@@ -1,0 +1,266 @@
+"""Compare every head on two sides: two models on one text, or one model on two texts.
+
+A is the first side and B the second; every difference is B - A, so that a positive one is attention that B has more of.
+For one query let p and q be its two rows of attention and m = (p + q) / 2. Their Jensen-Shannon divergence
+is H(m) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where they are equal, ln 2 where they have no key in
+common (Lin 1991; Clark et al. 2019 compare heads by it). Its square root is a metric (Endres & Schindelin 2003).
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.commands.compare.comparable import check_comparable, same_texts
+from attnviz.commands.compare.sides import side_names
+from attnviz.commands.heads.measure import Analysis
+from attnviz.model.head_ids import HeadId, select_heads
+from attnviz.patterns.verdicts import label_of
+from attnviz.results.result import Result
+
+__all__ = [
+    "LARGEST_DISTANCE",
+    "Comparison",
+    "HeadDifference",
+    "LargestDifference",
+    "LayerDifference",
+    "compare",
+    "measure_difference",
+]
+
+LARGEST_DISTANCE = math.sqrt(math.log(2))
+"""The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
+
+
+@dataclass(frozen=True)
+class LargestDifference:
+    """The weight that differs most: B - A, -1 to 1, and its query and key, counted from 0."""
+
+    difference: float
+    query: int
+    key: int
+
+
+@dataclass(frozen=True)
+class HeadDifference:
+    """How differently one head attends on the two sides.
+
+    Attributes:
+        id: layer and head.
+        rank: 1 for the head that differs most.
+        divergence: mean over all queries of the Jensen-Shannon divergence, nats, 0 to ln 2 = 0.693.
+        distance: the square root of it, 0 to 0.833: the root mean square of the queries' own distances.
+        total_variation: mean over all queries of the attention that went to other keys, 0-1: half of the sum over a
+            row of the absolute differences.
+        largest: the weight that differs most.
+        label_before, label_after: on A and on B, each of its own text alone (no stored profile).
+        rounding: no weight differs by more than rounding may.
+    """
+
+    id: HeadId
+    rank: int
+    divergence: float
+    distance: float
+    total_variation: float
+    largest: LargestDifference
+    label_before: str
+    label_after: str
+    rounding: bool
+
+    @property
+    def label_changed(self) -> bool:
+        """Whether the head has another label on B than on A."""
+        return self.label_before != self.label_after
+
+    @property
+    def labels(self) -> str:
+        """The label, or both with an arrow between."""
+        return f"{self.label_before} → {self.label_after}" if self.label_changed else self.label_after
+
+
+@dataclass(frozen=True)
+class LayerDifference:
+    """Means over the heads of one layer; units as in :class:`HeadDifference`."""
+
+    layer: int
+    divergence: float
+    distance: float
+    total_variation: float
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
+    """What :func:`compare` measured; both sides are verified.
+
+    Attributes:
+        first, second: the sides, A and B.
+        heads: one entry a head, the most different first.
+        floor: a weight may differ by so much from rounding alone: the largest error of A's verification and that of
+            B's together, at least the step of the coarser number format.
+    """
+
+    command: ClassVar[str] = "compare"
+
+    first: Analysis
+    second: Analysis
+    heads: tuple[HeadDifference, ...]
+    floor: float
+
+    @property
+    def compared(self) -> str:
+        """``texts`` where one model read two texts, else ``models``."""
+        return "models" if same_texts(self.first, self.second) else "texts"
+
+    @property
+    def unit(self) -> str:
+        """What patterns are between: ``token`` or ``word``."""
+        return self.first.units.name
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """[n], the label of each position, or A's and B's with an arrow between."""
+        pairs = zip(self.first.units.labels, self.second.units.labels, strict=True)
+        return tuple(a if a == b else f"{a} → {b}" for a, b in pairs)
+
+    @cached_property
+    def differing(self) -> tuple[bool, ...]:
+        """[n], where the sides have different tokens (or words), by vocabulary entry."""
+        a, b = (
+            [[side.tokens.ids[token] for token in unit] for unit in side.units.members]
+            for side in (self.first, self.second)
+        )
+        return tuple(one != other for one, other in zip(a, b, strict=True))
+
+    @property
+    def muted(self) -> tuple[bool, ...]:
+        """[n], the special tokens and other sinks of both sides."""
+        return tuple(a and b for a, b in zip(self.first.units.sink, self.second.units.sink, strict=True))
+
+    @property
+    def layers(self) -> list[LayerDifference]:
+        """One entry a layer: means over its heads."""
+        names, n_layers = ("divergence", "distance", "total_variation"), self.first.checkpoint.n_layers
+        by_layer = [[head for head in self.heads if head.id.layer == layer] for layer in range(n_layers)]
+        return [
+            LayerDifference(layer, *(math.fsum(getattr(head, name) for head in heads) / len(heads) for name in names))
+            for layer, heads in enumerate(by_layer)
+        ]
+
+    @property
+    def largest(self) -> float:
+        """The largest absolute difference of any weight of any head."""
+        return max(abs(head.largest.difference) for head in self.heads)
+
+    @property
+    def any_beyond_rounding(self) -> bool:
+        """Whether any weight of any head differs by more than rounding may."""
+        return not all(head.rounding for head in self.heads)
+
+    def layer_differences(self, layer: int) -> NDArray[np.float32]:
+        """B - A for every weight of a layer, float32 [n_heads, n, n], row = query, column = key."""
+        a, b = (side.layer_patterns(layer).double() for side in (self.first, self.second))
+        difference: NDArray[np.float32] = (b - a).float().numpy()
+        return difference
+
+    def differences(self, heads: Iterable[HeadDifference]) -> Iterator[tuple[HeadDifference, NDArray[np.float32]]]:
+        """Each of these heads, in the model's order, with its B - A, [n, n]; a layer is recomputed once."""
+        layer, values = -1, np.empty(0, np.float32)
+        for head in sorted(heads, key=lambda head: head.id):
+            if head.id.layer != layer:
+                layer, values = head.id.layer, self.layer_differences(head.id.layer)
+            yield head, values[head.id.head]
+
+    def select(self, selections: Iterable[str | HeadId] = ()) -> list[HeadDifference]:
+        """The heads that the selections name (``L2H8``, ``L2``, …), the most different first; all without one.
+
+        Raises:
+            UsageError: a selection cannot be read or names what the models lack.
+        """
+        model = self.first.checkpoint
+        chosen = set(select_heads(selections, model.n_layers, model.n_heads))
+        return [head for head in self.heads if head.id in chosen]
+
+    def head(self, head: str | HeadId) -> HeadDifference:
+        """How differently one head attends, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
+
+        Raises:
+            UsageError: the models have no such head.
+        """
+        id = self.first.head(head).id
+        return next(each for each in self.heads if each.id == id)
+
+    def __repr__(self) -> str:
+        """One line: what was compared, and which head differs most."""
+        first, second = side_names(self)
+        most = self.heads[0]
+        return f"<Comparison of {first} with {second}: {len(self.heads)} heads, {most.id} first ({most.distance:.3f})>"
+
+
+def compare(first: Analysis, second: Analysis) -> Comparison:
+    """Compare two analyses head by head: two models on one text, or one model on two texts.
+
+    >>> before = attnviz.analyze(text, "bert-base-uncased")  # doctest: +SKIP
+    >>> after = attnviz.analyze(text, "./fine-tuned")  # doctest: +SKIP
+    >>> attnviz.compare(before, after).heads[0].id  # doctest: +SKIP
+
+    Args:
+        first: A, the side before.
+        second: B; what B has more of is positive.
+
+    Returns:
+        the heads ranked by Jensen-Shannon distance, with figures and tables.
+
+    Raises:
+        TextError: the texts have different lengths, or the models read the text as different tokens.
+        UsageError: the two cannot be compared: other architectures, numbers of layers or heads, or options; or text
+            and model both differ.
+        VerificationError: a model was changed since it was analysed.
+    """
+    check_comparable(first, second)
+    floor = max(
+        first.verification.pattern_error + second.verification.pattern_error,
+        *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
+    )
+    measured: dict[HeadId, tuple[float, float, LargestDifference]] = {}
+    for layer in range(first.checkpoint.n_layers):
+        pairs = zip(first.layer_patterns(layer), second.layer_patterns(layer), strict=True)
+        measured |= {HeadId(layer, head): measure_difference(a, b) for head, (a, b) in enumerate(pairs)}
+    heads = []
+    for rank, id in enumerate(sorted(measured, key=lambda id: (-measured[id][0], id)), start=1):
+        divergence, variation, largest = measured[id]
+        before, after = (label_of(side.head(id).patterns) for side in (first, second))
+        rounding = abs(largest.difference) <= floor
+        distance = math.sqrt(divergence)
+        heads.append(HeadDifference(id, rank, divergence, distance, variation, largest, before, after, rounding))
+    return Comparison(first, second, tuple(heads), floor)
+
+
+def measure_difference(first: Tensor, second: Tensor) -> tuple[float, float, LargestDifference]:
+    """Compare the two patterns of one head.
+
+    Args:
+        first: [n, n], rows sum to 1; row = query, column = key.
+        second: the same on B.
+
+    Returns:
+        mean Jensen-Shannon divergence over queries (nats), mean total variation over queries, largest difference;
+        of several equally large ones the first in reading order.
+    """
+    p, q = first.double(), second.double()
+    divergence = (_entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2).clamp(0, math.log(2)).mean()
+    difference = (q - p).numpy()
+    query, key = divmod(int(np.abs(difference).argmax()), difference.shape[1])
+    variation = float(np.abs(difference).sum(1).mean() / 2)
+    return float(divergence), variation, LargestDifference(float(difference[query, key]), query, key)
+
+
+def _entropy(rows: Tensor) -> Tensor:
+    """Of each row, in nats."""
+    entropy: Tensor = torch.special.entr(rows).sum(-1)
+    return entropy

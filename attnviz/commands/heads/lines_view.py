@@ -1,0 +1,251 @@
+"""The view ``lines``: tokens left and right, a line for every attention weight between them that can be seen.
+
+Lines too weak to see are left out so that files stay small; the picture says from which weight on, and what share of
+the attention that hides. In a long text of which only one token's attention is drawn, runs of tokens without a line
+share a row.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.commands.heads.drawn import drawn
+from attnviz.commands.heads.facts import facts_of
+from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.errors import UsageError
+from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
+from attnviz.figures.look import FAINTEST
+from attnviz.figures.matrix import Array
+from attnviz.model.tokens import find_positions, visible
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["LINES", "lines_left_out"]
+
+MOST_HEADS = 8
+"""Heads in one picture: as many as there are colours that everybody can tell apart."""
+
+MOST_PICTURES, MOST_ROWS = 24, 1600
+"""Pictures of one head each, and rows in all of them together: they take time to draw and room on disk."""
+
+FAINTEST_LINE, MOST_LINES = 0.02, 2000
+"""Weights below are not drawn; where more lines than this would remain, the threshold is raised."""
+
+WHOLE_ROWS, SHORTEST_RUN = 32, 3
+"""Up to so many tokens each has a row of its own; shorter runs of tokens without a line do, too."""
+
+_LONGEST_LABEL = 20
+
+
+def lines_left_out(analysis: Analysis, choices: Choices) -> str:
+    """What to tell the user where not every head that was asked for has a picture; empty where all have."""
+    asked = len(analysis.select(choices.select))
+    drawn = len(_heads_drawn(analysis, choices))
+    return "" if drawn == asked else (
+        f"lines are drawn of {drawn} of the {asked} heads, those furthest above their baselines; choose others with "
+        f"--select (up to {MOST_HEADS} share one picture)."
+    )  # fmt: skip
+
+
+def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
+    """Up to eight heads in one picture; of more, one each."""
+    heads, shown = _heads_drawn(analysis, choices), drawn(analysis, choices)
+    if len(analysis.select(choices.select)) <= MOST_HEADS:
+        yield _plan(shown, list(shown.patterns(heads)), choices, "lines", MOST_LINES)
+        return
+    for head, pattern in shown.patterns(heads):
+        yield _plan(shown, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
+
+
+def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
+    """The heads asked for; of more than eight only as many as there may be pictures and rows, the clearest."""
+    heads, shown = analysis.select(choices.select), drawn(analysis, choices)
+    if len(heads) <= MOST_HEADS:
+        return heads
+    clearest = sorted(heads, key=_margin, reverse=True)[:MOST_PICTURES]
+    rows = [len(shown.units)] * len(clearest)
+    if choices.from_token is not None and len(shown.units) > WHOLE_ROWS:
+        pictures = (_plan(shown, [pair], choices, "", MOST_LINES // 2) for pair in shown.patterns(clearest))
+        rows = [len(picture.labels) for picture in pictures]
+    totals = itertools.accumulate(rows)
+    kept = {head.id for head, total in zip(clearest, totals, strict=True) if total <= MOST_ROWS} | {clearest[0].id}
+    return [head for head in heads if head.id in kept]
+
+
+def _margin(head: HeadFindings) -> float:
+    """How far a head's pattern is above its baseline; heads that cannot be measured come last."""
+    return -1.0 if head.strongest is None else head.strongest.margin
+
+
+def _plan(
+    shown: Analysis, pairs: Sequence[tuple[HeadFindings, Tensor]], choices: Choices, stem: str, most: int
+) -> LinesPlan:
+    """One picture of up to eight heads with their patterns, of at most so many lines."""
+    facts, scale, units, heads = facts_of(shown), choices.look.scale, shown.units, [head for head, _ in pairs]
+    weights = np.stack([pattern.float().numpy() for _, pattern in pairs])
+    largest = weights.max((1, 2))
+    start, chosen = _start(shown, choices.from_token)
+    if start is not None:
+        weights[:, [position for position in range(facts.n) if position not in start]] = 0
+    least = _threshold(weights, most)
+    head, query, key = (weights >= least).nonzero()
+    order = np.argsort(weights[head, query, key], kind="stable")
+    head, query, key = head[order], query[order], key[order]
+    drawn_weights = weights[head, query, key]
+    breaks = _breaks([shown.tokens.segments[members[0]] for members in units.members])
+    alone = range(facts.n) if start is None or facts.n <= WHOLE_ROWS else {*start, *key.tolist()}
+    row_of, first, counts = _rows(facts.n, alone, breaks)
+    content = frozenset(row for row, position in enumerate(first) if not units.sink[position])
+    said = [_hidden(weights, least, facts.unit, start)]
+    said += [f"runs of {facts.unit}s without a line share a row"] * (max(counts) > 1)
+    names = [f"{each.id} {visible(each.label)}" for each in heads]
+    if scale == "per-head":
+        names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
+    title = f"{heads[0].id}  {visible(heads[0].label)}" if len(heads) == 1 else f"{len(heads)} heads"
+    single = start is not None and len(start) == len(heads) == 1
+    return LinesPlan(
+        stem=stem,
+        caption=_caption(shown, heads, chosen, scale, said),
+        title=f"{facts.model}: {title}{f', from {chosen}' if chosen else ''}",
+        notes=facts.notes(*(f"{part[0].upper()}{part[1:]}." for part in said)),
+        labels=tuple(
+            f"… {count} {facts.unit}s" if count > 1 else _cut(units.labels[position])
+            for position, count in zip(first, counts, strict=True)
+        ),
+        bright=(content, content) if start is None else (
+            frozenset(row_of[list(start)].tolist()), frozenset(row_of[key].tolist())
+        ),
+        breaks=tuple(row_of[list(breaks)].tolist()),
+        heads=tuple(names),
+        head=head,
+        query=row_of[query],
+        key=row_of[key],
+        weights=drawn_weights,
+        strengths=_strengths(drawn_weights, largest[head], scale, least),
+        scale=choices.look.describe() if len(heads) == 1 else choices.look.describe().replace("this", "each"),
+        samples=_samples(scale, least, largest),
+        written={int(row_of[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
+        unit=facts.unit,
+    )  # fmt: skip
+
+
+def _start(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, str]:
+    """The positions that lines start from, None for all, and the token with its numbers in the whole text."""
+    if token is None:
+        return None, ""
+    everything = shown.frame.units
+    found = find_positions(everything.labels, token)
+    place = {members: position for position, members in enumerate(shown.units.members)}
+    kept = [number for number in found if everything.members[number] in place]
+    if not kept:
+        raise UsageError(f"“{visible(token)}” is among the tokens that are dropped; keep them to see its attention.")
+    numbers = ", ".join(f"#{number}" for number in kept[:4]) + (", …" if len(kept) > 4 else "")
+    positions = tuple(place[everything.members[number]] for number in kept)
+    return positions, f"“{everything.labels[kept[0]]}” ({numbers})"
+
+
+def _threshold(weights: Array, most: int) -> float:
+    """The faintest line's weight, or the least of three decimals that leaves no more than so many lines."""
+    strong = weights[weights >= FAINTEST_LINE]
+    if len(strong) <= most:
+        return FAINTEST_LINE
+    too_weak = float(np.partition(strong, -most - 1)[-most - 1])
+    return math.floor(too_weak * 1000 + 1) / 1000
+
+
+def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
+    """The positions at which another text begins than that of the last token that had one."""
+    known = [(position, segment) for position, segment in enumerate(segments) if segment is not None]
+    return tuple(after for (_, one), (after, other) in itertools.pairwise(known) if one != other)
+
+
+def _rows(
+    n: int, alone: Sequence[int] | range | set[int], breaks: Sequence[int]
+) -> tuple[NDArray[np.intp], list[int], list[int]]:
+    """The row of each position, the first position of each row, and how many it stands for.
+
+    Positions that are to stand alone have a row each; runs of at least three others share one, within one text.
+    """
+    own = np.zeros(n, bool)
+    own[list(alone)] = True
+    starts = np.ones(n, bool)
+    starts[1:] = own[1:] | own[:-1]
+    starts[list(breaks)] = True
+    lengths = np.diff(np.append(starts.nonzero()[0], n))
+    starts |= np.repeat(lengths < SHORTEST_RUN, lengths)
+    first = starts.nonzero()[0]
+    return starts.cumsum() - 1, first.tolist(), np.diff(np.append(first, n)).tolist()
+
+
+def _strengths(weights: Array, largest: Array | float, scale: str, least: float) -> Array:
+    """How strong lines are, 0-1; on the logarithmic scale the faintest one drawn has 0."""
+    if scale == "log":
+        faintest = max(least, FAINTEST)
+        strengths = 1 - np.log(np.maximum(weights, faintest)) / math.log(faintest)
+    else:
+        strengths = weights / (np.where(largest, largest, 1) if scale == "per-head" else 1)
+    clipped: Array = np.clip(strengths, 0, 1)
+    return clipped
+
+
+def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str], ...]:
+    """Examples for reading the lines: strength and what it stands for."""
+    shares = (0.25, 0.5, 1.0)
+    if scale == "per-head" and len(largest) > 1:
+        return tuple(zip(shares, ("¼ of its largest", "½", "largest"), strict=True))
+    if scale == "per-head":
+        return tuple((share, f"{share * largest[0]:.2g}") for share in shares)
+    weights = sorted({least, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * least)})
+    strengths = _strengths(np.array(weights), 1.0, scale, least)
+    return tuple((float(strength), f"{weight:.3g}") for strength, weight in zip(strengths, weights, strict=True))
+
+
+def _hidden(weights: Array, least: float, unit: str, start: Sequence[int] | None) -> str:
+    """The threshold, and what share of the attention it hides."""
+    totals = weights.sum((1, 2), dtype=np.float64)
+    hidden = np.where(weights < least, weights, 0).sum((1, 2), dtype=np.float64) / np.where(totals, totals, 1)
+    if hidden.max() == 0:
+        return f"all weights are drawn, none is below {least:.3g}"
+    low, high = _percent(hidden.min()), _percent(hidden.max())
+    share = high if low == high else f"{low} to {high}"
+    if low != high and low.startswith("under") and not high.startswith("over"):
+        share = f"up to {high}"
+    chosen = "" if start is None else f" from the chosen {unit}{'s' if len(start) > 1 else ''}"
+    each = "" if len(weights) == 1 else " of each head"
+    return f"weights below {least:.3g}, {share} of the attention{chosen}{each}, are not drawn"
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 0.01:
+        return "under 1%"
+    return f"{100 * share:.0f}%" if share <= 0.99 or share == 1 else "over 99%"
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+
+
+def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str, said: Sequence[str]) -> str:
+    facts = facts_of(shown)
+    scales = {
+        "shared": "on a scale from 0 to 1 that is the same for every head",
+        "per-head": "on a scale from 0 to the head's own largest weight",
+        "log": "on a logarithmic scale from the least weight drawn to 1, the same for every head",
+    }
+    return sentence(
+        f"Attention{f' from {chosen} alone' if chosen else ''} in {facts.subject}, head{'s' * (len(heads) > 1)} "
+        f"{', '.join(f'{head.id} ({visible(head.label)})' for head in heads)}: "
+        + (f"{facts.dropped}; " if facts.dropped else "")
+        + f"lines run from the {facts.unit} that attends (left) to the {facts.unit} attended to (right), their width "
+        f"and opacity the attention weight {scales[scale]}",
+        *said,
+    )
+
+
+LINES = View("lines", "a line for each weight, from the token that attends to the one attended to", _plans,
+             lines_figure, draw_lines, stems=r"lines/L\d+H\d+|lines", default=False)  # fmt: skip
+"""Lines from the tokens that attend to those attended to."""

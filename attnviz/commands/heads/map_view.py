@@ -1,0 +1,143 @@
+"""The view ``map``: one statistic of every head, with uniform attention marked on the colour bar."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.colors import LogNorm, Normalize
+
+from attnviz.commands.heads.facts import facts_of
+from attnviz.commands.heads.measure import Analysis
+from attnviz.errors import UsageError
+from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.look import Look
+from attnviz.figures.matrix import Array
+from attnviz.figures.page import Mark, written
+from attnviz.patterns.masks import distances
+from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS
+from attnviz.patterns.statistics import SCALARS
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["MAP", "statistic_named"]
+
+_DECADES = 2
+_SCALES = {"shared": "shared scale", "per-head": "scale of this map", "log": "log scale"}
+_SHARE = "share of the attention on content that lands on"
+_AFTER = "mean attention of the {unit}s with a copy before them to"
+
+_MEANINGS = {
+    "entropy": ("entropy", "mean entropy of the rows", "nats"),
+    "distance": ("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
+    "confidence": ("confidence", "mean of each row’s largest weight", ""),
+    "sink": ("sink share", "mean attention of the other {unit}s to {sinks}", ""),
+    **{spec.statistic: (f"{spec.name} share", f"{_SHARE} {spec.target}", "") for spec in PATTERNS},
+    **{
+        ON_REPEATS[spec.statistic]: (f"{spec.name} where a token repeats", f"{_AFTER} {spec.target}", "")
+        for spec in PATTERNS
+        if spec.on_repeats
+    },
+}
+"""How people name a statistic, what the number is, and its unit; shares, 0-1, have none."""
+
+
+def statistic_named(name: str) -> str:
+    """The statistic of heads.json that a name means; hyphens count as underscores.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
+    if wanted not in SCALARS:
+        raise UsageError(f"unknown statistic {name!r} for a map: expected one of {', '.join(SCALARS)}.")
+    return wanted
+
+
+def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan]:
+    for name in dict.fromkeys(map(statistic_named, choices.maps or ("entropy",))):
+        yield _plan(analysis, name, choices.look)
+
+
+def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
+    facts, model = facts_of(analysis), analysis.checkpoint
+    flat = [head.statistics[statistic] for head in analysis.heads]
+    values = np.array([np.nan if value is None else value for value in flat]).reshape(model.n_layers, model.n_heads)
+    measured, uniform = values[np.isfinite(values)], _uniform(analysis, statistic)
+    sinks = ["the special tokens"] * any(analysis.units.special)
+    sinks += [f"the first {facts.unit}"] * (analysis.units.sink[0] and not analysis.units.special[0])
+    window, far = analysis.options.local_window, analysis.options.long_range_from
+    words = {"unit": facts.unit, "sinks": " and ".join(sinks), "window": window, "far": far}
+    name, reading, unit = (part.format(**words) for part in _MEANINGS[statistic])
+    largest = float(measured.max(initial=0.0))
+    top = {"entropy": uniform, "distance": max(uniform or 0.0, largest)}.get(statistic, 1.0) or 1.0
+    norm, colours, log_note = _scale(measured, top, look)
+    why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
+    which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
+    shown = HeadMap(
+        values, norm, f"{name} ({unit or '0–1'}; {_SCALES[look.scale]})" if len(measured) else "",
+        mark=None if uniform is None else Mark(uniform, "uniform attention"),
+    )  # fmt: skip
+    return HeadMapPlan(
+        stem=f"map-{statistic.replace('_', '-')}",
+        caption=sentence(
+            f"{facts.model} on {facts.text_line}, {name}, head by head ({model.n_layers} × {model.n_heads}): "
+            f"{reading}{f', in {unit}' if unit else ''}",
+            colours if len(measured) else "",
+            "" if uniform is None else f"uniform attention would give {written(uniform)}",
+            f"hatched where not measurable, {why}" if why else "",
+        ),
+        title=f"{facts.model}: {name}, head by head",
+        notes=facts.notes(
+            f"{reading[0].upper()}{reading[1:]}.",
+            f"Hatched: not measurable for {which}, {why}." if why else "",
+            log_note if len(measured) else "",
+        ),
+        maps=(shown,),
+    )
+
+
+def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str]:
+    """From values to colours, the same in words, and a note on what a logarithmic scale cuts off."""
+    largest = float(measured.max(initial=0.0))
+    if look.scale == "log":
+        low = top / 10**_DECADES
+        below = int((measured < low).sum())
+        same = f"; what is smaller looks the same ({below} of {len(measured)} heads)" if below else ""
+        words = f"logarithmic colours from {low:.2g} to {written(top)}"
+        return LogNorm(low, top, clip=True), words, f"Logarithmic colours from {low:.2g}{same}."
+    if look.scale == "per-head" and largest > 0:  # one number a head has no scale of its own; the map has
+        return Normalize(0, largest, clip=True), f"colours from 0 to the largest head, {largest:.2g}", ""
+    return Normalize(0, top, clip=True), f"colours from 0 to {written(top)}", ""
+
+
+def _uniform(analysis: Analysis, statistic: str) -> float | None:
+    """The statistic under attention that is uniform over the allowed keys; None where that is not defined."""
+    frame = analysis.frame
+    keys = frame.allowed.sum(1)
+    for repeat, on_repeats in ON_REPEATS.items():
+        if statistic == on_repeats:
+            return frame.baselines_on_repeats[repeat]
+    if statistic == "entropy":
+        return frame.entropy_uniform
+    if statistic == "distance":
+        return float(((distances(len(keys)).abs() * frame.allowed).sum(1) / keys).double().mean())
+    if statistic == "confidence":
+        return float((1 / keys).double().mean())
+    return frame.sink_baseline if statistic == "sink" else frame.baselines[statistic]
+
+
+def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
+    frame, unit = analysis.frame, analysis.units.name
+    mask = statistic.removesuffix("_on_repeats")
+    if frame.masks.get(mask, frame.content) is None:
+        return "because no query of this model can see it"
+    if mask in REPEATS and not frame.counts[mask]:
+        return f"because no {unit} of this text repeats"
+    if measured:
+        return "because no attention lands on content there"
+    placed = mask in frame.masks and bool(frame.content.any())
+    return f"because this text has no {unit}s {'so placed' if placed else 'to measure it on'}"
+
+
+MAP = View("map", "layers × heads, coloured by a statistic", _plans, head_map_figure, draw_head_map,
+           stems="map-[a-z-]+", default=False)  # fmt: skip
+"""Layers × heads, coloured by a statistic."""

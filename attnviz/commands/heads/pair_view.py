@@ -1,0 +1,180 @@
+"""The view ``pair``: how much attention of each head stays in a text, crosses over, or goes to special tokens.
+
+For a pattern ``A`` over n positions, of which the texts A and B and the special tokens S hold a, b and s
+(n = a + b + s):
+
+    share(X to Y) = mean over q in X of sum over k in Y of A[q, k]        X in {A, B}, Y in {A, B, S}
+
+Under uniform attention it is abs(Y) / n. The shares of one text sum to 1: what A and B do not get goes to the special
+tokens. As queries the special tokens are left out.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+
+from attnviz.commands.heads.facts import facts_of
+from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
+from attnviz.figures.look import FAINTEST, Look
+from attnviz.figures.matrix import Array, Labels, max_pool, named_every, pooled_for
+from attnviz.figures.tiles import Tile, TilesPlan, tile_inches, tiles_figure
+from attnviz.model.tokens import visible
+from attnviz.model.wording import counted, quoted
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["PAIR", "pair_shares", "segment_positions"]
+
+Groups = tuple[list[int], list[int], list[int]]
+"""Positions of text A, of text B and of the special tokens."""
+
+_TARGETS = ("A", "B", "special")
+_SIDE, _WIDE = 6.0, 5.0
+_SCALES = {"shared": "shared scale", "per-head": "scale of this {}", "log": "log scale"}
+
+
+def segment_positions(analysis: Analysis) -> Groups:
+    """The positions of text A, of text B and of the special tokens, in order."""
+    groups: Groups = ([], [], [])
+    for position, members in enumerate(analysis.units.members):
+        segment = analysis.tokens.segments[members[0]]
+        groups[2 if segment is None else segment].append(position)
+    return groups
+
+
+def pair_shares(patterns: Array, groups: Groups) -> Array:
+    """Shares from A and from B to A, B and the special tokens; each row sums to 1.
+
+    Args:
+        patterns: [.., n, n], rows sum to 1.
+        groups: from :func:`segment_positions`.
+
+    Returns:
+        [.., 2, 3].
+    """
+    onto = np.stack([patterns[..., group].sum(-1, dtype=np.float64) for group in groups], -1)
+    return np.stack([onto[..., group, :].mean(-2) for group in groups[:2]], -2)
+
+
+def _missing(analysis: Analysis) -> str:
+    if analysis.pair is None:
+        return "it shows two texts; give the second one with --pair (pair=...)"
+    left = [name for name, group in zip(("first", "second"), segment_positions(analysis), strict=False) if not group]
+    return f"no {analysis.units.name} is left of the {left[0]} text after tokenization" if left else ""
+
+
+def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | TilesPlan]:
+    """All heads; where some are selected, then the pattern of each of these."""
+    groups = segment_positions(analysis)
+    yield _map_plan(analysis, groups, choices.look)
+    heads = analysis.select(choices.select)
+    for head, pattern in analysis.patterns(heads if len(heads) < len(analysis.heads) else ()):
+        yield _head_plan(analysis, head, pattern.float().numpy(), groups, choices.look)
+
+
+def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
+    facts, n_layers = facts_of(analysis), analysis.checkpoint.n_layers
+    shares = 100 * np.stack(
+        [pair_shares(analysis.layer_patterns(layer).float().numpy(), groups) for layer in range(n_layers)]
+    )
+    norm, colours = {
+        "shared": (Normalize(0, 100, clip=True), "colours from 0 to 100 %"),
+        "per-head": (
+            Normalize(0, float(shares.max()), clip=True), f"colours from 0 to the largest share, {shares.max():.0f} %"
+        ),
+        "log": (LogNorm(1, 100, clip=True), "logarithmic colours from 1 to 100 %"),
+    }[look.scale]  # fmt: skip
+    places = [(source, target) for source in range(2) for target in range(3)]
+    wide = look.width is None or look.width >= _WIDE
+    bar = f"share of a text’s attention (percent; {_SCALES[look.scale].format('picture')})"
+    maps = tuple(
+        HeadMap(shares[..., source, target], norm, bar, f"{'AB'[source]} → {_TARGETS[target]}", write=_percent)
+        for source, target in (places if wide else sorted(places, key=lambda place: place[1]))
+    )
+    return HeadMapPlan(
+        stem="pair",
+        caption=sentence(
+            f"{facts.model} on {_both_texts(analysis)}: share of the attention of A and of B that lands "
+            f"on A, on B and on the special tokens, mean over the {facts.unit}s of the attending text, in "
+            f"percent, for each of the {n_layers} × {analysis.checkpoint.n_heads} heads ({_uniform(groups)})",
+            colours,
+        ),
+        title=f"{facts.model}: attention within and between two texts, by head",
+        notes=(
+            f"A / B: {facts.text_line}",
+            f"How the {facts.unit}s of A and of B share their attention out between A, B and the special tokens, in "
+            f"percent; {_uniform(groups)}.",
+        ),
+        maps=maps,
+        columns=3 if wide else 2,
+    )
+
+
+def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: Groups, look: Look) -> TilesPlan:
+    """The pattern of one head, with rules around the blocks, and the shares of these."""
+    facts, name = facts_of(analysis), f"{head.id} ({visible(head.label)})"
+    labels = Labels(analysis.units.labels, analysis.units.sink)
+    _, inches, _ = tile_inches(labels.texts, [1], _SIDE, look)
+    pooled = pooled_for(facts.n, inches)
+    every = named_every(inches * 72 / facts.n * pooled, pooled)
+    percent = 100 * pair_shares(pattern, groups)
+    said = "; ".join(
+        f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
+        for text, (a, b, special) in zip("AB", percent, strict=True)
+    )
+    colours = {
+        "shared": "colours from 0 to 1",
+        "per-head": f"colours from 0 to the head’s largest weight, {pattern.max():.2f}",
+        "log": f"logarithmic colours from {FAINTEST:g} to 1",
+    }[look.scale]
+    edges = {edge for group in groups[:2] for edge in (group[0], group[-1] + 1)}
+    return TilesPlan(
+        stem=f"pair/{head.id.file_stem}",
+        caption=sentence(
+            f"{facts.model} on {_both_texts(analysis)}: attention weights of {name}",
+            f"{said} ({_uniform(groups)})",
+            colours,
+            facts.pooled(pooled),
+        ),
+        title=f"{facts.model} {name}",
+        notes=(
+            f"A / B: {facts.text_line}",
+            f"Attention {said}; {_uniform(groups)}.",
+            *([facts.named(every)] if every > 1 else []),
+            *([facts.pooled(pooled)] if pooled > 1 else []),
+        ),
+        groups=(("", (Tile("", max_pool(pattern, pooled)),)),),
+        labels=labels,
+        norm=look.norm(float(pattern.max())),
+        bar=f"attention weight ({_SCALES[look.scale].format('head')})",
+        pooled=pooled,
+        rules=tuple(sorted(edges)),
+        target=_SIDE,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0f}"
+
+
+def _both_texts(analysis: Analysis) -> str:
+    a, b = (quoted(text) for text in (analysis.text, analysis.pair or ""))
+    return f"text A, {a}, and text B, {b} ({counted(len(analysis.units), analysis.units.name)} in all)"
+
+
+def _uniform(groups: Groups) -> str:
+    n = sum(map(len, groups))
+    a, b, special = (f"{100 * len(group) / n:.0f}" for group in groups)
+    return f"uniform attention: {a} % on A, {b} % on B, {special} % on special tokens"
+
+
+def _figure(plan: HeadMapPlan | TilesPlan, look: Look, vector: bool) -> Figure:
+    return head_map_figure(plan, look, vector) if isinstance(plan, HeadMapPlan) else tiles_figure(plan, look, vector)
+
+
+PAIR = View("pair", "how much each text attends to itself, to the other and to special tokens", _plans, _figure,
+            stems=r"pair/L\d+H\d+|pair", default=False, missing=_missing)  # fmt: skip
+"""Shares of attention within and between two texts."""

@@ -1,0 +1,272 @@
+"""How ``attnviz heads`` tells what it measured: JSON, CSV, attention weights, tables."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from safetensors.torch import save
+
+from attnviz.commands.heads.lines_view import lines_left_out
+from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.model.head_ids import HeadId
+from attnviz.model.tokens import visible
+from attnviz.model.wording import counted
+from attnviz.patterns.profile_store import HeadProfile, StoredRole
+from attnviz.patterns.published import published_entries
+from attnviz.patterns.registry import PATTERN_NAMES, PATTERNS, REPEATS, SHARES
+from attnviz.patterns.verdicts import ENOUGH, Pattern
+from attnviz.results.documents import model_entry, tokens_entry, verification_entry
+from attnviz.results.published import ARROWS, published_table, role_name
+from attnviz.results.report import Report
+from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
+from attnviz.results.view import Choices
+
+__all__ = ["REPORT"]
+
+_SCALARS = (
+    "id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink", *SHARES, "label",
+)  # fmt: skip
+
+_WIDE, _WIDEST = 110, 160
+"""Columns of a terminal from which on heads have their evidence beside them, and the roles of a stored profile."""
+
+_BESIDE = 114
+"""What the other columns of that table take at most."""
+
+_STRONGEST, _RELATIONS = 3, 8
+_COLUMNS = {"Conf": "confidence", "Sink": "sink", **{spec.column: spec.statistic for spec in PATTERNS if spec.column}}
+
+_Entry = tuple[HeadFindings, Pattern]
+
+
+def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
+    """The document of heads.json; what cannot be measured is None."""
+    heads = analysis.select(choices.select)
+    listed = {head.id for head in heads}
+    return {
+        "model": model_entry(analysis.checkpoint),
+        "text": analysis.text,
+        "pair": analysis.pair,
+        "options": {
+            **asdict(analysis.options),
+            "tokens_cut_off": analysis.tokens.truncated,
+            "parser": analysis.parse.parser if analysis.parse else None,
+        },
+        "tokens": tokens_entry(analysis.tokens),
+        "verification": verification_entry(analysis.verification),
+        "heads": [_head(head, analysis) for head in heads],
+        "words": list(analysis.units.labels) if analysis.options.words else None,
+        "profile": None if analysis.profile is None else analysis.profile.origin,
+        "published": published_entries(head for head in analysis.published if head.id in listed),
+    }
+
+
+def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
+    return {
+        "id": str(head.id),
+        "layer": head.id.layer,
+        "head": head.id.head,
+        "entropy": head.statistics["entropy"],
+        "entropy_uniform": analysis.frame.entropy_uniform,
+        **{name: head.statistics[name] for name in ("distance", "confidence", "sink", *SHARES)},
+        "baseline": {name: analysis.frame.baselines[name] for name in SHARES},
+        "patterns": [_pattern(pattern) for pattern in head.patterns],
+        "label": head.label,
+        "profile": None if head.profile is None else [asdict(role) for role in head.profile.roles],
+    }
+
+
+def _pattern(pattern: Pattern) -> dict[str, Any]:
+    names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold"]
+    names += {"syntactic": ["direction", "offset"], "repeats": ["on_repeats", "baseline_on_repeats"]}.get(
+        pattern.kind, []
+    )
+    return {name: getattr(pattern, name) for name in names}
+
+
+def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
+    """All patterns in safetensors: one tensor [n_heads, n, n] a layer, named ``layer.0`` and so on."""
+    tensors = {
+        f"layer.{layer}": analysis.layer_patterns(layer).contiguous() for layer in range(analysis.checkpoint.n_layers)
+    }
+    labels = json.dumps(list(analysis.units.labels))
+    content: bytes = save(tensors, {"unit": analysis.units.name, "labels": labels, "model": analysis.checkpoint.name})
+    return content
+
+
+def _tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[RenderableType]:
+    """What was verified, the heads, what the profile says of them, the patterns, published heads, small print."""
+    heads = analysis.select(choices.select)
+    listed = sorted(heads, key=_clearest)[: choices.top or None]
+    yield verification_line(analysis.verification, analysis.checkpoint)
+    yield _head_table(analysis, listed, len(heads), width)
+    if analysis.profile is not None and width < _WIDEST:
+        yield _profile_table(listed, width)
+    yield _pattern_table(heads, width >= _WIDE)
+    ids = {head.id for head in heads}
+    if published := [head for head in analysis.published if head.id in ids]:
+        yield published_table(published)
+    yield _notes(analysis)
+
+
+def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
+    """Statistics of the heads, the clearest patterns first, and below them those of uniform attention."""
+    frame, wide = analysis.frame, width >= _WIDE
+    evidence: list[Column[HeadFindings]] = [
+        Column("Score", lambda head: head.deciding and head.deciding.score),
+        Column("Baseline", lambda head: head.deciding and head.deciding.baseline),
+        Column("n", lambda head: head.deciding and head.deciding.n),
+    ]
+    columns: list[Column[HeadFindings]] = [
+        Column("Head", lambda head: head.id, left=True),
+        Column("Label", lambda head: visible(head.label), left=True),
+        *(evidence if wide else ()),
+        Column("Entropy", lambda head: head.statistics["entropy"], "nats"),
+        Column("Distance", lambda head: head.statistics["distance"], f"{analysis.units.name}s"),
+        *(_statistic(title, name) for title, name in _COLUMNS.items()),
+    ]
+    if analysis.profile is not None and width >= _WIDEST:
+        columns.append(Column("Profile", lambda head: _roles(head.profile, width - _BESIDE), left=True))
+    uniform = [frame.sink_baseline, *(frame.baselines[name] for name in PATTERN_NAMES)]
+    last = ["uniform", "", *([""] * 3 if wide else []), frame.entropy_uniform, "", "", *uniform]
+    count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
+    return column_table(
+        f"Heads ({count}, clearest pattern first)",
+        columns,
+        listed,
+        last=last,
+        caption=left_out(len(listed), total, "head", "heads.csv"),
+        wide=wide,
+    )
+
+
+def _statistic(title: str, name: str) -> Column[HeadFindings]:
+    return Column(title, lambda head: head.statistics[name])
+
+
+def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
+    return head.deciding is None, -(head.strongest.margin if head.strongest else float("-inf")), head.id
+
+
+def _pattern_table(heads: Sequence[HeadFindings], wide: bool) -> Table:
+    """Each pattern with its strongest heads, score beside baseline, and how many heads pass; relations apart."""
+    strongest = _STRONGEST + 2 * wide
+    by_name: dict[tuple[bool, str], list[_Entry]] = {}
+    for head in heads:
+        for pattern in head.patterns:
+            by_name.setdefault((pattern.kind == "syntactic", pattern.name), []).append((head, pattern))
+    relations = [entries for (syntactic, _), entries in by_name.items() if syntactic]
+    others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
+    columns: list[Column[list[str]]] = [
+        Column("Pattern", lambda row: row[0], left=True),
+        Column("Strongest heads", lambda row: row[1], left=True),
+        Column("Baseline", lambda row: row[2]),
+        Column("n", lambda row: row[3]),
+        Column("Pass", lambda row: row[4]),
+    ]
+    rows = [_pattern_row(entries, strongest) for entries in (*others, *relations[:_RELATIONS])]
+    more = len(relations) - _RELATIONS
+    table = column_table(
+        f"Patterns (the {strongest} strongest heads of each, with their scores)",
+        columns,
+        rows,
+        caption=f"{counted(more, 'rarer relation')} left out; heads.json has them." if more > 0 else "",
+    )
+    if relations and others:
+        table.rows[len(others) - 1].end_section = True
+    return table
+
+
+def _pattern_row(entries: list[_Entry], strongest: int) -> list[str]:
+    first = entries[0][1]
+    measured = sorted(
+        (entry for entry in entries if entry[1].score is not None),
+        key=lambda entry: (-(entry[1].score or 0.0), entry[1].direction or ""),
+    )
+    if not measured:
+        why = "no token repeats" if first.kind == "repeats" and not first.n else "not measurable on this text"
+        return [first.name, why, "–", str(first.n), "–"]
+    best = measured[0][1]
+    name, baseline = first.name, number(best.baseline)
+    if first.kind == "syntactic":
+        name = f"{first.name} {ARROWS[best.direction or '']}"
+        baseline = f"{best.offset:+d}: {baseline}"
+        measured = [entry for entry in measured if entry[1].direction == best.direction]
+    if first.kind == "repeats":
+        strongest -= 1  # a second number stands beside each
+    scores = "  ".join(f"{head.id} {_scores(pattern)}" for head, pattern in measured[:strongest])
+    passing = sum(pattern.passed for _, pattern in entries)
+    return [name, scores, baseline, str(first.n), f"{passing}/{len(entries)}"]
+
+
+def _scores(pattern: Pattern) -> str:
+    """The score, and for induction and duplicate-token the attention of those tokens that repeat."""
+    return number(pattern.score) + (f" ({number(pattern.on_repeats)})" if pattern.kind == "repeats" else "")
+
+
+def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
+    """What a stored profile says of each head: the roles that pass, score beside baseline."""
+    room = width - len(" L00H00 ")
+    columns: list[Column[HeadFindings]] = [
+        Column("Head", lambda head: head.id, left=True),
+        Column("Roles", lambda head: _roles(head.profile, room), left=True),
+    ]
+    return Group(Text("Profile (roles over a corpus)", style="bold"), column_table("", columns, heads))
+
+
+def _roles(profile: HeadProfile | None, room: int) -> str:
+    """As many roles as the room has place for, at least one, and how many more there are."""
+    if profile is None or not profile.roles:
+        return "none"
+    names = [_role(role) for role in profile.roles]
+    lines = ["  ".join(names)]
+    lines += ["  ".join([*names[:count], f"+{len(names) - count}"]) for count in range(len(names) - 1, 0, -1)]
+    return next((line for line in lines if len(line) <= room), lines[-1])
+
+
+def _role(role: StoredRole) -> str:
+    return f"{role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
+
+
+def _notes(analysis: Analysis) -> Text:
+    unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
+    repeats = any(analysis.frame.counts[name] for name in REPEATS)
+    cut = analysis.tokens.truncated
+    whose = "shipped with attnviz" if profile is not None and profile.shipped else "your own"
+    return notes(
+        f"Conf to Long are shares from 0 to 1. n: {unit}s (or instances of a relation) behind a score; below {ENOUGH} "
+        "it is an indication only. One text shows what heads did here, not what they do.",
+        f"In brackets: mean attention of the n {unit}s with an earlier copy, which a label rests on."
+        if repeats
+        else "",
+        f"Syntax: not measured: {analysis.syntax_note}"
+        if parse is None
+        else f"Syntax: parse by {parse.parser}; baseline = best fixed offset (+1: the head is the next word).",
+        ""
+        if profile is None
+        else f"Profile: {whose}, measured on {visible(profile.measured_on)}; in brackets the baseline. Labels of "
+        "relations rest on it (--no-profile: on this text).",
+        f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
+    )
+
+
+def _afterwards(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Iterator[str]:
+    """Which heads have no picture of their lines, where some were left out."""
+    if any(name.startswith("lines") for name in document["figures"]) and (message := lines_left_out(analysis, choices)):
+        yield message
+
+
+REPORT = Report(
+    content=_content,
+    columns=_SCALARS,
+    rows=lambda document: document["heads"],
+    tables=_tables,
+    same=("attnviz", "model", "text", "pair", "options", "profile"),
+    tensors=("attention.safetensors", _attention_bytes),
+    afterwards=_afterwards,
+)
+"""How the command tells its results."""

@@ -1,0 +1,129 @@
+"""Configurations of models as JSON, CSV and a table, and below it what the numbers rest on."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnviz.commands.models.configurations import Configuration
+from attnviz.commands.models.papers import PAPERS
+from attnviz.model.wording import visible
+from attnviz.results.documents import csv_text
+from attnviz.results.output_folder import Layout
+from attnviz.results.tables import add_row, notes, plain_table, spaced
+
+__all__ = ["LAYOUT", "models_document", "models_report"]
+
+_COLUMNS = (
+    "name", "kind", "source", "architecture", "n_layers", "n_heads", "n_kv_heads", "d_model", "d_head", "positions",
+    "vocabulary", "parameters", "attention_parameters", "stated_parameters", "float32_gib", "reproduced", "reason",
+    "notes",
+)  # fmt: skip
+_SIZES = {
+    "Layers": "n_layers",
+    "Heads": "n_heads",
+    "d_model": "d_model",
+    "d_head": "d_head",
+    "Posi-\ntions": "positions",
+}
+_WIDE, _NARROWEST_NAME = 116, 18
+_OTHERS, _OTHERS_WIDE = 61, 97
+"""Columns of the terminal that all but the names take, and in a wide table."""
+
+
+def models_document(models: Sequence[Configuration], version: str) -> dict[str, Any]:
+    """The document of models.json, with the papers that are cited."""
+    cited = {model.source for model in models if model.kind == "paper"}
+    papers = {paper: title for paper, title in PAPERS.items() if paper in cited}
+    return {"attnviz": version, "models": [model.entry() for model in models], "papers": papers}
+
+
+def _csv(content: dict[str, Any]) -> str:
+    return csv_text(_COLUMNS, ({**model, "notes": "; ".join(model["notes"])} for model in content["models"]))
+
+
+LAYOUT = Layout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), folder="", same=("attnviz",))
+"""What ``attnviz models`` writes on request."""
+
+
+def models_report(models: Sequence[Configuration], width: int) -> RenderableType:
+    """A row a model; a wide table has also the paper's count, the share in attention and the size in float32."""
+    wide = width >= _WIDE
+    table = plain_table("Models (from configs and papers; no weights were loaded)", wide)
+    room = max(width - (_OTHERS_WIDE if wide else _OTHERS), _NARROWEST_NAME)
+    table.add_column("Name", overflow="fold", min_width=_NARROWEST_NAME, max_width=room)
+    for title in (*_SIZES, "Para-\nmeters", *(("In the\npaper", "In atten-\ntion", "float32\n(GiB)") if wide else ())):
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in ("Source", "Repro-\nduced"):
+        table.add_column(title, no_wrap=True)
+    sources = [(model.source or "").replace(" et al.", "") if model.kind == "paper" else model.kind for model in models]
+    for model, source, earlier in zip(models, sources, [*sources[:1], *sources], strict=False):
+        if source != earlier:
+            table.add_section()
+        add_row(table, [visible(model.name), *_numbers(model, wide), source, "yes" if model.reproduced else "no"])
+    return spaced([table, _notes(models, wide)])
+
+
+def _numbers(model: Configuration, wide: bool) -> list[str]:
+    """Sizes, with a star before what is not the paper's own, and counts."""
+    sizes = [
+        "–" if (size := getattr(model, name)) is None else "*" * (model.origins.get(name) == "released") + str(size)
+        for name in _SIZES.values()
+    ]
+    if not wide:
+        stated = model.stated_parameters
+        return [*sizes, _rounded(model.parameters if stated is None else stated)]
+    share = "–"
+    if model.parameters and model.attention_parameters is not None:
+        share = f"{model.attention_parameters / model.parameters:.0%}"
+    size = "–" if model.float32_gib is None else f"{model.float32_gib:.2f}"
+    return [*sizes, _rounded(model.parameters), _rounded(model.stated_parameters), share, size]
+
+
+def _rounded(count: int | None) -> str:
+    """110M as the paper has it, 124.4M as counted; a billion and a half in millions, as GPT-2's paper has it."""
+    if count is None:
+        return "–"
+    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if count >= size and (letter != "B" or count >= 2 * size or count % 10**8 == 0):
+            return f"{count / size:.1f}".removesuffix(".0") + letter
+    return str(count)
+
+
+def _notes(models: Sequence[Configuration], wide: bool) -> Text:
+    papers = [model for model in models if model.kind == "paper"]
+    lines = [*_on_parameters(models, papers, wide), *_on_models(models)]
+    if any("released" in (model.origins.get(name) for name in _SIZES.values()) for model in papers):
+        lines.append("*: not in the paper, but in the config that its authors released.")
+    lines += [f"{paper}: {title}." for paper, title in PAPERS.items() if paper in {model.source for model in papers}]
+    return notes(*map(visible, lines))
+
+
+def _on_parameters(models: Sequence[Configuration], papers: Sequence[Configuration], wide: bool) -> list[str]:
+    """What the shown parameters are; nothing where none are shown."""
+    of_what = "of the bare model, without a task head; embeddings and BERT's pooler counted, shared ones once."
+    any_counted = any(model.parameters is not None for model in models)
+    if not papers or wide:
+        return [f"Parameters: {of_what}"] if any_counted else []
+    counted = [f"{model.name} {_rounded(model.parameters)}" for model in papers if model.parameters is not None]
+    if not any_counted:
+        return ["Parameters: as a paper states them."]
+    lines = [f"Parameters: as a paper states them, else counted: {of_what}"]
+    return [*lines, f"Counted from the released sizes: {', '.join(counted)}."] if counted else lines
+
+
+def _on_models(models: Sequence[Configuration]) -> list[str]:
+    """Reasons and notes, each once for all models that share it; those of a whole paper go by its name."""
+    sharing: dict[str, list[Configuration]] = {}
+    for model in models:
+        reasons = [] if model.reproduced else [f"not reproduced: {model.reason}"]
+        for note in (*reasons, *model.notes):
+            sharing.setdefault(note.removesuffix("."), []).append(model)
+    by_name: dict[str, list[str]] = {}
+    for note, those in sharing.items():
+        of_paper = [model for model in models if model.kind == "paper" and model.source == those[0].source]
+        whole = len(those) > 1 and those == of_paper
+        by_name.setdefault(str(those[0].source) if whole else ", ".join(model.name for model in those), []).append(note)
+    return [f"{name}: {'; '.join(lines)}." for name, lines in by_name.items()]

@@ -1,0 +1,272 @@
+"""What every head of a model adds to the residual stream on one text: verified, measured and ranked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.arguments import check_texts
+from attnviz.attention.verify import VerifiedAttention, verify_attention
+from attnviz.commands.outputs.contributions import (
+    HeadContribution,
+    LayerContributions,
+    OutputShares,
+    layer_contributions,
+    measure_contributions,
+)
+from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
+from attnviz.commands.outputs.residual_stream import ResidualStream, recording_stream, why_no_attribution
+from attnviz.errors import UsageError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.tokens import Tokens, find_positions, visible
+from attnviz.model.wording import quoted
+from attnviz.progress import Progress, tell
+from attnviz.results.facts import Facts
+from attnviz.results.result import Result
+
+__all__ = ["HeadOutputs", "Numbers", "head_outputs"]
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HeadOutputs(Result):
+    """What the heads add to the residual stream on one text; nothing in it comes from an unverified head.
+
+    Where no look is given, every head's colours end at its own largest norm (``Look(scale="per-head")``). Views:
+    ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
+
+    Attributes:
+        text, pair: as given.
+        checkpoint: the model.
+        tokens: the text as the model read it.
+        attention: the verified heads; what is large is recomputed from it on demand.
+        layers: first layer first.
+        heads: by share of the output's norm, the largest first.
+        stream: what the rest of the model gave in the same forward pass, for promoted tokens.
+        attribution: the logits at one position, taken apart; None where ``no_attribution`` says why.
+        no_attribution: one sentence, or empty.
+    """
+
+    command: ClassVar[str] = "outputs"
+
+    text: str
+    pair: str | None
+    checkpoint: Checkpoint
+    tokens: Tokens
+    attention: VerifiedAttention
+    layers: tuple[OutputShares, ...]
+    heads: tuple[HeadContribution, ...]
+    stream: ResidualStream
+    attribution: Attribution | None
+    no_attribution: str
+
+    def select(self, selections: str | HeadId | Sequence[str | HeadId] = ()) -> list[HeadContribution]:
+        """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …), by share; all without one.
+
+        Raises:
+            UsageError: a selection cannot be read or names what the model lacks.
+        """
+        chosen = set(select_heads(selection_texts(selections), self.checkpoint.n_layers, self.checkpoint.n_heads))
+        return [head for head in self.heads if head.id in chosen]
+
+    def head(self, head: str | HeadId) -> HeadContribution:
+        """The numbers of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
+
+        Raises:
+            UsageError: the model has no such head.
+        """
+        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
+        return next(each for each in self.heads if each.id == wanted)
+
+    def output(self, head: str | HeadId) -> Tensor:
+        """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
+
+        Raises:
+            UsageError: the model has no such head.
+            VerificationError: the model was changed since.
+        """
+        id = self.head(head).id
+        return layer_contributions(self.attention, id.layer).output(id.head).cpu()
+
+    def norms(self, head: str | HeadId) -> Tensor:
+        """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n], row = query, on the CPU; raises as :meth:`output`."""
+        id = self.head(head).id
+        return layer_contributions(self.attention, id.layer).norms(id.head).cpu()
+
+    def value_norms(self, head: str | HeadId) -> Tensor:
+        """||f(x_k)|| of every key, [n], on the CPU; raises as :meth:`output`."""
+        id = self.head(head).id
+        return layer_contributions(self.attention, id.layer).value_norms(id.head).cpu()
+
+    def pattern(self, head: str | HeadId) -> Tensor:
+        """The raw pattern A, [n, n], row = query, on the CPU; raises as :meth:`output`."""
+        id = self.head(head).id
+        return layer_contributions(self.attention, id.layer).pattern[id.head].cpu()
+
+    def by_layer(self, heads: Sequence[HeadContribution]) -> Iterator[tuple[HeadContribution, LayerContributions]]:
+        """Heads in the model's order, each with its layer; a layer is recomputed once, and dropped before the next."""
+        layer: LayerContributions | None = None
+        for head in sorted(heads, key=lambda head: head.id):
+            if layer is None or layer.layer != head.id.layer:
+                layer = layer_contributions(self.attention, head.id.layer)
+            yield head, layer
+
+    def attribute(self, at: str | int | None = None) -> Attribution:
+        """The logits at another position, taken apart.
+
+        Args:
+            at: a token of the text that stands there once, ``#3`` or a position counted from 0; None for the last.
+
+        Raises:
+            UsageError: there is no such position, or this model's logits are no sum over heads.
+            VerificationError: the parts do not sum to the model's logits.
+        """
+        if self.no_attribution:
+            raise UsageError(self.no_attribution)
+        return attribute_logits(self.attention, self.stream, _position(self.tokens, at))
+
+    def promoted(self, head: str | HeadId, at: str | int | None = None) -> HeadPromotion:
+        """The tokens that a head's output promotes and suppresses (GPT-2).
+
+        Args:
+            head: by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
+            at: another position than that of :attr:`attribution`, as for :meth:`attribute`.
+
+        Raises:
+            UsageError: no such head or position, or the model's logits are no sum over heads.
+        """
+        id = self.head(head).id
+        here = self.attribution if at is None and self.attribution is not None else self.attribute(at)
+        return here.of(id)
+
+    def table(self, number: str) -> Numbers:
+        """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
+        values = np.full((self.checkpoint.n_layers, self.checkpoint.n_heads), np.nan)
+        for head in self.heads:
+            value = getattr(head, number)
+            values[head.id] = np.nan if value is None else value
+        return values
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest ||A[q, k] f(x_k)|| of any head."""
+        return max(head.largest for head in self.heads)
+
+    @property
+    def facts(self) -> Facts:
+        """Model and text, as figures, captions and tables state them."""
+        texts = tuple(text for text in (self.text, self.pair) if text is not None)
+        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
+
+    @property
+    def sinks(self) -> str:
+        """The sink positions of this text, in words; empty where it has none."""
+        tokens = self.tokens
+        kinds = ["special tokens"] * any(tokens.special)
+        if any(sink and not special for sink, special in zip(tokens.sink, tokens.special, strict=True)):
+            kinds.append("the first token")
+        return " and ".join(kinds)
+
+    def __repr__(self) -> str:
+        """One line: what was read, and which head makes up most."""
+        most = self.heads[0]
+        share = "no share" if most.projection_share is None else f"{most.projection_share:.2f} of its layer's output"
+        return (
+            f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {len(self.heads)} heads verified, "
+            f"{most.id} first ({share})>"
+        )
+
+
+def head_outputs(
+    text: str,
+    model: Model = "minilm",
+    *,
+    tokenizer: Any = None,
+    pair: str | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    truncate: bool = False,
+    at: str | int | None = None,
+    progress: Progress | None = None,
+) -> HeadOutputs:
+    """What every head of a model adds to the residual stream on a text, verified and measured.
+
+    >>> result = attnviz.head_outputs("The cat that I saw ran away")  # doctest: +SKIP
+    >>> result.heads[0].id, result.heads[0].projection_share  # doctest: +SKIP
+    >>> result.output("L2H8").shape, result.norms("L2H8").shape  # doctest: +SKIP
+
+    Args:
+        text: one text.
+        model: a built-in name, a checkpoint's folder, a hub id, or a transformers model in memory.
+        tokenizer: of a model in memory; a fast one.
+        pair: a second segment (BERT).
+        revision: branch, tag or commit of a hub id.
+        device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
+        dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
+        truncate: cut a text that is longer than the model instead of raising.
+        at: where the tokens that heads promote are read (GPT-2): a token that stands in the text once, ``#3`` or a
+            position counted from 0; default the last.
+        progress: told of every layer verified and measured.
+
+    Raises:
+        AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the
+            model, do not sum to its attention outputs, or the parts of its logits do not sum to these.
+    """
+    check_texts(text, pair, "give one text at a time")
+    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
+    if at is not None and why_not:
+        raise UsageError(f"a position (--at, at=...) is for promoted tokens. {why_not}")
+    tokens = checkpoint.tokenize(text, pair, truncate)
+    position = _position(tokens, at)
+    tell(progress, "verifying", 0, n_layers)
+    with recording_stream(checkpoint) as stream:
+        verified = verify_attention(
+            checkpoint, tokens, lambda layer: tell(progress, "verifying", layer.check.layer + 1, n_layers)
+        )
+    layers, heads = [], []
+    for layer in range(n_layers):
+        shares, of_heads = measure_contributions(verified, layer)
+        layers.append(shares)
+        heads += of_heads
+        tell(progress, "measuring", layer + 1, n_layers)
+    heads.sort(key=lambda head: (-(head.projection_share or 0.0), head.id))
+    attribution = None if why_not else attribute_logits(verified, stream, position)
+    return HeadOutputs(
+        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(heads), stream, attribution, why_not
+    )
+
+
+def _position(tokens: Tokens, at: str | int | None) -> int:
+    """The one position that was meant.
+
+    Raises:
+        UsageError: there is none, or several, or it is neither token nor position.
+    """
+    if at is None:
+        return len(tokens) - 1
+    if isinstance(at, bool) or not isinstance(at, str | Integral):
+        raise UsageError(
+            "expected a position (at) as a token of the text, '#' and its position such as '#3', or a whole number, "
+            f"found {at!r}."
+        )
+    if not isinstance(at, str):
+        if not 0 <= at < len(tokens):
+            raise UsageError(f"the text has positions 0 to {len(tokens) - 1}, found {at}.")
+        return int(at)
+    positions = find_positions(tokens.labels, at)
+    if len(positions) > 1:
+        some = ", ".join(f"#{position}" for position in positions[:6]) + (", …" if len(positions) > 6 else "")
+        raise UsageError(
+            f"the token “{visible(at)}” stands in the text {len(positions)} times, at {some}; name one of these."
+        )
+    return positions[0]

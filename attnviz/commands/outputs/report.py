@@ -1,0 +1,246 @@
+"""How what heads write is told: tables, JSON, CSV, tensors, and the sentences that figures and tables share."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+from safetensors.torch import save
+
+from attnviz.commands.outputs.contributions import HeadContribution
+from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
+from attnviz.errors import UsageError
+from attnviz.figures.look import Look
+from attnviz.model.wording import counted, percent, signed
+from attnviz.results.documents import model_entry, tokens_entry, verification_entry
+from attnviz.results.report import Report
+from attnviz.results.tables import Column, column_table, error, left_out, notes, verification_line
+from attnviz.results.view import Choices
+
+__all__ = ["MOST_BYTES", "REPORT", "chosen"]
+
+MOST_BYTES = 4 * 2**30
+"""Of outputs.safetensors, which is made in memory."""
+
+_NUMBERS = (
+    "norm", "norm_share", "projection_share", "sink", "sink_by_norm", "value_norm", "value_norm_of_sinks", "largest",
+)  # fmt: skip
+_OTHERS = 24
+"""What the columns of heads and effects take in the table of promoted tokens."""
+
+_PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14
+
+
+def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
+    """The heads that are listed and get a picture each, the largest share first."""
+    return result.select(choices.select)[: choices.top or None]
+
+
+def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
+    attribution = result.attribution
+    sum_errors = {shares.layer: shares.sum_error for shares in result.layers}
+    ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
+    verification = verification_entry(
+        result.attention.verification, lambda check: {"sum_error": sum_errors[check.layer]}
+    )
+    logits = attribution and {name: getattr(attribution, name) for name in ("error", "scale", "tolerance")}
+    names = ("layer", "norm", "bias_norm", "bias_projection_share")
+    return {
+        "model": model_entry(result.checkpoint),
+        "text": result.text,
+        "pair": result.pair,
+        "options": {"at": attribution and attribution.position, "tokens_cut_off": result.tokens.truncated},
+        "tokens": tokens_entry(result.tokens),
+        "verification": {**verification, "logits": logits},
+        "layers": [{name: getattr(layer, name) for name in names} for layer in result.layers],
+        "heads": [
+            {
+                "id": str(head.id),
+                "layer": head.id.layer,
+                "head": head.id.head,
+                "rank": ranks[head.id],
+                **{name: getattr(head, name) for name in _NUMBERS},
+                "promotion": attribution and _promotion(attribution.of(head.id)),
+            }
+            for head in result.select(choices.select)
+        ],
+        "attribution": attribution and _attribution(attribution),
+        "no_attribution": result.no_attribution or None,
+    }
+
+
+def _promotion(promotion: HeadPromotion) -> dict[str, Any]:
+    named = {name: [asdict(token) for token in getattr(promotion, name)] for name in ("promoted", "suppressed")}
+    return {"predicted": promotion.predicted, "actual": promotion.actual, **named}
+
+
+def _attribution(attribution: Attribution) -> dict[str, Any]:
+    return {
+        "position": attribution.position,
+        "predicted": asdict(attribution.predicted),
+        "actual": attribution.actual and asdict(attribution.actual),
+        "deviation": attribution.deviation,
+        "parts": [asdict(part) for part in attribution.parts],
+    }
+
+
+def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row a head, the largest share first, with its effects on the two tokens."""
+    for head in content["heads"]:
+        effects = head["promotion"] or {}
+        yield {**head, "predicted": effects.get("predicted"), "actual": effects.get("actual")}
+
+
+def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
+    """The outputs in safetensors: one tensor [n_heads, n, d_model] a layer, named ``layer.0`` and so on.
+
+    Of a selection, the tensors have the selected heads of the layer alone, whose numbers the metadata give. With
+    ``bias.0`` ([d_model], b_O) the heads of a layer sum to its attention output. In float32, or float64 where the
+    model is.
+
+    Raises:
+        UsageError: they are more than can be held beside the model.
+    """
+    heads, model = result.select(choices.select), result.checkpoint
+    size = len(heads) * len(result.tokens) * model.d_model * (8 if model.dtype == torch.float64 else 4)
+    if size > MOST_BYTES:
+        raise UsageError(
+            f"the outputs of {len(heads)} heads are {size / 2**30:.1f} GiB, more than the {MOST_BYTES / 2**30:g} GiB "
+            "that --save-outputs (tensors=True) writes; choose heads with --select (select=...)."
+        )
+    outputs: dict[str, list[torch.Tensor]] = {}
+    numbers: dict[str, list[int]] = {}
+    biases = {}
+    for head, layer in result.by_layer(heads):
+        name = f"layer.{layer.layer}"
+        outputs.setdefault(name, []).append(layer.output(head.id.head).cpu())
+        numbers.setdefault(name, []).append(head.id.head)
+        biases[f"bias.{layer.layer}"] = layer.parameters.output_bias.cpu().clone()
+    labels = json.dumps(list(result.tokens.labels))
+    stacked = {name: torch.stack(of_layer) for name, of_layer in outputs.items()}
+    content: bytes = save(stacked | biases, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})
+    return content
+
+
+def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[RenderableType]:
+    """What was verified, the heads by share, the tokens they promote, how to read the numbers."""
+    attribution = result.attribution
+    worst = max(layer.sum_error for layer in result.layers)
+    more = f", sums of heads and b_O within {error(worst)} of the model's attention output"
+    verified = verification_line(result.attention.verification, result.checkpoint, more)
+    if attribution is not None:
+        verified.append(
+            f" All parts sum to the model's logits at #{attribution.position} within {error(attribution.error)} of "
+            f"the largest (tolerance {attribution.tolerance:.0e})."
+        )
+    yield verified
+    heads, count = chosen(result, choices), len(result.select(choices.select))
+    yield column_table(
+        f"Heads ({_of(len(heads), count)}, the largest share of their layer’s output first)",
+        _COLUMNS,
+        heads,
+        caption=left_out(len(heads), count, "head", "outputs.csv"),
+    )
+    if attribution is not None:
+        yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
+        yield _rest(result, attribution)
+    yield notes(*_notes(result))
+
+
+_COLUMNS: tuple[Column[HeadContribution], ...] = (
+    Column("Head", lambda head: head.id, left=True),
+    Column("Share", lambda head: percent(head.projection_share), "of ‖o‖"),
+    Column("Share", lambda head: percent(head.norm_share), "of Σ‖o_h‖"),
+    Column("‖o_h‖", lambda head: head.norm),
+    Column("Sink", lambda head: head.sink, "weight"),
+    Column("Sink", lambda head: head.sink_by_norm, "norm"),
+    Column("‖f(x)‖", lambda head: head.value_norm),
+    Column("‖f(x)‖", lambda head: head.value_norm_of_sinks, "of sinks"),
+)
+
+
+def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
+    """What heads add to the logits directly: to the predicted and the next token, and the tokens they move most."""
+    ranked = sorted((attribution.of(head.id) for head in heads), key=lambda head: (-abs(head.predicted), head.id))[:top]
+    room = width - _OTHERS
+    promoted = room * _PROMOTED // (_PROMOTED + _SUPPRESSED)
+    following: list[Column[HeadPromotion]] = [Column("Next", lambda head: signed(head.actual or 0.0))]
+    return column_table(
+        f"Tokens promoted ({_of(len(ranked), len(heads))} heads, the largest direct effect first)",
+        [
+            Column("Head", lambda head: head.id, left=True),
+            Column("Predicted", lambda head: signed(head.predicted)),
+            *(following if attribution.actual is not None else []),
+            Column("Promotes (logits)", lambda head: _tokens(head.promoted, promoted), left=True),
+            Column("Suppresses", lambda head: _tokens(head.suppressed, room - promoted), left=True),
+        ],
+        ranked,
+        caption=left_out(len(ranked), len(heads), "head", "outputs.csv"),
+    )
+
+
+def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
+    """The predicted and the next token, and what makes their logits besides heads, so that the reader can add up."""
+    predicted, actual = attribution.predicted, attribution.actual
+    following = "" if actual is None else f"; next in the text: ‘{actual.text}’ {signed(actual.logit)}"
+    kinds = {"attention bias": "b_O of all layers", "feed-forward": "feed-forward networks"}
+    sums = {"heads add": sum(head.predicted for head in attribution.heads)}
+    for part in attribution.parts:
+        name = kinds.get(part.name, part.name)
+        sums[name] = sums.get(name, 0.0) + part.predicted
+    return Text(
+        f"At #{attribution.position} (‘{result.tokens.labels[attribution.position]}’) the model predicts "
+        f"‘{predicted.text}’ {signed(predicted.logit)}{following}. Of {'this' if actual is None else 'the former'}, "
+        f"{', '.join(f'{name} {signed(value)}' for name, value in sums.items())}."
+    )
+
+
+def _notes(result: HeadOutputs) -> Iterable[str]:
+    over = f"all queries but {result.sinks}" if result.sinks else "all queries"
+    yield (
+        f"Over {over}. Share of ‖o‖: the length of a head’s output along o, the sum of all heads and b_O, over ‖o‖; "
+        "below 0 it works against the others. Share of Σ‖o_h‖: of the norms of the layer’s heads."
+    )
+    yield (
+        f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
+        "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes of a token."
+    )
+    if result.attribution is not None:
+        yield (
+            "Promoted tokens: direct effect alone, through the final layer norm with the standard deviation of the "
+            "last residual stream held fixed; mean over the vocabulary removed. ## continues a word."
+        )
+    yield result.no_attribution
+    if cut := result.tokens.truncated:
+        yield f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)."
+
+
+def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
+    """As many tokens with their logits as there is room for, at least one; a dash for none."""
+    texts = [f"{_short(token.text)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
+    lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
+    return next((line for line in lines if len(line) <= room), lines[-1][:room] if lines else "–")
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
+
+
+def _of(listed: int, count: int) -> str:
+    return str(count) if listed == count else f"{listed} of {count}"
+
+
+REPORT = Report(
+    content=_content,
+    columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual"),
+    rows=_rows,
+    tables=_tables,
+    all_selected=True,
+    look=Look(scale="per-head"),
+    tensors=("outputs.safetensors", _tensors),
+)

@@ -1,0 +1,335 @@
+"""The figures of what heads write: all heads by norm, maps of shares and effects, one head by weight and by norm."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
+
+from attnviz.commands.outputs.contributions import HeadContribution, LayerContributions
+from attnviz.commands.outputs.measure import HeadOutputs, Numbers
+from attnviz.commands.outputs.report import chosen
+from attnviz.errors import UsageError
+from attnviz.figures.files import DPI, figure_style
+from attnviz.figures.fonts import fitted, text_width
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
+from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.look import Look
+from attnviz.figures.matrix import (
+    LONGEST,
+    Array,
+    Labels,
+    draw_matrix,
+    hundredths,
+    label_size,
+    max_pool,
+    pooled_for,
+    write_numbers,
+)
+from attnviz.figures.page import MARGIN, PIXEL, Mark, colour_bar, new_page, page_width, settled, written
+from attnviz.model.wording import percent, signed
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["VIEWS", "HeadPlan", "check_scale"]
+
+_LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
+_STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
+
+_Columns = tuple[tuple[str, Numbers], ...]
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """One head's raw pattern, norm-weighted attention, and the norms of its values.
+
+    Attributes:
+        stem, caption: of the file.
+        title, notes: above the panels.
+        pattern: [m, m], raw weights; rows attend to columns; pooled by their largest where n is large.
+        weighted: [m, m], ||A f(x)|| of the same cells.
+        value_norms: [m], ||f(x)|| of the keys.
+        labels: of the positions.
+        pooled: positions in one cell.
+        norms: from weights, and from norms, to colours.
+        bars: what the colours of the two panels are, and on which scale.
+    """
+
+    stem: str
+    caption: str
+    title: str
+    notes: tuple[str, ...]
+    pattern: Array
+    weighted: Array
+    value_norms: Array
+    labels: Labels
+    pooled: int
+    norms: tuple[Normalize, Normalize]
+    bars: tuple[str, str]
+
+
+def check_scale(scale: str) -> None:
+    """Raise UsageError for a scale that norms are not drawn on."""
+    if scale == "log":
+        raise UsageError("norms are not drawn on a logarithmic scale: expected shared or per-head.")
+
+
+def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
+    """The norm-weighted attention of all heads, pooled layer by layer."""
+    check_scale(choices.look.scale)
+    heads, own = result.select(choices.select), choices.look.scale == "per-head"
+    pooled = grid_pooling(len(result.tokens), [head.id for head in heads], choices.look)
+    cells = []
+    for head, layer in result.by_layer(heads):
+        norms = max_pool(layer.norms(head.id.head).float().cpu().numpy(), pooled)
+        norms = norms / (head.largest or 1.0) if own else norms
+        cells.append(HeadCell(head.id, norms, percent(head.projection_share)))
+    facts = result.facts
+    largest = 1.0 if own else result.largest or 1.0
+    n, of = len(heads), len(result.heads)
+    count = f"all {n} heads" if n == of else f"{n} of {of} heads"
+    scale = "0 to the largest of each head" if own else f"0 to {largest:.2g}, the same for every head"
+    shares = "each head’s share of the norm of its layer’s attention output"
+    shown = "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020)"
+    yield HeadGridPlan(
+        stem="outputs",
+        caption=sentence(
+            f"{facts.subject}, norm-weighted attention {shown} of {count}: a row a layer, a column a head, rows attend "
+            f"to columns, colours from {scale}",
+            f"beside the names {shares}, where there is room",
+            facts.pooled(pooled),
+        ),
+        title=f"{facts.model}: norm-weighted attention of {count}",
+        notes=facts.notes(f"{shown}: rows attend to columns.", facts.pooled(pooled)),
+        cells=tuple(cells),
+        norm=Normalize(0.0, largest, clip=True),
+        bar="share of the head’s largest ‖A f(x)‖" if own else "norm-weighted ‖A f(x)‖ (scale of all heads)",
+        beside=f"In %: {shares}.",
+    )
+
+
+def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
+    """Shares of the attention output in per cent: along the output, with that of b_O, and of the heads' norms."""
+    facts = result.facts
+    biases = 100 * np.array([layer.bias_projection_share for layer in result.layers], np.float64)
+    over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
+    yield HeadMapPlan(
+        stem="outputs-shares",
+        caption=sentence(
+            f"{facts.subject}: shares of every head of its layer’s attention output in per cent, a row a layer, a "
+            "column a head: above, the length of the head’s output along the sum o of all heads and b_O, over ‖o‖ "
+            "(negative where it works against the others)",
+            "below, ‖o_h‖ over the sum of these of the layer’s heads",
+            f"{over}, every row sums to 100 %",
+        ),
+        title=f"{facts.model}: what each head makes up of its layer’s attention output",
+        notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
+        maps=(
+            _map(
+                100 * result.table("projection_share"), choices.look, "% of ‖o‖; below 0: against the others",
+                name="Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
+                diverging=True, write=_whole,
+            ),
+            _map(
+                100 * result.table("norm_share"), choices.look, "% of the sum of ‖o_h‖",
+                name="Length in whatever direction", mark=Mark(100 / result.checkpoint.n_heads, "equal shares"),
+                write=_whole,
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
+    """The direct effects on the logit of the predicted token: of heads, biases and feed-forward networks."""
+    facts, attribution = result.facts, result.attribution
+    assert attribution is not None
+    values = np.array([head.predicted for head in attribution.heads]).reshape(result.table("norm").shape)
+    beside = tuple(
+        (short, np.array([part.predicted for part in attribution.parts if part.name == name]))
+        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"))
+    )
+    target = f"“{attribution.predicted.text}”"
+    rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
+    at = f"position #{attribution.position} (“{result.tokens.labels[attribution.position]}”)"
+    reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
+    logit = f"{attribution.predicted.logit:.2f}"
+    yield HeadMapPlan(
+        stem="outputs-effects",
+        caption=sentence(
+            f"{facts.subject}, at {at}: what every head adds directly to the logit of the predicted token {target}, "
+            f"and what biases (b_O) and feed-forward networks (FFN) of each layer add ({reading})",
+            f"with {rest} they sum to the logit, {logit}",
+        ),
+        title=f"{facts.model}: direct effect of each head on the predicted token {target}",
+        notes=facts.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
+        maps=(_map(values, choices.look, f"logits added to {target}", beside=beside, diverging=True),),
+    )
+
+
+def _heads(result: HeadOutputs, choices: Choices) -> Iterator[HeadPlan]:
+    """The picture of each head that is listed, in the model's order."""
+    check_scale(choices.look.scale)
+    for head, layer in result.by_layer(chosen(result, choices)):
+        yield _head(result, head, layer, choices.look)
+
+
+def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions, look: Look) -> HeadPlan:
+    facts, number, own = result.facts, head.id.head, look.scale == "per-head"
+    tensors = layer.pattern[number], layer.norms(number), layer.value_norms(number)
+    pattern, weighted, norms = (values.float().cpu().numpy() for values in tensors)
+    labels = Labels(result.tokens.labels, result.tokens.sink)
+    pooled = pooled_for(len(labels.texts), _geometry(labels.texts, look)[0])
+    tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
+    scale = "scale of this head" if own else "scale of all heads"
+    amounts = _amounts(result, head)
+    return HeadPlan(
+        stem=f"outputs/{head.id.file_stem}",
+        caption=sentence(
+            f"{facts.subject}, head {head.id}: raw attention A[q, k] beside norm-weighted attention ‖A[q, k] f(x_k)‖ "
+            "(Kobayashi et al. 2020), with ‖f(x_k)‖ of every key above it",
+            f"rows attend to columns, colours from 0 to {tops[0]:.2g} (weights) and to {tops[1]:.2g} (norms), "
+            + ("the head’s largest" if own else "the same for every head"),
+            amounts,
+            facts.pooled(pooled),
+        ),
+        title=f"{facts.model} {head.id}: attention by weight and by norm",
+        notes=facts.notes(
+            amounts,
+            "Rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes of a token (Kobayashi et al. "
+            f"2020){f'; grey: {result.sinks}' if result.sinks else ''}.",
+            facts.pooled(pooled),
+        ),
+        pattern=max_pool(pattern, pooled),
+        weighted=max_pool(weighted, pooled),
+        value_norms=np.maximum.reduceat(norms, np.arange(0, len(norms), pooled)),
+        labels=labels,
+        pooled=pooled,
+        norms=(Normalize(0.0, tops[0], clip=True), Normalize(0.0, tops[1], clip=True)),
+        bars=(f"attention weight A ({scale if own else '0–1'})", f"norm-weighted ‖A f(x)‖ ({scale})"),
+    )
+
+
+def _amounts(result: HeadOutputs, head: HeadContribution) -> str:
+    """What the head's output amounts to, and how much its sinks get by weight and by norm."""
+    if head.projection_share is None:
+        return "No share of the output is given: the text has no content tokens."
+    sinks = f"{percent(head.sink)} by weight, {percent(head.sink_by_norm)} by norm"
+    return (
+        f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer} "
+        f"({percent(head.norm_share)} of its heads’ norms){f'; on {result.sinks}: {sinks}' if result.sinks else ''}."
+    )
+
+
+def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
+    """A new figure: the raw pattern and the norm-weighted one, with the norms of the values above, and two bars."""
+    side, beside, stacked = _geometry(plan.labels.texts, look)
+    width = page_width(look, beside + side + 2 * MARGIN + (0 if stacked else _BETWEEN + side))
+    panel = side + _BAR + 0.3 * (side < 2)  # where the names of colour bars take several lines
+    body = _STRIP + 2 * _NAME + 0.8 * beside + (2 * panel + _NAME if stacked else panel)
+    with figure_style():
+        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        drawn: list[tuple[Axes, Array, AxesImage | QuadMesh]] = []
+        panels = page.subplots(2, 1) if stacked else page.subplots(1, 2)
+        all_sides, names = ("l", "lb") if stacked else ("lb", "b"), ("by weight: A[q, k]", "by norm: ‖A[q, k] f(x)‖")
+        for ax, values, norm, sides, name, bar in zip(
+            panels, (plan.pattern, plan.weighted), plan.norms, all_sides, names, plan.bars, strict=True
+        ):
+            cells = draw_matrix(
+                ax, values, norm, look, labels=plan.labels, sides=sides, pooled=plan.pooled, vector=vector,
+                cell=side * 72 / len(values),
+            )  # fmt: skip
+            ax.set_box_aspect(1)
+            _name(ax, name, side, look)
+            colour_bar(page, ax, norm, bar, look, across=side)
+            drawn.append((ax, values, cells))
+        strip = panels[1].inset_axes((0, 1 + _NAME / side, 1, _STRIP / side))
+        _draw_value_norms(strip, plan, look)
+        _name(strip, "‖f(x)‖ of each key", side, look)
+        for _ in range(1 + stacked):  # the bars above a panel are as high as the panel makes them
+            settled(page)
+        page.set_layout_engine("none")  # or it would all be laid out again when it is written
+        for (ax, values, cells), write in zip(drawn, (hundredths, _norm), strict=True):
+            write_numbers(ax, values, cells, write, air=4)
+        return page
+
+
+def _draw_head(ax: Axes, plan: HeadPlan, look: Look) -> AxesImage | QuadMesh:
+    """Draw the norm-weighted attention alone on the caller's Axes."""
+    cells = draw_matrix(ax, plan.weighted, plan.norms[1], look, labels=plan.labels, pooled=plan.pooled)
+    settled(ax.figure)
+    write_numbers(ax, plan.weighted, cells, _norm, air=4)
+    return cells
+
+
+def _draw_value_norms(ax: Axes, plan: HeadPlan, look: Look) -> None:
+    """||f(x)|| of every key as bars over the columns of the matrix below; grey where a cell holds sinks only."""
+    edges = np.arange(len(plan.value_norms) + 1) - 0.5
+    muted = np.minimum.reduceat(plan.labels.muted, np.arange(0, len(plan.labels.muted), plan.pooled))
+    for which, colour in ((~muted, look.colour_map()(0.75)), (muted, look.greys.quiet)):
+        ax.stairs(plan.value_norms * which, edges, fill=True, facecolor=colour, edgecolor="none")
+    top = 1.08 * float(plan.value_norms.max()) or 1.0
+    ax.set(xlim=(edges[0], edges[-1]), ylim=(0, top), xticks=[], facecolor=look.greys.paper)
+    ax.yaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.tick_params(labelsize=6.5, length=2, width=PIXEL, pad=2, color=look.greys.frame, labelcolor=look.greys.ink)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _name(ax: Axes, name: str, inches: float, look: Look) -> None:
+    text = fitted(name, 7.5, DPI, inches * DPI)
+    ax.set_title(text, loc="left", y=1.0, fontsize=7.5, pad=3, color=look.greys.ink, parse_math=False)
+
+
+def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
+    """Inches of a square and of the labels beside it, and whether the squares stand above each other."""
+    size = label_size(72 * _LARGEST_CELL)
+    beside = max(text_width(fitted(label, size, DPI, LONGEST), size, DPI) for label in labels) / DPI + 0.1
+    largest = max(_LEAST_SIDE, len(labels) * _LARGEST_CELL)
+    if look.width is None:
+        return min(_LARGEST_SIDE, largest), beside, False
+    stacked = look.width < _SIDE_BY_SIDE
+    room = look.width - beside - 2 * MARGIN
+    return min(room if stacked else (room - _BETWEEN) / 2, largest), beside, stacked
+
+
+def _map(
+    values: Numbers, look: Look, bar: str, *, diverging: bool = False, beside: _Columns = (), **more: Any
+) -> HeadMap:
+    """A map whose colours end at the largest absolute number of heads and columns beside."""
+    top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
+    norm = Normalize(-top if diverging else 0.0, top, clip=True)
+    return HeadMap(values, norm, bar, colours=look.diverging_map() if diverging else None, beside=beside, **more)
+
+
+def _whole(value: float) -> str:
+    return percent(value / 100).removesuffix(" %") if math.isfinite(value) else "–"
+
+
+def _norm(value: float) -> str:
+    return "" if value < 0.005 else written(value)
+
+
+VIEWS: tuple[View[Any, Any], ...] = (
+    View(
+        "overview", "norm-weighted attention of all heads", _overview, head_grid_figure, draw_head_grid, stems="outputs"
+    ),
+    View(
+        "shares", "each head's share of its layer's attention output", _shares, head_map_figure, draw_head_map,
+        stems="outputs-shares",
+    ),
+    View(
+        "effects", "what each head adds to the logit of the predicted token (GPT-2)", _effects, head_map_figure,
+        draw_head_map, stems="outputs-effects", missing=lambda result: str(result.no_attribution).removesuffix("."),
+    ),
+    View(
+        "heads", "one head by weight and by norm", _heads, _head_figure, _draw_head, stems=r"outputs/L\d+H\d+"
+    ),
+)  # fmt: skip

@@ -1,0 +1,169 @@
+"""The grid of many heads: every square shows its matrix, and every text has room."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from attnviz.errors import UsageError
+from attnviz.figures.families import FAMILIES, Family, family_of_label
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
+from attnviz.figures.look import Look
+from attnviz.figures.matrix import max_pool
+from attnviz.figures.page import Mark
+from attnviz.model.head_ids import HeadId
+from tests.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
+
+LABELS = ["previous-token", "heterogeneous", "syntactic:nsubj:pass", "sink", "duplicate-token", "broad", "local"]
+WIDTHS = [None, 3.3, 7.0]
+
+
+def grid(
+    layers: int, heads: int, n: int = 9, look: Look | None = None, *, marked: bool = True, **more: Any
+) -> HeadGridPlan:
+    ids = [HeadId(layer, head) for layer in range(layers) for head in range(heads)]
+    pooled = grid_pooling(n, ids, look or Look(), marked=marked)
+    cells = []
+    for place, (id, values) in enumerate(zip(ids, np.random.default_rng(0).random((len(ids), n, n)), strict=True)):
+        label, family = f"{place / 100:.3f}", None
+        if marked:
+            label = LABELS[place % len(LABELS)]
+            family = family_of_label(label)
+        cells.append(HeadCell(id, max_pool(values, pooled), label, family, (label[:9],)))
+    given: dict[str, Any] = {"title": "model: a title", "notes": ("“a text” (9 tokens)",), "bar": "attention weight"}
+    return HeadGridPlan("grid", "A caption.", cells=tuple(cells), norm=Normalize(0, 1, clip=True), **(given | more))
+
+
+def drawn(figure: Figure) -> tuple[Any, dict[str, tuple[int, int]]]:
+    """The image, and for each id above a square the left and top pixel of that square."""
+    ax = figure.axes[0]
+    (image,) = ax.images
+    pixels = image.get_array().shape[1] / image.get_extent()[1]
+    places = {text.get_text(): text.get_position() for text in ax.texts}
+    return image.get_array()[..., :3], {
+        name: (round(x * pixels), round((y + 5) * pixels)) for name, (x, y) in places.items()
+    }
+
+
+@pytest.mark.parametrize("n", [2, 9, 70, 120])
+def test_every_square_holds_its_matrix_in_equal_cells(n: int):
+    plan, look = grid(2, 3, n, marked=False), Look()
+    image, places = drawn(head_grid_figure(plan, look))
+    for cell in plan.cells:
+        left, top = places[str(cell.id)]
+        side = int((image[top:, left] != 0x9A).any(axis=-1).argmin())  # up to the frame
+        assert side % n == 0
+        assert 60 < side < 134
+        colours = look.colour_map()(plan.norm(cell.values), bytes=True)[..., :3]
+        square = colours.repeat(side // n, axis=0).repeat(side // n, axis=1)
+        np.testing.assert_array_equal(image[top : top + side, left : left + side], square)
+        assert (image[top - 1, left : left + side] == 0x9A).all()  # a frame that covers no cell
+
+
+def test_pixels_of_the_image_are_pixels_of_the_figure():
+    figure = head_grid_figure(grid(2, 3, 120, marked=False), Look())
+    image, places = drawn(figure)
+    left, top = places["L1H2"]
+    square, page = image[top : top + 120, left : left + 120], pixels_of(figure)
+    box = figure.axes[0].get_window_extent()
+    x, y = round(box.x0) + left, round(len(page) - box.y1) + top
+    np.testing.assert_array_equal(page[y : y + 120, x : x + 120], square)
+
+
+def test_what_is_missing_has_the_colour_of_the_paper():
+    plan = grid(1, 1, 3, marked=False)
+    plan.cells[0].values[0, 2] = np.nan
+    image, places = drawn(head_grid_figure(plan, Look(theme="dark")))
+    left, top = places["L0H0"]
+    assert (image[top + 5, left + 115] == 0x14).all()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("shape", [(2, 12), (3, 1)])
+def test_texts_neither_overlap_nor_run_over_the_edge(shape: tuple[int, int], width: float | None, marked: bool):
+    look = Look(width=width)
+    figure = head_grid_figure(grid(*shape, look=look, marked=marked), look)
+    assert nothing_over_the_edge(figure)
+    assert overlapping(figure) == []
+    if width is not None:
+        assert figure.get_figwidth() == width
+    assert {text.rstrip("0123456789") for text in texts_of(figure)} & {"L0H", "H"}  # every head, or every column
+
+
+@pytest.mark.parametrize("n", [9, 50, 448])
+@pytest.mark.parametrize("width", [None, 2.0, 3.3])
+def test_every_pooled_cell_has_a_pixel(n: int, width: float | None):
+    look = Look(width=width)
+    plan = grid(2, 8, n, look, marked=False)
+    figure = head_grid_figure(plan, look)
+    image, m = figure.axes[0].images[0].get_array()[..., :3], len(plan.cells[0].values)
+    painted = look.colour_map()(plan.norm(plan.cells[-1].values), bytes=True)[..., :3]
+    one, other = (set((colours.astype(int) @ [1, 256, 65536]).ravel()) for colours in (painted, image))
+    assert one <= other
+    assert m == n if n == 9 else 10 < m <= 240
+
+
+def test_where_heads_would_be_small_a_layer_goes_on_in_further_rows():
+    look = Look(width=3.3)
+    _, places = drawn(head_grid_figure(grid(2, 12, look=look, marked=False), look))
+    tops = {name: top for name, (_, top) in places.items()}
+    assert tops["L0H0"] < tops["L0H11"] < tops["L1H0"] < tops["L1H11"]
+    _, wide = drawn(head_grid_figure(grid(2, 12, marked=False), Look()))
+    assert wide["L0H0"][1] == wide["L0H11"][1]
+
+
+def test_a_width_too_small_for_the_heads_is_refused_with_the_least():
+    with pytest.raises(UsageError, match=r"at least 2\.6 inches for a figure with 32 heads in a row, found 2:"):
+        grid(1, 32, look=Look(width=2.0))
+    look = Look(width=2.6)
+    assert nothing_over_the_edge(head_grid_figure(grid(1, 32, look=look), look))
+
+
+def test_heads_bear_the_mark_of_their_family_and_the_legend_names_those_that_occur():
+    plan = grid(2, 4)
+    ax = head_grid_figure(plan, Look()).axes[0]
+    families = [family for family in FAMILIES if family in {cell.family for cell in plan.cells}]
+    assert [line.get_marker() for line in ax.lines] == [family.marker for family in families]
+    assert [len(line.get_xdata()) for line in ax.lines] == [
+        sum(cell.family == family for cell in plan.cells) for family in families
+    ]
+    legend = ax.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == [*(family.name for family in families[:-1]), "heterogeneous"]
+    assert head_grid_figure(grid(2, 4, marked=False), Look()).axes[0].get_legend() is None
+
+
+def test_a_text_that_does_not_fit_is_said_shortly_and_never_runs_into_the_next():
+    family: Family = family_of_label("syntactic:nsubj")
+    values = np.ones((2, 2))
+    cells = tuple(HeadCell(HeadId(0, head), values, "a very long label" * 3, family, ("short",)) for head in range(2))
+    figure = head_grid_figure(HeadGridPlan("g", "c", "t", (), cells, Normalize(0, 1), "bar"), Look())
+    assert texts_of(figure).count("short") == 2
+
+
+def test_the_note_on_the_texts_stands_where_they_do():
+    for width, there in ((None, True), (3.3, False)):
+        look = Look(width=width)
+        texts = texts_of(head_grid_figure(grid(2, 12, look=look, marked=False, beside="Beside: distances."), look))
+        assert ("Beside: distances." in texts) == there == ("0.010" in texts)
+
+
+def test_the_bar_tells_signs_a_mark_and_what_is_cut():
+    plan = grid(1, 2, marked=False, signed=True, cut=True, mark=Mark(0.5, "uniform"))
+    texts = texts_of(head_grid_figure(plan, Look()))
+    assert {"≥ +1", "uniform 0.50", "attention weight"} <= set(texts)
+
+
+def test_a_grid_on_the_callers_axes_leaves_the_others_alone_and_carries_the_scale():
+    figure = Figure(figsize=(8, 4))
+    mine, other = figure.subplots(1, 2)
+    before = [artist.__class__ for artist in other.get_children()]
+    image = draw_head_grid(mine, grid(2, 3), Look(scale="log"))
+    figure.colorbar(image, ax=other)
+    assert (image.norm.vmin, image.norm.vmax) == (0, 1)
+    assert [artist.__class__ for artist in other.get_children()] == before
+    assert {"L0H0", "L1H2"} <= {text.get_text() for text in mine.texts}
