@@ -109,7 +109,7 @@ def _rows(content: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"])
 
 
-def _tensors(result: Explanation) -> bytes:
+def _tensors(result: Explanation, _: Choices) -> bytes:
     """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
     tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.stages}
     labels = json.dumps(list(result.tokens.labels))
