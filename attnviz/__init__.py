@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attnviz import figures
     from attnviz.commands.ablate.measure import Ablation, ablate
     from attnviz.commands.compare.measure import Comparison, compare
-    from attnviz.commands.explain.saving import Explanation, explain
+    from attnviz.commands.explain.measure import Explanation, explain
     from attnviz.commands.heads.measure import Analysis, analyze
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.measure import model_configurations
@@ -76,7 +76,7 @@ _MODULES = {
     "Analysis": "attnviz.commands.heads.measure",
     "Comparison": "attnviz.commands.compare.measure",
     "Configuration": "attnviz.commands.models.configurations",
-    "Explanation": "attnviz.commands.explain.saving",
+    "Explanation": "attnviz.commands.explain.measure",
     "HeadId": "attnviz.model.head_ids",
     "HeadOutputs": "attnviz.commands.outputs.measure",
     "Profile": "attnviz.commands.profile.measure",
@@ -84,7 +84,7 @@ _MODULES = {
     "ablate": "attnviz.commands.ablate.measure",
     "analyze": "attnviz.commands.heads.measure",
     "compare": "attnviz.commands.compare.measure",
-    "explain": "attnviz.commands.explain.saving",
+    "explain": "attnviz.commands.explain.measure",
     "figures": "attnviz.figures",
     "head_outputs": "attnviz.commands.outputs.measure",
     "model_configurations": "attnviz.commands.models.measure",

@@ -1,8 +1,6 @@
 """The command ``attnviz explain``: what it prints, what it writes, and how it fails."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
-from attnviz.commands.explain import layer_reference
+from attnviz.commands.explain import reference
 from tests.conftest import SENTENCE
 
 runner = CliRunner()
@@ -64,16 +62,14 @@ def test_options_are_heeded(bert_folder: Path) -> None:
         assert stored.metadata()["layer"] == "1"
 
 
-def test_quiet_says_nothing(bert_folder: Path) -> None:
-    done = run(SENTENCE, "-m", bert_folder, "-q", "-o", "out")
+def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(bert_folder: Path) -> None:
+    done = run(SENTENCE, "-m", bert_folder, "-q", "-o", "out", "--figures", "positions")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
-    assert Path("out/explain.png").is_file()
-
-
-def test_a_rerun_removes_what_belongs_to_another_layer(bert_folder: Path) -> None:
-    run(SENTENCE, "-m", bert_folder, "-o", "out")
-    done = run(SENTENCE, "-m", bert_folder, "-o", "out", "--layer", "1", "--no-figures")
-    assert "removed 3 files of an earlier run there" in done.stderr
+    assert {path.name for path in Path("out").iterdir()} == {
+        "captions.md", "explain.csv", "explain.json", "positions.png",
+    }  # fmt: skip
+    done = run(SENTENCE, "-m", bert_folder, "-o", "out", "--layer", "1", "--figures", "none")
+    assert "removed 2 files of an earlier run there" in done.stderr
 
 
 def test_standard_input_is_read(bert_folder: Path) -> None:
@@ -92,6 +88,10 @@ def test_standard_input_is_read(bert_folder: Path) -> None:
         (["--theme", "red"], 2, "unknown theme 'red'"),
         (["--width", "2in"], 2, "does not fit in 2 inches"),
         (["--width", "wide"], 2, "expected a width"),
+        (["--figures", "map"], 2, "unknown figure 'map': expected any of path, positions"),
+        (["--figures", "positions", "--layer", "1"], 2, "in layer 0 only, not in layer 1"),
+        (["--figures", "path", "--no-figures"], 2, "--no-figures"),
+        (["--no-figures", "--format", "jpg"], 2, "unknown format 'jpg'"),
         (["-o", " "], 2, "-o is empty"),
         (["--dtype", "int8"], 2, "int8"),
     ],
@@ -116,8 +116,8 @@ def test_a_text_that_is_too_long_is_refused_or_cut(bert_folder: Path) -> None:
 def test_a_layer_that_is_not_reproduced_ends_with_3_and_writes_nothing(
     bert_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    relu = layer_reference.ACTIVATIONS["relu"]
-    monkeypatch.setitem(layer_reference.ACTIVATIONS, "gelu", relu)
+    relu = reference.ACTIVATIONS["relu"]
+    monkeypatch.setitem(reference.ACTIVATIONS, "gelu", relu)
     done = run(SENTENCE, "-m", bert_folder)
     assert done.exit_code == 3
     assert "does not reproduce the model, first at activated of layer 0" in done.stderr
@@ -141,34 +141,11 @@ def test_interrupting_leaves_nothing(bert_folder: Path, monkeypatch: pytest.Monk
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.commands.explain.saving.explain", interrupted)
+    monkeypatch.setattr("attnviz.commands.explain.measure.explain", interrupted)
     done = run(SENTENCE, "-m", bert_folder)
     assert done.exit_code == 130
     assert "interrupted; nothing was written" in done.stderr
     assert not Path("attnviz-out").exists()
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from typer.testing import CliRunner; from attnviz.cli.program import app; "
-        "assert CliRunner().invoke(app, ['explain', '--help']).exit_code == 0; "
-        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_a_format_is_checked_without_figures_too(bert_folder: Path) -> None:
-    done = run(SENTENCE, "-m", bert_folder, "--no-figures", "--format", "jpg", "-o", "out")
-    assert done.exit_code == 2
-    assert "unknown format 'jpg'" in done.stderr
-    assert not Path("out").exists()
-
-
-def test_one_removed_file_is_one(bert_folder: Path) -> None:
-    run(SENTENCE, "-m", bert_folder, "--format", "png", "-o", "out")
-    done = run(SENTENCE, "-m", bert_folder, "--layer", "1", "-o", "out")  # no figure of positions
-    assert "removed 1 file of an earlier run" in done.stderr
 
 
 def test_a_folder_of_another_command_is_called_so(bert_folder: Path) -> None:
@@ -180,13 +157,3 @@ def test_a_folder_of_another_command_is_called_so(bert_folder: Path) -> None:
     assert "choose another folder with -o" in done.stderr
     assert "did not write" not in done.stderr
     assert sorted(path.name for path in Path("out").iterdir()) == before
-
-
-def test_a_file_that_no_command_wrote_is_still_called_foreign(bert_folder: Path) -> None:
-    run(SENTENCE, "-m", bert_folder, "-o", "out")
-    Path("out/overview.png").write_bytes(b"mine")
-    done = runner.invoke(app, ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out"])
-    assert "overview.png, which attnviz did not write" in done.stderr
-    Path("out/explain.json").write_text('{"attnviz": 1, "files": [["x"], {}]}', encoding="utf-8")
-    done = runner.invoke(app, ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out"])
-    assert "which attnviz did not write" in done.stderr

@@ -1,24 +1,19 @@
-"""Content and position in the scores of the first layer: known truth, invariance, closed forms, figure."""
+"""Content and position in the scores of the first layer: known truth, invariance, closed forms."""
 
 import itertools
 import math
 from dataclasses import replace
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
 
 from attnviz.commands.explain import position_share
-from attnviz.commands.explain.layer_reference import widened
-from attnviz.commands.explain.layer_stages import embedded
-from attnviz.commands.explain.position_drawing import draw_positions, plan_positions, positions_figure
 from attnviz.commands.explain.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
-from attnviz.commands.explain.saving import Explanation, explain
+from attnviz.commands.explain.reference import embedded, widened
 from attnviz.commands.explain.stages import VerifiedStages, verify_stages
-from attnviz.errors import UsageError, VerificationError
-from attnviz.figures.look import Look
+from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.conftest import SENTENCE
 from tests.models import (
@@ -175,14 +170,10 @@ def test_token_types_have_a_share_of_a_pair_alone() -> None:
     assert any(abs(groups["segment"] or 0) > 1e-3 for groups in groups_of(pair))
 
 
-def test_one_token_leaves_nothing_to_tell_apart() -> None:
-    found = shares_of(gpt2(), "the")
-    assert set(found.layer.terms.values()) == {None}
-    assert set(found.layer.groups.values()) == {None}
-    assert found.layer.spread == 0
-
-
-def test_scores_that_are_all_zero_leave_nothing_to_tell_apart() -> None:
+def test_where_no_score_differs_there_is_nothing_to_tell_apart() -> None:
+    one = shares_of(gpt2(), "the")
+    assert set(one.layer.terms.values()) == set(one.layer.groups.values()) == {None}
+    assert one.layer.spread == 0
     checkpoint = gpt2()
     with torch.no_grad():
         checkpoint.model.h[0].attn.c_attn.weight.zero_()  # type: ignore[union-attr,index]
@@ -215,47 +206,3 @@ def test_the_spread_is_that_of_the_scores() -> None:
     scores, allowed = widened(stages["scores"].tensor)[2], stages["mask"].tensor
     squares = [(row[keys] - row[keys].mean()).square().sum() for row, keys in zip(scores, allowed, strict=True)]
     assert found.heads[2].spread == pytest.approx(float((sum(squares) / allowed.sum()) ** 0.5), rel=1e-4)
-
-
-# --- the figure ---------------------------------------------------------------------------------------------------
-
-
-def explained(**options: Any) -> Explanation:
-    return explain(SENTENCE, sharp_bert(), tokenizer=bert_tokenizer(), **options)
-
-
-def test_the_figure_shows_the_shares_of_every_head() -> None:
-    found = explained()
-    assert found.positions is not None
-    plan = plan_positions(found, Look())
-    assert plan.rows == ("L0H0", "L0H1", "L0H2", "L0H3", "all heads")
-    assert plan.columns == ("content", "position", "both", "common")
-    assert plan.shares[1, 1] == found.positions.heads[1].groups["position"]
-    assert plan.shares[-1].sum() == pytest.approx(1, abs=1e-5)
-    figure = positions_figure(plan)
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert f"{plan.shares[0, 0]:.2f}".replace("-", "−") in texts
-    assert plan.spreads[2] in texts
-
-
-def test_a_pair_has_a_column_for_segments() -> None:
-    plan = plan_positions(explained(pair="the dog"), Look("dark", width=3.3))
-    assert plan.columns == ("content", "position", "both", "segment", "common")
-    assert positions_figure(plan).get_size_inches()[0] == pytest.approx(3.3)
-
-
-def test_what_cannot_be_told_is_a_dash() -> None:
-    found = explain("the", sharp_gpt2(), tokenizer=gpt2_tokenizer())
-    figure = matplotlib.figure.Figure()
-    plan = plan_positions(found, Look())
-    before = dict(matplotlib.rcParams)
-    draw_positions(figure.add_subplot(), plan)
-    assert [text.get_text() for text in figure.axes[0].texts].count("–") == 5 * 4
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_where_there_is_none_it_is_said() -> None:
-    with pytest.raises(UsageError, match="in layer 0 only, not in layer 1"):
-        plan_positions(explained(layer=1), Look())
-    with pytest.raises(UsageError, match="does not fit in 2 inches"):
-        plan_positions(explained(), Look(width=2.0))

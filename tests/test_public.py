@@ -123,14 +123,12 @@ def test_names_that_are_imported_late_are_those_that_type_checkers_see(name):
 
 
 FOUND = {
-    "explain": lambda folder: attnviz.explain(SENTENCE, folder),
     "rollout": lambda folder: attnviz.rollout(SENTENCE, folder),
     "ablate": lambda folder: attnviz.ablate(SENTENCE, folder, select="L0H0"),
 }
 
 
 NAMES_OF_FIGURES = {
-    "explain": "unknown figure 'bogus': expected path or positions",
     "rollout": "unknown figure 'bogus': expected one of rollout, layers, from",
     "ablate": "unknown figure 'bogus': expected one of heads",
 }

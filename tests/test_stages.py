@@ -12,12 +12,18 @@ from transformers.activations import ACT2FN
 
 from attnviz.attention import reference as attention
 from attnviz.attention.reference import HeadParameters, Projection
-from attnviz.commands.explain import layer_stages, stages
-from attnviz.commands.explain.layer_reference import ACTIVATIONS, LayerNorm, LinearMap, activation_named, layer_norm
-from attnviz.commands.explain.layer_stages import LayerParameters
-from attnviz.commands.explain.stage_capture import Probe, capture_stages, probes_of
-from attnviz.commands.explain.stages import Stage, StageCheck, VerifiedStages, check_layer, verify_stages
-from attnviz.errors import ArchitectureError, UsageError, VerificationError
+from attnviz.commands.explain import reference, stages
+from attnviz.commands.explain.capture import Probe, capture_stages, probes_of
+from attnviz.commands.explain.reference import (
+    ACTIVATIONS,
+    LayerNorm,
+    LayerParameters,
+    LinearMap,
+    activation_named,
+    layer_norm,
+)
+from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
+from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.conftest import SENTENCE, needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -76,65 +82,45 @@ def test_the_last_step_is_the_next_hidden_state_of_the_model(
 
 
 @BOTH
-def test_what_is_compared_and_what_is_not(build: Callable[..., Checkpoint]) -> None:
-    first, second, last = steps_of(build())
-    silent = {"split", "scores", "mask", "weighted"}
-    assert {stage.name for stage in first.stages if stage.check is None} == silent
-    assert {stage.name for stage in second.stages if stage.check is None} == {*silent, "input"}
-    assert [len(found.compared) for found in (first, second, last)] == [14, 13, 13 + (build is gpt2)]
-    assert all(stage.check.passed for found in (first, second, last) for stage in found.compared if stage.check)
-    assert ("final_norm" in last) == (build is gpt2)
-    assert last.worst.check is not None
-    assert 0 < last.worst.check.error < 1e-5
-
-
-@BOTH
-def test_places_are_those_of_the_model(build: Callable[..., Checkpoint]) -> None:
+def test_what_is_compared_and_where(build: Callable[..., Checkpoint]) -> None:
     checkpoint = build()
-    first, _, last = steps_of(checkpoint)
+    first, second, last = steps_of(checkpoint)
+    silent = {"split", "scores", "mask", "weighted"}
+    assert set(first) - set(first.checks) == silent
+    assert set(second) - set(second.checks) == {*silent, "input"}
+    assert [len(each.checks) for each in (first, second, last)] == [14, 13, 13 + (build is gpt2)]
+    assert ("final_norm" in last) == (build is gpt2)
+    assert 0 < last.checks[last.worst].error < 1e-5
     modules = dict(checkpoint.model.named_modules())
-    for stage in (*first.compared, *last.compared):
-        assert stage.check is not None
-        side, path = stage.check.place.split(" of ")
+    for check in (*first.checks.values(), *last.checks.values()):
+        side, path = check.place.split(" of ")
         assert side in ("input", "output", "pattern")
         assert path == "the model" or path in modules
-    assert first["output"].check is not None
-    assert first["output"].check.place == ("input of encoder.layer.1" if build is bert else "input of h.1")
-
-
-def test_shapes_are_those_of_the_layer() -> None:
-    (found,) = steps_of(gpt2(), [0])
-    n = found["mask"].shape[0]
-    assert found["split"].shape == (3, 4, n, 8)
-    assert found["scores"].shape == found["pattern"].shape == (4, n, n)
-    assert found["weighted"].shape == (4, n, 8)
-    assert found["expanded"].shape == (n, 128)
-    assert found["mask"].tensor.dtype == torch.bool
-    assert found["pattern"].wide.sum(-1).allclose(torch.ones(4, n))
+    assert first.checks["output"].place == ("input of encoder.layer.1" if build is bert else "input of h.1")
+    n = first["mask"].shape[0]
+    assert first["split"].shape == (3, 4, n, 8)
+    assert first["scores"].shape == first["pattern"].shape == (4, n, n)
+    assert first["pattern"].wide.sum(-1).allclose(torch.ones(4, n))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in checkpoint.model.modules())
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("build", "changes"),
     [
-        {"scale_attn_weights": False},
-        {"scale_attn_by_inverse_layer_idx": True},
-        {"reorder_and_upcast_attn": True},
-        {"n_inner": 20},
-        {"activation_function": "relu"},
-        {"layer_norm_epsilon": 1e-2},
+        (gpt2, {"scale_attn_weights": False}),
+        (gpt2, {"scale_attn_by_inverse_layer_idx": True}),
+        (gpt2, {"reorder_and_upcast_attn": True}),
+        (gpt2, {"n_inner": 20}),
+        (gpt2, {"activation_function": "relu"}),
+        (gpt2, {"layer_norm_epsilon": 1e-2}),
+        (bert, {"hidden_act": "gelu_new"}),
+        (bert, {"hidden_act": "silu"}),
+        (bert, {"layer_norm_eps": 1e-2}),
+        (bert, {"chunk_size_feed_forward": 3}),  # nine tokens, so that a chunk of three divides them
     ],
 )
-def test_settings_of_gpt2_are_reproduced(changes: dict[str, Any]) -> None:
-    assert len(steps_of(gpt2(**changes))) == 3
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"hidden_act": "gelu_new"}, {"hidden_act": "silu"}, {"layer_norm_eps": 1e-2}, {"chunk_size_feed_forward": 3}],
-)
-def test_settings_of_bert_are_reproduced(changes: dict[str, Any]) -> None:
-    # nine tokens, so that a chunk of three divides them
-    assert len(steps_of(bert(**changes))[0]["expanded"].tensor) == 9
+def test_settings_are_reproduced(build: Callable[..., Checkpoint], changes: dict[str, Any]) -> None:
+    assert len(steps_of(build(**changes))[0]["expanded"].tensor) == 9
 
 
 def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
@@ -142,14 +128,9 @@ def test_a_pair_and_a_model_with_any_head_are_reproduced() -> None:
     assert len(steps_of(from_loaded(whole, bert_tokenizer()), pair="the dog ran")) == 3
     whole = sharper(sharp_gpt2(model_class=GPT2LMHeadModel))
     assert len(steps_of(from_loaded(whole, gpt2_tokenizer()))) == 3
-
-
-def test_a_tokenizer_without_token_types_means_the_first_type() -> None:
-    checkpoint = bert()
-    tokens = replace(checkpoint.tokenize(SENTENCE), type_ids=None)
-    found: list[VerifiedStages] = []
-    verify_stages(checkpoint, tokens, [0], found.append)
-    assert found[0]["input"].check is not None
+    checkpoint, found = bert(), list[VerifiedStages]()
+    verify_stages(checkpoint, replace(checkpoint.tokenize(SENTENCE), type_ids=None), [0], found.append)
+    assert found[0].checks["input"].passed  # a tokenizer without token types means the first type
 
 
 # --- wrong formulas must fail ------------------------------------------------------------------------------------
@@ -204,7 +185,7 @@ WRONG: dict[str, Change] = {
 @BOTH
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_wrong_formula_fails(build: Callable[..., Checkpoint], mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = layer_stages.layer_parameters
+    right = reference.layer_parameters
     monkeypatch.setattr(stages, "layer_parameters", lambda *given: WRONG[mistake](right(*given)))
     seen: list[VerifiedStages] = []
     with pytest.raises(VerificationError):
@@ -212,29 +193,38 @@ def test_a_wrong_formula_fails(build: Callable[..., Checkpoint], mistake: str, m
     assert not seen
 
 
-STEPS: dict[str, Callable[[dict[str, Tensor], Tensor], Tensor]] = {
-    "attention_residual": lambda steps, x: steps["attention_output"],
-    "concatenated": lambda steps, x: steps["weighted"].flatten(0, 1).reshape(x.shape),
-    "pattern": lambda steps, x: attention.attention_pattern(
-        steps["scores"].clone(), torch.ones_like(steps["mask"])
-    ).roll(1, 1),
-    "activated": lambda steps, x: steps["expanded"],
+def moved(pattern: Tensor) -> Tensor:
+    pattern = pattern.clone()
+    pattern[2, 1, 3] += 0.5
+    return pattern
+
+
+STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
+    "no residual": ("attention_residual", lambda steps, x: steps["attention_output"]),
+    "heads interleaved": ("concatenated", lambda steps, x: steps["weighted"].flatten(0, 1).reshape(x.shape)),
+    "no mask, keys moved": ("pattern", lambda steps, x: attention.attention_pattern(
+        steps["scores"].clone(), torch.ones_like(steps["mask"])).roll(1, 1)),
+    "one weight": (r"pattern of layer 1 .*head 2, query 1 .*, key 3 ", lambda steps, x: moved(steps["pattern"])),
+    "no activation": ("activated", lambda steps, x: steps["expanded"]),
+    "another shape": (r"expanded .* the shape \[2, 3\], the model", lambda steps, x: torch.zeros(2, 3)),
 }  # fmt: skip
 
 
 @BOTH
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("mistake", STEPS)
 def test_a_wrong_step_fails_by_its_name(
-    build: Callable[..., Checkpoint], step: str, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., Checkpoint], mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = layer_stages.recompute_layer
+    right, (named, change) = reference.recompute_layer, STEPS[mistake]
 
     def wrong(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
         steps = right(x, parameters, allowed)
-        return {**steps, step: STEPS[step](steps, x)}
+        return {**steps, named.split(" ")[0]: change(steps, x)}
 
     monkeypatch.setattr(stages, "recompute_layer", wrong)
-    with pytest.raises(VerificationError, match=f"first at {step.replace('_', ' ')} of layer 1"):
+    with pytest.raises(
+        VerificationError, match=named if " " in named else f"first at {named.replace('_', ' ')} of layer 1"
+    ):
         steps_of(build(), [1])
 
 
@@ -295,29 +285,6 @@ def test_values_that_are_not_finite_are_named() -> None:
         steps_of(checkpoint, [1])
 
 
-def test_another_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = layer_stages.recompute_layer
-    monkeypatch.setattr(
-        stages, "recompute_layer", lambda *given: {**right(*given), "expanded": torch.zeros(2, 3)}
-    )  # fmt: skip
-    with pytest.raises(VerificationError, match=r"the reference gives the shape \[2, 3\], the model \[9, 48\]"):
-        steps_of(bert(), [0])
-
-
-def test_the_place_of_a_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = layer_stages.recompute_layer
-
-    def wrong(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
-        steps = right(x, parameters, allowed)
-        pattern = steps["pattern"].clone()
-        pattern[2, 1, 3] += 0.5
-        return {**steps, "pattern": pattern}
-
-    monkeypatch.setattr(stages, "recompute_layer", wrong)
-    with pytest.raises(VerificationError, match=r"head 2, query 1 \('the'\), key 3 \('that'\)"):
-        steps_of(bert(), [0])
-
-
 def test_a_model_that_is_all_zeros_is_compared_absolutely() -> None:
     checkpoint = gpt2()
     with torch.no_grad():
@@ -325,6 +292,7 @@ def test_a_model_that_is_all_zeros_is_compared_absolutely() -> None:
             parameter.zero_()
     (found,) = steps_of(checkpoint, [0])
     assert found["output"].check == StageCheck("input of h.1", 0.0, 0.0, 1e-4)
+    assert not StageCheck("here", float("nan"), 1.0, 1.0).passed
 
 
 # --- what is refused, and what stays as it was --------------------------------------------------------------------
@@ -358,45 +326,24 @@ def test_the_layer_norm_is_that_of_torch() -> None:
     assert torch.allclose(layer_norm(x, LayerNorm(weight, bias, 1e-3)), expected, atol=1e-14)
 
 
-@pytest.mark.parametrize("layer", [-1, 3])
-def test_an_unknown_layer_gives_the_range(layer: int) -> None:
-    with pytest.raises(UsageError, match=rf"no layer {layer}: expected one from 0 to 2"):
-        check_layer(bert(), layer)
+@pytest.mark.parametrize(
+    ("more", "message"), [("input of nowhere", "ran without input of nowhere"), ("extra", "extra")]
+)
+def test_what_nothing_is_compared_to_is_an_error(more: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_one_more(checkpoint: Checkpoint, layer: int) -> list[Probe]:
+        block = checkpoint.architecture.modules(checkpoint.model)[layer].block
+        module = block if more == "extra" else torch.nn.Linear(1, 1)
+        return [Probe("extra", module, "nowhere", "input"), *probes_of(checkpoint, layer)]
 
-
-def test_hooks_are_removed_and_training_goes_on() -> None:
-    checkpoint = gpt2()
-    checkpoint.model.train()
-    steps_of(checkpoint)
-    hooks = [module for module in checkpoint.model.modules() if module._forward_hooks or module._forward_pre_hooks]
-    assert not hooks
-    assert checkpoint.model.training
+    monkeypatch.setattr("attnviz.commands.explain.capture.probes_of", with_one_more)
+    with pytest.raises(VerificationError, match=message):
+        steps_of(gpt2(), [0])
 
 
 def test_a_layer_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = bert()
-    monkeypatch.setattr("attnviz.commands.explain.stage_capture.capture_layers", lambda *_: None)
+    monkeypatch.setattr("attnviz.commands.explain.capture.capture_layers", lambda *_: None)
     with pytest.raises(VerificationError, match=r"expected the steps of layers \[0\], found those of \[\]"):
-        steps_of(checkpoint, [0])
-
-
-def test_a_module_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_an_idle_one(checkpoint: Checkpoint, layer: int) -> list[Probe]:
-        return [Probe("idle", torch.nn.Linear(1, 1), "nowhere", "input"), *probes_of(checkpoint, layer)]
-
-    monkeypatch.setattr("attnviz.commands.explain.stage_capture.probes_of", with_an_idle_one)
-    with pytest.raises(VerificationError, match="ran without input of nowhere"):
         steps_of(bert(), [0])
-
-
-def test_what_nothing_is_compared_to_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_one_more(checkpoint: Checkpoint, layer: int) -> list[Probe]:
-        block = checkpoint.architecture.modules(checkpoint.model)[layer].block
-        return [Probe("extra", block, "h.0", "input"), *probes_of(checkpoint, layer)]
-
-    monkeypatch.setattr("attnviz.commands.explain.stage_capture.probes_of", with_one_more)
-    with pytest.raises(VerificationError, match="extra"):
-        steps_of(gpt2(), [0])
 
 
 def test_something_else_than_a_tensor_is_an_error() -> None:
@@ -407,11 +354,6 @@ def test_something_else_than_a_tensor_is_an_error() -> None:
         capture_stages(checkpoint, tokens.model_inputs(checkpoint.device), [0], lambda _: None)
 
 
-def test_a_check_with_nan_does_not_pass() -> None:
-    assert not StageCheck("here", float("nan"), 1.0, 1.0).passed
-    assert Stage("x", torch.ones(2, 3), None).shape == (2, 3)
-
-
 @needs_minilm
 @pytest.mark.parametrize("model", ["minilm", "tiny-gpt2"])
 def test_every_layer_of_the_built_in_models_is_reproduced(model: str) -> None:
@@ -420,4 +362,4 @@ def test_every_layer_of_the_built_in_models_is_reproduced(model: str) -> None:
     checkpoint, _ = open_checkpoint(model, device="cpu")
     found = steps_of(checkpoint, range(checkpoint.n_layers))
     assert len(found) == checkpoint.n_layers
-    assert max(stage.check.error for layer in found for stage in layer.compared if stage.check) < 1e-5
+    assert max(check.error for layer in found for check in layer.checks.values()) < 1e-5

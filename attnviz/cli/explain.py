@@ -1,21 +1,16 @@
 """The command ``attnviz explain``: parse, call, hand over."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import (
-    check_out,
-    decoded,
-    errors_to_exit_codes,
-    print_results,
-    progress,
-    read_text,
-    results_folder,
-    say_what_was_written,
-    split_names,
-)
+from attnviz.cli.runner import Show, decoded, errors_to_exit_codes, read_text
+
+if TYPE_CHECKING:
+    from attnviz.commands.explain.measure import Explanation
+    from attnviz.progress import Progress
 
 __all__ = ["explain"]
 
@@ -44,7 +39,12 @@ def explain(
     every_layer: Annotated[
         bool, typer.Option("--every-layer", help="Also verify every step of all other layers.")
     ] = False,
-    figures: options.Figures = True,
+    figures: Annotated[
+        str | None,
+        typer.Option(help="path, positions (layer 0 only), all or none, with commas between; default both.",
+                     show_default=False),
+    ] = None,
+    no_figures: options.NoFigures = False,
     formats: options.Formats = None,
     theme: options.Theme = "light",
     width: options.Width = None,
@@ -65,28 +65,18 @@ def explain(
     0), captions.md, explain.json and explain.csv.
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 a step does not reproduce the model, 130 interrupted.
     """
-    with errors_to_exit_codes() as outcome:
+    with errors_to_exit_codes() as run:
         sentence = read_text(text)
         pair = None if pair is None else decoded("--pair", pair)
         followed = None if token is None else decoded("--token", token)
-        check_out(out)
-        from attnviz.commands.explain.document import EXPLAIN
-        from attnviz.figures.look import Look, parse_width
         from attnviz.model.sources import find_checkpoint
-        from attnviz.results.output_folder import OutputFolder
 
-        look = Look(theme, width=None if width is None else parse_width(width))
-        asked = split_names(formats) or ["png"]
         source = find_checkpoint(model, revision)
-        folder = results_folder(out, [model], "explain")
-        with OutputFolder(folder, EXPLAIN) as output, progress(quiet) as tell:
-            outcome.folder = output
-            tell("loading", 0, 0)
-            from attnviz.commands.explain.saving import explain as explain_text
-            from attnviz.results.saving import check_formats
 
-            check_formats(asked)
-            found = explain_text(
+        def measure(tell: "Progress", _: Callable[[str], None]) -> "Explanation":
+            from attnviz.commands.explain import measure
+
+            return measure.explain(
                 sentence,
                 source,
                 pair=pair,
@@ -99,14 +89,8 @@ def explain(
                 truncate=truncate,
                 progress=tell,
             )
-            document = found.write(
-                output,
-                formats=asked if figures else [],
-                look=look,
-                save_stages=save_stages,
-                tell=lambda done, total: tell("drawing", done, total),
-            )
-        from attnviz.commands.explain.tables import explain_report
 
-        print_results(folder, document, lambda width: explain_report(found, width=width), as_json, quiet)
-        say_what_was_written(output, quiet)
+        show = Show(
+            figures=figures, no_figures=no_figures, formats=formats, theme=theme, width=width, tensors=save_stages
+        )
+        run.command("explain", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)

@@ -206,24 +206,28 @@ def pooled_for(n: int, inches: float) -> int:
     return max(1, math.ceil(n / (inches * DPI)))
 
 
-def max_pool(values: Array, factor: int) -> Array:
-    """Of every ``factor`` × ``factor`` block the value furthest from 0, [ceil(n / factor)] squared."""
-    if factor == 1:
+def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
+    """Of every block of ``factor`` rows and ``across`` columns (default as many) the value furthest from 0.
+
+    [rows, columns] becomes [ceil(rows / factor), ceil(columns / across)].
+    """
+    factors = (factor, factor if across is None else across)
+    if factors == (1, 1):
         return values
-    beyond = [(0, -n % factor) for n in values.shape]
+    beyond = [(0, -n % each) for n, each in zip(values.shape, factors, strict=True)]
     padded = np.pad(values, beyond, mode="edge") if any(after for _, after in beyond) else values
-    largest = _of_blocks(np.maximum, padded, factor)
+    largest = _of_blocks(np.maximum, padded, *factors)
     if not (values < 0).any():
         return largest
-    smallest = _of_blocks(np.minimum, padded, factor)
+    smallest = _of_blocks(np.minimum, padded, *factors)
     pooled: Array = np.where(-smallest > largest, smallest, largest)
     return pooled
 
 
-def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int) -> Array:
+def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int, across: int) -> Array:
     """The largest or smallest of every block; of whole rows first, which is many times faster than over two axes."""
     rows = reduce(choose, [values[place::factor] for place in range(factor)])
-    return reduce(choose, [rows[:, place::factor] for place in range(factor)])
+    return reduce(choose, [rows[:, place::across] for place in range(across)])
 
 
 def named_every(cell: float, pooled: int = 1) -> int:

@@ -12,6 +12,7 @@ from matplotlib.colors import Colormap, FuncNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
 
 from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
@@ -23,6 +24,8 @@ __all__ = [
     "Mark",
     "add_legend",
     "colour_bar",
+    "frozen",
+    "heading",
     "legend_height",
     "new_page",
     "page_width",
@@ -100,6 +103,20 @@ def settled(figure: Figure | SubFigure | None) -> None:
         over = name.get_window_extent().x1 - page.bbox.x1 + MARGIN * page.dpi
         if bar.get_label() == "<colorbar>" and over > 0:  # a name longer than its bar, at the right edge
             name.set_x(name.get_position()[0] - over / bar.bbox.width)
+
+
+def frozen(figure: Figure) -> None:
+    """End the layout: places stay as they are, for what is drawn between them, rounded.
+
+    The last digits of what the solver finds differ from run to run, and with them the ids in an SVG.
+    """
+    settled(figure)
+    figure.set_layout_engine("none")
+    for part in figure.subfigs:
+        part.bbox_relative.set(Bbox(np.round(part.bbox_relative.get_points(), 6)))
+    for ax in figure.axes:
+        ax.set_position(np.round(ax.get_position(original=True).bounds, 6))
+    figure.draw_without_rendering()
 
 
 @dataclass(frozen=True)

@@ -1,199 +1,242 @@
-"""The planned figure of a layer drawn: on the caller's Axes, or in a new figure with title, notes and colour bars.
+"""The figure of a layer drawn: panels in rows, and the arrows of :mod:`attnviz.commands.explain.path_lines`.
 
-No pyplot, so that neither the caller's figures nor the backend are touched.
+Constrained layout places the panels, so that no word overprints another; arrows are drawn between what it placed.
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap, Normalize, to_hex
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
-from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
-from attnviz.commands.explain.path_figures import PathPlan
-from attnviz.commands.explain.path_layout import TURN_OUT, Line, Placed
-from attnviz.commands.explain.path_panels import Panel
-from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.heatmap_drawing import figure_style
-from attnviz.figures.heatmaps import DPI
+from attnviz.commands.explain.path import THIRD, Node, Panel, PathPlan
+from attnviz.commands.explain.path_lines import Placed, draw_lines
+from attnviz.errors import UsageError
+from attnviz.figures.files import DPI, figure_style
+from attnviz.figures.fonts import fitted, text_width, wrapped
 from attnviz.figures.look import Look
-from attnviz.figures.view_drawing import MARGIN, view_page
+from attnviz.figures.matrix import LONGEST, draw_matrix, named_every
+from attnviz.figures.page import MARGIN, PIXEL, frozen, new_page
+from attnviz.model.wording import ordinal
 
-__all__ = ["draw_path", "path_figure"]
+__all__ = ["Sizes", "path_figure"]
 
-_POINT = 72 / DPI
-_ABOVE_ARROWS = 6
-"""Pixels from a line to the foot of a letter on it: half the head of an arrow, and air."""
-
-_FOOT = 66
-_BAR = 10
-_NORM = "layer norm"
-_RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
+_LARGEST, _LEAST, _STEP = 0.88, 0.4, 0.04
+_OPERATION, _LETTER, _TRAIL, _FOOT, _BARS = 0.17, 0.1, 0.12, 0.5, 3.6
 
 
-def draw_path(ax: Axes, plan: PathPlan) -> list[AxesImage]:
-    """Draw a layer on the caller's Axes, in pixels of the plan: ``plan.page`` wide, ``plan.layout.height`` high.
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes on a page: letters in points, the rest in inches.
 
-    Args:
-        ax: any matplotlib Axes; only these are changed.
-        plan: from :func:`attnviz.commands.explain.path_figures.plan_path`.
-
-    Returns:
-        the image of every panel, in the order of computing.
+    Attributes:
+        title, text: letters of titles and of all other words.
+        gap: between neighbours in a row.
+        lead: before the first of a row, for the arrow that comes from the row above.
+        strip: between rows, for lines.
+        names: of the tokens, before the first row.
+        side: of the pattern's panel.
     """
-    ink, quiet = plan.look.greys.ink, plan.look.greys.quiet
-    ax.set(xlim=(0, plan.page), ylim=(plan.layout.height, 0))
-    ax.set_axis_off()
-    for line in plan.layout.lines:
-        _draw_line(ax, line, plan)
-    images = []
-    for placed in plan.layout.placed:
-        if placed.node.operation:
-            _draw_operation(ax, placed, plan)
-        for panel, left, top in placed.panels():
-            images.append(_draw_panel(ax, panel, left, top, plan.look))
-        _write_words(ax, placed, plan)
-    for band, left, top in plan.layout.names:
-        ax.text(left, top, band, size=plan.fonts[0], color=quiet, weight="bold", va="center", parse_math=False)
-    first = plan.layout.placed[0]
-    ((panel, left, top),) = first.panels()
-    for name in plan.names:
-        ax.text(left - 5, top + name.place * panel.height, name.text, size=plan.fonts[2], color=ink, ha="right",
-                va="center", parse_math=False, family=font_families([name.text]))  # fmt: skip
-    return images
+
+    title: float = 7.5
+    text: float = 6.5
+    gap: float = 0.15
+    lead: float = 0.16
+    strip: float = 0.36
+    names: float = 0.0
+    side: float = _LARGEST
 
 
-def path_figure(plan: PathPlan) -> Figure:
-    """A new figure of a layer with title, notes and colour bars; see :func:`draw_path`."""
+_NARROW = Sizes(6.0, 5.5, 0.1, 0.1, 0.34)
+
+
+def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
+    """A new figure of a layer with title, notes and colour bars.
+
+    Raises:
+        UsageError: the width has no room for it.
+    """
+    sizes, rows = _rows(plan, look)
+    width = look.width or max(_row_width(row, number, sizes) for number, row in enumerate(rows))
+    ratios = [*chain.from_iterable((sizes.strip, _height(row, sizes)) for row in rows), _FOOT]
+    ratios[0] *= 0.6  # only the residual stream runs there
+    every = named_every(sizes.side * 72 / math.ceil(len(plan.labels.texts) / plan.pooled), plan.pooled)
+    named = [f"Every {ordinal(every)} token is named."] if every > 1 else []
     with figure_style():
-        body = round(plan.layout.height) + _FOOT
-        page = view_page(plan.title, plan.notes, plan.page, body, plan.look)
-        draw_path(page.axes(0, 0, plan.page, round(plan.layout.height)), plan)
-        half = (plan.page - 2 * MARGIN - 30) // 2
-        wide, down = min(half, 260), round(plan.layout.height) + 14
-        for left, colours, ticks, name in (
-            (MARGIN, plan.look.diverging_map(), ((0.0, "−"), (0.5, "0"), (1.0, "+")), "up to ± below each panel"),
-            (MARGIN + wide + 30, plan.look.colour_map(), ((0.0, "0"), (1.0, "largest")), "attention weight"),
-        ):
-            _colour_bar(page.axes(left, down, wide, _BAR), colours, ticks, name, plan)
-        return page.figure
+        page = new_page(plan.title, [*plan.notes, *named], look, width=width, body=sum(ratios))
+        engine: Any = page.get_layout_engine()
+        page.set_layout_engine("constrained", rect=engine.get()["rect"], w_pad=sizes.gap / 2, h_pad=0.01)
+        parts: Any = page.subfigures(len(ratios), 1, height_ratios=ratios)
+        for part in parts:
+            part.set_facecolor("none")
+        drawn = [_draw_row(parts[2 * row + 1], nodes, row, plan, look, sizes, vector) for row, nodes in enumerate(rows)]
+        _colour_bars(parts[-1], look, sizes)
+        frozen(page)
+        placed = [
+            Placed.of(node, number, artists)
+            for number, row in enumerate(rows)
+            for node, artists in zip(row, drawn[number], strict=True)
+        ]
+        strips = [part.bbox.transformed(page.dpi_scale_trans.inverted()) for part in parts[:-1:2]]
+        draw_lines(page, plan, placed, strips, look, (sizes.title, sizes.text))
+        return page
 
 
-def _colour_bar(ax: Axes, colours: Colormap, ticks: tuple[tuple[float, str], ...], name: str, plan: PathPlan) -> None:
-    figure, greys = ax.get_figure(root=True), plan.look.greys
-    assert figure is not None
-    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), colours), cax=ax, orientation="horizontal")
-    bar.outline.set(linewidth=_POINT, edgecolor=greys.frame)
-    ax.set_xticks([place for place, _ in ticks], [text for _, text in ticks], fontsize=plan.fonts[1], color=greys.ink)
-    for label, (place, _) in zip(ax.get_xticklabels(), ticks, strict=True):
-        label.set(ha={0.0: "left", 1.0: "right"}.get(place, "center"))
-    ax.tick_params(length=2, width=_POINT, color=greys.frame, pad=2)
-    ax.minorticks_off()
-    ax.set_xlabel(name, fontsize=plan.fonts[1], color=greys.ink, labelpad=1)
+def _rows(plan: PathPlan, look: Look) -> tuple[Sizes, list[list[Node]]]:
+    """The nodes row by row: a row a band, or in as few rows as fit, and then as large as fit."""
+    names = max(text_width(fitted(text, 8, DPI, LONGEST), 8, DPI) for text in plan.labels.texts) / DPI + 0.06
+    sizes, room = replace(Sizes() if look.width is None else _NARROW, names=names), look.width or math.inf
+    best: tuple[Sizes, list[list[Node]]] | None = None
+    for steps in range(1 if look.width is None else round((_LARGEST - _LEAST) / _STEP) + 1):
+        smaller, rows = replace(sizes, side=_LARGEST - steps * _STEP), list[list[Node]]()
+        for _, band in plan.bands:
+            first = len(rows)
+            for group in _groups(band):
+                if len(rows) > first and _row_width([*rows[-1], *group], len(rows) - 1, smaller) <= room:
+                    rows[-1].extend(group)
+                else:
+                    rows.append(group)
+        fits = all(_row_width(row, number, smaller) <= room for number, row in enumerate(rows))
+        if fits and (best is None or len(rows) < len(best[1])):
+            best = smaller, rows
+    if best is None:
+        groups, smallest = (group for _, band in plan.bands for group in _groups(band)), replace(sizes, side=_LEAST)
+        least = max(_row_width(group, number, smallest) for number, group in enumerate(groups))
+        raise UsageError(
+            f"the figure of a layer does not fit in {look.width:g} inches with the names of these tokens; "
+            f"expected a --width of at least {math.ceil(10 * least) / 10:g}in, or --no-figures."
+        )
+    return best
 
 
-def _draw_panel(ax: Axes, panel: Panel, left: float, top: float, look: Look) -> AxesImage:
-    colours: Colormap = {"signed": look.diverging_map, "weights": look.colour_map}.get(
-        panel.kind, lambda: _mask(look)
-    )()
+def _groups(band: Sequence[Node]) -> list[list[Node]]:
+    """Nodes that must stand in one row."""
+    starts = [index for index, node in enumerate(band) if not node.joined]
+    return [list(band[start:end]) for start, end in zip(starts, [*starts[1:], len(band)], strict=True)]
+
+
+def _row_width(row: Sequence[Node], number: int, sizes: Sizes) -> float:
+    """Inches of a page with this row; the first one has the names of tokens."""
+    return sum(_slot(node, sizes) for node in row) + (sizes.lead if number else sizes.names) + _TRAIL + 2 * MARGIN
+
+
+def _inside(node: Node, sizes: Sizes) -> float:
+    """Inches of a node without the words above and below."""
+    if not node.panels:
+        return _OPERATION
+    return node.panels[0].width * sizes.side + (_LETTER if len(node.panels) > 1 else 0)
+
+
+def _slot(node: Node, sizes: Sizes) -> float:
+    """Inches that a node takes with its words and the gap beside it."""
+    words = [0.0]
+    for panel in node.panels[-1:]:
+        words += [text_width(line, sizes.text, DPI) / DPI for line in (panel.brief, *_below(panel, sizes))]
+        words += [text_width(panel.label, sizes.title, DPI, "bold") / DPI]
+    return max(_inside(node, sizes), *words) + sizes.gap
+
+
+def _below(panel: Panel, sizes: Sizes) -> list[str]:
+    """The words below a panel, in lines about as wide as the panel."""
+    narrow, size = sizes.text < Sizes.text, sizes.text
+    texts = [text.replace(", ", ",") if narrow and text.startswith("[") else text for text in panel.words]
+    longest = max((text_width(word, size, DPI) for text in texts for word in text.split(" ")), default=0)
+    room = max(panel.width * sizes.side * DPI + 6, longest + 1)
+    return [line for text in texts for line in ([text] if text.startswith("[") else wrapped(text, size, DPI, room))]
+
+
+def _height(row: Sequence[Node], sizes: Sizes) -> float:
+    """Inches of a row with the words above and below."""
+    lines = max((len(_below(node.panels[-1], sizes)) for node in row if len(node.panels) == 1), default=0)
+    three = 3 * THIRD * sizes.side + 5.7 * sizes.text / 72 + 0.18
+    one = sizes.side + (2.9 * sizes.title + 1.4 * lines * sizes.text) / 72
+    return max(one, three if any(len(node.panels) > 1 for node in row) else 0)
+
+
+def _draw_row(
+    part: SubFigure, nodes: Sequence[Node], row: int, plan: PathPlan, look: Look, sizes: Sizes, vector: bool
+) -> list[list[Axes | Text]]:
+    """The artists of every node."""
+    left_over = part.bbox.width / part.dpi - _row_width(nodes, row, sizes)
+    ratios = [sizes.lead if row else 0.01, *(_inside(node, sizes) for node in nodes), max(left_over, 0) + _TRAIL]
+    grid = part.add_gridspec(1, len(ratios), width_ratios=ratios)
+    drawn: list[list[Axes | Text]] = []
+    for column, node in enumerate(nodes, start=1):
+        if node.operation:
+            drawn.append([_draw_operation(part.add_subplot(grid[column]), node, look, sizes)])
+            continue
+        specs: Any = grid[column].subgridspec(3, 1) if len(node.panels) > 1 else [grid[column]]
+        axes = [part.add_subplot(spec) for spec in specs]
+        for ax, panel in zip(axes, node.panels, strict=True):
+            _draw_panel(ax, panel, plan, look, sizes, row == 0 and column == 1, vector)
+            _write_words(ax, panel, len(axes) > 1, look, sizes)
+        if len(axes) > 1:
+            axes[0].set_title(plan.head, size=sizes.text, color=look.greys.ink, pad=2)
+        drawn.append([*axes])
+    return drawn
+
+
+def _draw_operation(ax: Axes, node: Node, look: Look, sizes: Sizes) -> Text:
+    plus, greys = node.operation == "+", look.greys
+    shape, size, turn = ("circle,pad=0.15", sizes.title + 2, 0) if plus else ("round,pad=0.5", sizes.text, 90)
+    ax.set_axis_off()
+    return ax.text(0.5, 0.5, node.operation, size=size, rotation=turn, ha="center", va="center", color=greys.ink,
+                   bbox={"boxstyle": shape, "fc": greys.paper, "ec": greys.ink, "lw": 0.9})  # fmt: skip
+
+
+def _draw_panel(
+    ax: Axes, panel: Panel, plan: PathPlan, look: Look, sizes: Sizes, named: bool, vector: bool
+) -> None:  # fmt: skip
+    mask = ListedColormap([look.greys.paper, to_hex(look.colour_map()(0.25))])
+    colours: dict[str, Colormap] = {"signed": look.diverging_map(), "weights": look.colour_map(), "mask": mask}
     norm = Normalize(-panel.limit if panel.kind == "signed" else 0.0, panel.limit, clip=True)
-    rows, columns = panel.values.shape
-    tall, wide = round(panel.height / panel.cell) // rows, round(panel.width / panel.cell) // columns
-    # an image of as many pixels as are drawn stays sharp in every viewer of vector files
-    fine = np.kron(panel.values, np.ones((max(tall, 1), max(wide, 1)), dtype=np.float32))
-    right, bottom = left + panel.width, top + panel.height
-    image = ax.imshow(fine, cmap=colours, norm=norm, extent=(left, right, bottom, top), aspect="auto",
-                      interpolation="nearest", zorder=2)  # fmt: skip
-    edge: dict[str, Any] = {"fill": False, "lw": _POINT, "zorder": 3}
-    ax.add_patch(Rectangle((left, top), panel.width, panel.height, ec=look.greys.frame, **edge))
+    cells = draw_matrix(
+        ax, panel.values, norm, look, colours=colours[panel.kind], labels=plan.labels if named else None, sides="l",
+        pooled=plan.pooled, vector=vector and panel.square, cell=sizes.side * 72 / len(panel.values),
+    )  # fmt: skip
+    if isinstance(cells, AxesImage):
+        cells.set_interpolation("nearest")  # narrow columns would be mixed
+    ax.set_box_aspect(panel.height / panel.width)
     if panel.marked is not None:
-        first, last = (left + share * panel.width for share in panel.marked)
-        ax.add_patch(Rectangle((first, top), last - first, panel.height, **{**edge, "ec": look.greys.ink, "lw": 1.0}))
-    return image
+        first, last = panel.marked
+        style: dict[str, Any] = {"fill": False, "lw": 1.0, "ec": look.greys.ink, "clip_on": False, "zorder": 4}
+        ax.add_patch(Rectangle((first - 0.5, -0.5), last - first, len(panel.values), **style))
 
 
-def _mask(look: Look) -> ListedColormap:
-    """Hidden keys as the paper, allowed ones in a light tone of the scale."""
-    return ListedColormap([look.greys.paper, to_hex(look.colour_map()(0.25))])
-
-
-def _write_words(ax: Axes, placed: Placed, plan: PathPlan) -> None:
-    """Title and formula above a panel, shape and scale below; of three, their letters beside them."""
-    panels = list(placed.panels())
-    if not panels:
+def _write_words(ax: Axes, panel: Panel, three: bool, look: Look, sizes: Sizes) -> None:
+    """Title and formula above, shape and scale below; of three panels, their letters beside them."""
+    ink = look.greys.ink
+    style: dict[str, Any] = {"textcoords": "offset points", "parse_math": False, "color": ink}
+    ax.set_xlabel("\n".join(_below(panel, sizes)), fontsize=sizes.text, color=look.greys.quiet, labelpad=2)
+    if three:
+        ax.annotate(panel.label, (1, 0.5), xycoords="axes fraction", xytext=(2, 2), size=sizes.title, weight="bold",
+                    **style)  # fmt: skip
         return
-    greys, sizes = plan.look.greys, plan.fonts
-    centre, room = placed.left + placed.width / 2, placed.width + plan.sizes.gap * 0.9
-    style: dict[str, Any] = {"ha": "center", "parse_math": False, "zorder": 4}
-    line = plan.sizes.above / 2 - 2
-    (first, _, top), (last, _, low) = panels[0], panels[-1]
-    bottom = low + last.height
-    if len(panels) > 1:
-        for panel, left, above in panels:
-            letter = {**style, "ha": "left", "va": "baseline"}
-            place = (left + panel.width + 3, above + panel.height / 2 - _ABOVE_ARROWS)
-            ax.text(*place, panel.title, size=sizes[0], weight="bold", color=greys.ink, **letter)
-        above_words = [(plan.head, sizes[1], "normal", greys.ink)]
-    else:
-        above_words = [(first.title, sizes[0], "bold", greys.ink), (first.formula, sizes[1], "normal", greys.ink)]
-    written = [word for word in above_words if word[0]]
-    for number, (text, size, weight, colour) in enumerate(reversed(written)):
-        shown = fitted(text, size, DPI, room, weight)
-        ax.text(centre, top - 4 - number * line, shown, size=size, weight=weight, color=colour, va="bottom", **style)
-    below = [
-        part for text in dict.fromkeys((first.shape, first.scale, last.scale)) for part in _between(text, placed, plan)
-    ]
-    behind = {"fc": greys.paper, "ec": "none", "pad": 0.3}
-    for number, text in enumerate(below):
-        ax.text(centre, bottom + 4 + number * line, text, size=sizes[1], color=greys.quiet, va="top", bbox=behind,
-                **style)  # fmt: skip
+    pad = 3 + (1.3 * sizes.text if panel.brief else 0)
+    ax.set_title(panel.label, size=sizes.title, weight="bold", color=ink, pad=pad, parse_math=False)
+    ax.annotate(panel.brief, (0.5, 1), xycoords="axes fraction", xytext=(0, 3), ha="center", size=sizes.text, **style)
 
 
-def _between(text: str, placed: Placed, plan: PathPlan) -> list[str]:
-    """The words below a panel so narrow that no line beside it strikes them through: if need be in two lines."""
-    beside = plan.sizes.gap * 0.9 if plan.look.width is None else 2 * TURN_OUT - 4  # where rows break, lines turn
-    room = placed.width + beside
-    if text_width(text, plan.fonts[1], DPI) <= room:
-        return [text]
-    limit, bracket, largest = text.partition(" (")
-    return [limit, f"({largest}"] if bracket else [text.replace(", ", ",")]
-
-
-def _draw_operation(ax: Axes, placed: Placed, plan: PathPlan) -> None:
-    greys, middle = plan.look.greys, placed.middle
-    centre = placed.left + placed.width / 2
-    style: dict[str, Any] = {"fc": greys.paper, "ec": greys.ink, "lw": 1.0, "zorder": 3}
-    text: dict[str, Any] = {"ha": "center", "va": "center", "color": greys.ink, "zorder": 4, "parse_math": False}
-    if placed.node.operation == "+":
-        ax.add_patch(Circle((centre, middle), placed.width / 2, **style))
-        arm = placed.width * 0.25
-        for across, along in (((-arm, arm), (0, 0)), ((0, 0), (-arm, arm))):
-            points = ([centre + step for step in across], [middle + step for step in along])
-            ax.plot(*points, color=greys.ink, lw=1.0, zorder=4, solid_capstyle="butt")
-        return
-    tall = text_width(_NORM, plan.fonts[1], DPI) + 14
-    box = FancyBboxPatch((placed.left, middle - tall / 2), placed.width, tall, boxstyle="round,pad=0,rounding_size=4",
-                         mutation_aspect=1, **style)  # fmt: skip
-    ax.add_patch(box)
-    ax.text(centre, middle, _NORM, size=plan.fonts[1], rotation=90, **text)
-
-
-def _draw_line(ax: Axes, line: Line, plan: PathPlan) -> None:
-    colour = _RESIDUAL[plan.look.theme] if line.residual else plan.look.greys.quiet
-    width = 1.4 if line.residual else 0.9
-    points = line.points[:-1] if line.arrow else line.points
-    if len(points) > 1:
-        ax.plot([x for x, _ in points], [y for _, y in points], color=colour, lw=width, zorder=1,
-                solid_capstyle="butt", solid_joinstyle="round")  # fmt: skip
-    if line.arrow:
-        arrow = FancyArrowPatch(line.points[-2], line.points[-1], arrowstyle="-|>,head_width=2,head_length=3.6",
-                                mutation_scale=1, shrinkA=0, shrinkB=0, color=colour, lw=width, zorder=1.5)  # fmt: skip
-        ax.add_patch(arrow)
-    if line.residual:
-        ax.add_patch(Circle(line.points[0], 2.6, fc=colour, ec="none", zorder=2))
-        (left, level), (right, _) = line.points[1], line.points[2]
-        ax.text((left + right) / 2, level - 2, "residual", size=plan.fonts[1], color=colour, ha="center", va="bottom",
-                parse_math=False)  # fmt: skip
+def _colour_bars(part: SubFigure, look: Look, sizes: Sizes) -> None:
+    """The two scales; their numbers stand below each panel."""
+    scales: tuple[tuple[Colormap, dict[float, str], str], ...] = (
+        (look.diverging_map(), {0: "−", 0.5: "0", 1: "+"}, "up to ± below each panel"),
+        (look.colour_map(), {0: "0", 1: "largest"}, "attention weight"),
+    )
+    left_over = max(part.bbox.width / part.dpi - _BARS, 0.01)
+    grid = part.add_gridspec(3, 3, width_ratios=[1, 1, left_over], height_ratios=[0.08, 0.08, 0.1])
+    for column, (colours, ticks, name) in enumerate(scales):
+        ax = part.add_subplot(grid[1, column])
+        bar = part.colorbar(ScalarMappable(Normalize(0, 1), colours), cax=ax, orientation="horizontal")
+        bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
+        ax.set_xticks([*ticks], [*ticks.values()], fontsize=sizes.text, color=look.greys.ink)
+        ax.tick_params(length=2, width=PIXEL, color=look.greys.frame, pad=2)
+        ax.set_xlabel(name, fontsize=sizes.text, color=look.greys.ink, labelpad=1)

@@ -32,8 +32,7 @@ from torch import Tensor
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.explain.layer_reference import LayerNorm, widened
-from attnviz.commands.explain.layer_stages import layer_parameters, reference_norm
+from attnviz.commands.explain.reference import LayerNorm, embeddings_of, layer_parameters, norm_parameters, widened
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
@@ -62,7 +61,6 @@ GROUPS = {
 }
 """What a term depends on, besides a part that is the same for all tokens, and the terms of each."""
 
-
 _ROUNDING = 1e-6
 """Scores that differ by less than this share of the largest one differ by rounding."""
 
@@ -83,7 +81,10 @@ class ScoreShares:
     @property
     def groups(self) -> dict[str, float | None]:
         """By name, the share of each of :data:`GROUPS`."""
-        return {name: _sum([self.terms[term] for term in terms]) for name, terms in GROUPS.items()}
+        parts = {name: [self.terms[term] for term in terms] for name, terms in GROUPS.items()}
+        return {
+            name: None if None in shares else sum(share or 0.0 for share in shares) for name, shares in parts.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -158,18 +159,11 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     Returns:
         ``content``, ``position``, ``segment`` and ``constant``.
     """
-    architecture, device = checkpoint.architecture, checkpoint.device
-    tables = architecture.embeddings(checkpoint.model)
-    ids = torch.tensor(tokens.ids, device=device)
-    raw = {"content": widened(tables.words[ids]), "position": widened(tables.positions[: len(tokens)])}
-    if tables.segments is None:
-        raw["segment"] = torch.zeros_like(raw["content"])
-    else:
-        types = torch.tensor(tokens.type_ids or [0] * len(tokens), device=device)
-        raw["segment"] = widened(tables.segments[types])
-    first = architecture.modules(checkpoint.model)[0]
-    norm = reference_norm(checkpoint, first.attention_norm if tables.norm is None else tables.norm)
-    return _through(norm, raw)
+    raw = {name: widened(part) for name, part in embeddings_of(checkpoint, tokens).items()}
+    raw.setdefault("segment", torch.zeros_like(raw["content"]))
+    norm = checkpoint.architecture.embeddings(checkpoint.model).norm
+    first = checkpoint.architecture.modules(checkpoint.model)[0].attention_norm
+    return _through(norm_parameters(checkpoint, first if norm is None else norm), raw)
 
 
 def _through(norm: LayerNorm, raw: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -219,8 +213,3 @@ def _shares(sums: Tensor, count: int, scale: float, segments: bool) -> ScoreShar
         for term, value in zip(TERMS, sums[:-1], strict=True)
     }
     return ScoreShares(shares, spread)
-
-
-def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""The steps of a layer, recomputed end to end, each held against what the running model shows of it."""
+"""The steps of a layer, recomputed end to end, each compared with what the running model shows of it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,8 @@ from torch import Tensor
 
 from attnviz.attention.reference import allowed_positions
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.explain.layer_reference import Activation, widened
-from attnviz.commands.explain.layer_stages import embedded, layer_parameters, recompute_layer
-from attnviz.commands.explain.stage_capture import Activations, capture_stages
+from attnviz.commands.explain.capture import Activations, capture_stages
+from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer, widened
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
@@ -19,7 +18,7 @@ from attnviz.model.tokens import Tokens
 __all__ = ["Stage", "StageCheck", "UnknownStageError", "VerifiedStages", "check_layer", "verify_stages"]
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
-"""Of an activation on the model's own input; where there is none here, that of every output."""
+"""Of an activation on the model's own input; for other dtypes that of every output."""
 
 _AXES = {2: ("token", "dimension"), 3: ("head", "query", "key")}
 
@@ -42,7 +41,7 @@ class StageCheck:
 
     @property
     def passed(self) -> bool:
-        """Written so that a comparison with NaN is a failure."""
+        """Whether the step is reproduced; NaN is not."""
         return self.error <= self.tolerance
 
 
@@ -51,7 +50,7 @@ class Stage:
     """One recomputed step of a layer.
 
     Attributes:
-        name: as in :func:`attnviz.commands.explain.layer_stages.recompute_layer`, or ``input``.
+        name: as in :func:`attnviz.commands.explain.reference.recompute_layer`, or ``input``.
         tensor: on the model's device and in its dtype; a boolean for ``mask``.
         check: None where the model shows nothing to compare with.
     """
@@ -105,29 +104,24 @@ class VerifiedStages(Mapping[str, Stage]):
         """How many steps there are."""
         return len(self.stages)
 
-    def __contains__(self, name: object) -> bool:
-        """Whether the layer has a step of this name."""
-        return any(stage.name == name for stage in self.stages)
+    @property
+    def checks(self) -> dict[str, StageCheck]:
+        """By name, the checks of the steps that were compared with the model."""
+        return {stage.name: stage.check for stage in self.stages if stage.check is not None}
 
     @property
-    def compared(self) -> tuple[Stage, ...]:
-        """The steps that were compared with the model."""
-        return tuple(stage for stage in self.stages if stage.check is not None)
-
-    @property
-    def worst(self) -> Stage:
-        """The step that differs most, as a share of its tolerance."""
-        return max(self.compared, key=lambda stage: _excess(stage.check))
+    def worst(self) -> str:
+        """The name of the step that differs most, as a share of its tolerance."""
+        return max(self.checks, key=lambda name: self.checks[name].error / self.checks[name].tolerance)
 
 
 def check_layer(checkpoint: Checkpoint, layer: int) -> None:
     """Raise UsageError where the model has no such layer."""
+    last = checkpoint.n_layers - 1
     if isinstance(layer, bool) or not isinstance(layer, Integral):
-        raise UsageError(f"expected a layer as a whole number from 0 to {checkpoint.n_layers - 1}, found {layer!r}.")
-    if not 0 <= layer < checkpoint.n_layers:
-        raise UsageError(
-            f"the model {checkpoint.name} has no layer {layer}: expected one from 0 to {checkpoint.n_layers - 1}."
-        )
+        raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
+    if not 0 <= layer <= last:
+        raise UsageError(f"the model {checkpoint.name} has no layer {layer}: expected one from 0 to {last}.")
 
 
 def verify_stages(
@@ -152,12 +146,8 @@ def verify_stages(
     for layer in layers:
         check_layer(checkpoint, layer)
         layer_parameters(checkpoint, layer)  # refuse what is not reproduced before the model runs
-    capture_stages(
-        checkpoint,
-        tokens.model_inputs(checkpoint.device),
-        layers,
-        lambda activations: visit(_verified(checkpoint, tokens, activations)),
-    )
+    inputs = tokens.model_inputs(checkpoint.device)
+    capture_stages(checkpoint, inputs, layers, lambda activations: visit(_verified(checkpoint, tokens, activations)))
 
 
 def _verified(checkpoint: Checkpoint, tokens: Tokens, activations: Activations) -> VerifiedStages:
@@ -182,11 +172,7 @@ def _verified(checkpoint: Checkpoint, tokens: Tokens, activations: Activations) 
 def _check(
     name: str, tensor: Tensor, own: Tensor, activations: Activations, dtype: torch.dtype, tokens: Tokens
 ) -> StageCheck:
-    """Compare one step.
-
-    Raises:
-        VerificationError: it is not reproduced.
-    """
+    """Compare one step, or raise VerificationError."""
     where = f"{name.replace('_', ' ')} of layer {activations.layer} ({activations.places[name]})"
     if tensor.shape != own.shape:
         raise VerificationError(
@@ -208,8 +194,8 @@ def _check(
         tolerance.pattern if is_pattern else tolerance.output,
     )
     if not check.passed:
-        place = [int(index) for index in torch.unravel_index(difference.argmax(), difference.shape)]
-        raise VerificationError(_mismatch(where, place, tensor, own, check, tokens))
+        position = [int(index) for index in torch.unravel_index(difference.argmax(), difference.shape)]
+        raise VerificationError(_mismatch(where, position, tensor, own, check, tokens))
     return check
 
 
@@ -218,9 +204,6 @@ def _check_activation(activation: Activation, activations: Activations, dtype: t
 
     Two kinds of GELU differ by 5e-4 at most, which beside a few large values is little; in formats of 16 bits it
     is lost in rounding.
-
-    Raises:
-        VerificationError: it is another function.
     """
     own = activations.values["activated"]
     difference = float((widened(activation(activations.values["expanded"])) - widened(own)).abs().max())
@@ -233,19 +216,15 @@ def _check_activation(activation: Activation, activations: Activations, dtype: t
         )
 
 
-def _mismatch(where: str, place: list[int], tensor: Tensor, own: Tensor, check: StageCheck, tokens: Tokens) -> str:
+def _mismatch(where: str, position: list[int], tensor: Tensor, own: Tensor, check: StageCheck, tokens: Tokens) -> str:
     named = [
         f"{axis} {index}" + ("" if axis in ("head", "dimension") else f" ({tokens.labels[index]!r})")
-        for axis, index in zip(_AXES[tensor.ndim], place, strict=True)
+        for axis, index in zip(_AXES[tensor.ndim], position, strict=True)
     ]
     return (
         f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "
-        f"{', '.join(named)}: the model gives {float(own[tuple(place)]):.6g}, the reference "
-        f"{float(tensor[tuple(place)]):.6g}: {check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). "
-        "Nothing was written. --dtype float64 tells rounding, which it shrinks, from an error, which it does not."
+        f"{', '.join(named)}: the model gives {float(own[tuple(position)]):.6g}, the reference "
+        f"{float(tensor[tuple(position)]):.6g}: {check.error:.2g} of {check.scale:.6g} "
+        f"(tolerance {check.tolerance:g}). Nothing was written. --dtype float64 tells rounding, which it shrinks, from "
+        "an error, which it does not."
     )
-
-
-def _excess(check: StageCheck | None) -> float:
-    assert check is not None
-    return check.error / check.tolerance

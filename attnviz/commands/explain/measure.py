@@ -1,22 +1,25 @@
-"""One layer of a model on one text, step by step: what was computed, and how it was verified."""
+"""The measurement of ``attnviz explain``: every step of a layer on one text, verified, and what is followed in it."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from attnviz.commands.explain.position_share import PositionShares, position_shares
-from attnviz.commands.explain.stages import VerifiedStages, check_layer, verify_stages
+from attnviz.commands.explain.stages import StageCheck, VerifiedStages, check_layer, verify_stages
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.tokens import Tokens, find_positions
+from attnviz.model.tokens import Tokens, find_positions, visible
+from attnviz.model.wording import counted
+from attnviz.progress import Progress, tell
+from attnviz.results.facts import Facts
+from attnviz.results.result import Result
 
-__all__ = ["Explained", "LayerEnd", "explain_layer", "layer_and_head"]
+__all__ = ["Explanation", "LayerEnd", "explain"]
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class LayerEnd:
     output_error: float
 
 
-@dataclass(frozen=True)
-class Explained:
-    """One layer on one text.
+@dataclass(frozen=True, repr=False)
+class Explanation(Result):
+    """One layer on one text, step by step.
 
     Attributes:
         checkpoint: the model.
@@ -49,10 +52,12 @@ class Explained:
         tokens: what the model reads.
         head: the head that is followed, of the layer that is explained.
         token: the position of the token that is followed.
-        stages: every step of the layer, verified.
+        stages: every step of the layer, verified: a mapping by name; each has ``name``, ``tensor`` and ``check``.
         positions: content and position in the scores; None unless the layer is the first.
         layers: how closely every layer was reproduced; None where only this one was asked for.
     """
+
+    command: ClassVar[str] = "explain"
 
     checkpoint: Checkpoint
     text: str
@@ -84,6 +89,17 @@ class Explained:
         """The name of its activation."""
         return str(getattr(self.checkpoint.config, self.checkpoint.architecture.activation_setting))
 
+    @property
+    def output(self) -> StageCheck:
+        """How closely the layer's output is the model's next hidden state."""
+        return self.stages.checks["output"]
+
+    @property
+    def facts(self) -> Facts:
+        """What every figure and table says of it."""
+        texts = (self.text,) if self.pair is None else (self.text, self.pair)
+        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
+
     def tensor(self, name: str) -> Tensor:
         """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1).
 
@@ -92,38 +108,15 @@ class Explained:
         """
         return self.stages[name].wide
 
-
-def layer_and_head(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
-    """The layer to explain and the head to follow: by default the first.
-
-    Args:
-        layer: as asked for; None for that of the head, or the first.
-        head: its number in the layer, ``L2H8``, or a HeadId.
-        checkpoint: the model.
-
-    Raises:
-        UsageError: the model has no such layer or head, or the two contradict each other.
-    """
-    if isinstance(head, bool) or not (head is None or isinstance(head, str | int | HeadId)):
-        raise UsageError(f"expected the head to follow as a number, such as 3, or as 'L2H3', found {head!r}.")
-    if layer is not None:
-        check_layer(checkpoint, layer)
-    alone = isinstance(head, int) or (isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head) is not None)
-    named = None if head is None or alone else HeadId.parse(str(head))
-    if named is not None and layer is not None and named.layer != layer:
-        raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
-    number = int(head) if isinstance(head, str | int) and named is None else 0
-    found = named or HeadId(layer or 0, number)
-    check_layer(checkpoint, found.layer)
-    if not 0 <= found.head < checkpoint.n_heads:
-        raise UsageError(
-            f"layer {found.layer} of {checkpoint.name} has no head {found.head}: "
-            f"expected one from 0 to {checkpoint.n_heads - 1}, or an id such as L{found.layer}H0."
+    def __repr__(self) -> str:
+        """One line: which layer, and how closely its output was reproduced."""
+        return (
+            f"<Explanation of layer {self.layer} of {self.checkpoint.short_name} on "
+            f"{counted(len(self.tokens), 'token')}: {len(self.stages)} steps, output within {self.output.error:.1e}>"
         )
-    return found
 
 
-def explain_layer(
+def explain(
     text: str,
     model: Model = "minilm",
     *,
@@ -137,51 +130,76 @@ def explain_layer(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     truncate: bool = False,
-    progress: Callable[[str, int, int], None] = lambda _, __, ___: None,
-) -> Explained:
-    """Recompute every step of a layer and compare it with the running model.
+    progress: Progress | None = None,
+) -> Explanation:
+    """One layer of a model on one text, step by step, verified to its end.
+
+    >>> result = attnviz.explain("The cat that I saw ran away", layer=2)  # doctest: +SKIP
+    >>> result.tensor("pattern").shape, result.stages["output"].check.error  # doctest: +SKIP
 
     Args:
         text: the text.
-        model: see :data:`attnviz.model.opening.Model`.
+        model: a built-in name, a checkpoint's folder, a hub id, or a transformers model in memory.
         tokenizer: of a model in memory.
         pair: a second segment (BERT).
-        layer: counted from 0; default the first.
-        head: to follow, a number, ``L2H8`` or a HeadId; default the layer's first.
+        layer: counted from 0; default that of ``head``, or the first.
+        head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
         token: to follow, as figures show it or ``#3``; default the last of the text.
-        every_layer: verify all layers, not only this one.
+        every_layer: verify the steps of all layers, not only of this one.
         revision: of a hub model.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
         truncate: cut a text that is longer than the model.
-        progress: told what is done, how far, of how much.
+        progress: told of every verified layer.
 
     Raises:
-        AttnvizError: the model cannot be read, or lacks the layer, head or token.
-        VerificationError: a step differs from the model's own.
+        AttnvizError: the model cannot be read or reproduced, or lacks the layer, head or token.
+        VerificationError: a step differs from the model's own by more than the tolerance.
     """
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
-    followed = layer_and_head(layer, head, checkpoint)
+    followed = _layer_and_head(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
-    position = _followed(tokens, token)
+    position = _position(tokens, token)
     kept: list[VerifiedStages] = []
     ends: list[LayerEnd] = []
     layers = range(checkpoint.n_layers) if every_layer else [followed.layer]
 
-    def visit(verified: VerifiedStages) -> None:
-        ends.append(_end(verified))
-        if verified.layer == followed.layer:
-            kept.append(verified)
-        progress("verifying", len(ends), len(layers))
+    def visit(stages: VerifiedStages) -> None:
+        worst, checks = stages.worst, stages.checks
+        ends.append(LayerEnd(stages.layer, len(checks), worst, checks[worst].error, checks["output"].error))
+        if stages.layer == followed.layer:
+            kept.append(stages)
+        tell(progress, "verifying", len(ends), len(layers))
 
     verify_stages(checkpoint, tokens, layers, visit)
     (stages,) = kept
     positions = position_shares(checkpoint, tokens, stages) if followed.layer == 0 else None
     every = tuple(ends) if every_layer else None
-    return Explained(checkpoint, text, pair, tokens, followed, position, stages, positions, every)
+    return Explanation(checkpoint, text, pair, tokens, followed, position, stages, positions, every)
 
 
-def _followed(tokens: Tokens, token: object) -> int:
+def _layer_and_head(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
+    """The layer to explain and the head to follow; by default the first of each."""
+    if isinstance(head, bool) or not (head is None or isinstance(head, str | int | HeadId)):
+        raise UsageError(f"expected the head to follow as a number, such as 3, or as 'L2H3', found {head!r}.")
+    if layer is not None:
+        check_layer(checkpoint, layer)
+    alone = isinstance(head, int) or (isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head) is not None)
+    named = None if head is None or alone else HeadId.parse(str(head))
+    if named is not None and layer is not None and named.layer != layer:
+        raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
+    number = int(head) if isinstance(head, str | int) and named is None else 0
+    followed = named or HeadId(layer or 0, number)
+    check_layer(checkpoint, followed.layer)
+    if not 0 <= followed.head < checkpoint.n_heads:
+        raise UsageError(
+            f"layer {followed.layer} of {checkpoint.name} has no head {followed.head}: "
+            f"expected one from 0 to {checkpoint.n_heads - 1}, or an id such as L{followed.layer}H0."
+        )
+    return followed
+
+
+def _position(tokens: Tokens, token: object) -> int:
     """The position of the token to follow; by default the last one that is not special, or the last one."""
     if isinstance(token, str):
         return find_positions(tokens.labels, token)[0]
@@ -192,10 +210,3 @@ def _followed(tokens: Tokens, token: object) -> int:
         )
     of_text = [position for position, special in enumerate(tokens.special) if not special]
     return of_text[-1] if of_text else len(tokens) - 1
-
-
-def _end(verified: VerifiedStages) -> LayerEnd:
-    worst, output = verified.worst, verified["output"]
-    assert worst.check is not None
-    assert output.check is not None
-    return LayerEnd(verified.layer, len(verified.compared), worst.name, worst.check.error, output.check.error)

@@ -14,16 +14,14 @@ from attnviz.model.checkpoint import Checkpoint
 
 __all__ = ["Activations", "Probe", "capture_stages", "probes_of"]
 
-_PROJECTED = ("query", "key", "value")
-
 
 @dataclass(frozen=True)
 class Probe:
     """One place of the model at which a step of a layer shows.
 
     Attributes:
-        stage: the step, by the names of :func:`attnviz.commands.explain.layer_stages.recompute_layer`; ``projected`` for
-            queries, keys and values side by side, or one of them.
+        stage: the step, by the names of :func:`attnviz.commands.explain.reference.recompute_layer`; ``projected.0`` …
+            for queries, keys and values side by side, or one of them each.
         module: of the running model.
         path: its name there.
         side: ``input`` (its first argument), ``output`` (what it returns, or the first of what it returns) or
@@ -43,7 +41,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Activations:
-    """The model's own activations in one layer; the batch axis of the one text is left out.
+    """The model's own activations in one layer, without the batch axis.
 
     Attributes:
         layer: counted from 0.
@@ -66,8 +64,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     layers = architecture.modules(model)
     of, pre = layers[layer], architecture.pre_norm
     final = architecture.final_norm(model)
-    last = layer == len(layers) - 1
-    found: list[tuple[str, nn.Module, str]] = [
+    probed: list[tuple[str, nn.Module, str]] = [
         ("input", of.block, "input"),
         *((f"projected.{number}", module, "output") for number, module in enumerate(of.projections)),
         ("pattern", of.pattern, "pattern"),
@@ -81,14 +78,14 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
     ]  # fmt: skip
-    if not last:
-        found.append(("output", layers[layer + 1].block, "input"))
+    if layer < len(layers) - 1:
+        probed.append(("output", layers[layer + 1].block, "input"))
     elif final is not None:
-        found += [("output", final, "input"), ("final_norm", model, "output")]
+        probed += [("output", final, "input"), ("final_norm", model, "output")]
     else:
-        found.append(("output", model, "output"))
+        probed.append(("output", model, "output"))
     paths = {module: path for path, module in model.named_modules()}
-    return [Probe(stage, module, paths[module] or "the model", side) for stage, module, side in found]
+    return [Probe(stage, module, paths[module] or "the model", side) for stage, module, side in probed]
 
 
 def capture_stages(
@@ -136,12 +133,10 @@ def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[Activations], 
             visit(_activations(layer, probes, seen))
             seen.clear()
 
-    handles = [_hook(probe, keep) for probe in probes]
-    try:
+    with ExitStack() as stack:
+        for probe in probes:
+            stack.callback(_hook(probe, keep).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _hook(probe: Probe, keep: Callable[[Probe, Any], None]) -> torch.utils.hooks.RemovableHandle:
@@ -149,10 +144,8 @@ def _hook(probe: Probe, keep: Callable[[Probe, Any], None]) -> torch.utils.hooks
         keep(probe, args[0] if args else kwargs["hidden_states"])
 
     def after(_: nn.Module, __: Any, result: Any) -> None:
-        if probe.side == "pattern":
-            keep(probe, result[1])
-        else:
-            keep(probe, result if isinstance(result, Tensor) else result[0])
+        whole = probe.side == "output" and isinstance(result, Tensor)
+        keep(probe, result if whole else result[1 if probe.side == "pattern" else 0])
 
     if probe.side == "input":
         return probe.module.register_forward_pre_hook(before, with_kwargs=True)
@@ -168,7 +161,7 @@ def _activations(layer: int, probes: Sequence[Probe], seen: dict[str, list[Tenso
     places = {probe.stage: probe.place for probe in probes}
     projected = [name for name in values if name.startswith("projected.")]
     thirds = torch.cat([values.pop(name) for name in projected], dim=-1).chunk(3, dim=-1)
-    for number, (name, third) in enumerate(zip(_PROJECTED, thirds, strict=True)):
+    for number, (name, third) in enumerate(zip(("query", "key", "value"), thirds, strict=True)):
         values[name] = third
         places[name] = places[projected[min(number, len(projected) - 1)]]
     return Activations(layer, values, places)

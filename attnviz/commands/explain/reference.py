@@ -1,0 +1,274 @@
+"""One layer recomputed from its input to its output, on plain tensors, each step from the step before.
+
+    post-norm (BERT)   x -> attention -> + x -> norm -> feed forward -> + -> norm
+    pre-norm (GPT-2)   x -> norm -> attention -> + x -> norm -> feed forward -> +
+
+    layer norm     y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias        (Ba et al. 2016), over d_model
+    feed forward   f(x W_1 + b_1) W_2 + b_2                                      (Vaswani et al. 2017, section 3.3)
+
+"Post-norm" and "pre-norm" after Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture". The
+variance is that of the d_model numbers themselves (divided by d_model, not d_model - 1). Norms and activations are
+computed in float32 at least and rounded once, as torch's own kernels do.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.attention import reference as attention
+from attnviz.attention.reference import HeadParameters
+from attnviz.errors import ArchitectureError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.tokens import Tokens
+
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "LayerNorm",
+    "LayerParameters",
+    "LinearMap",
+    "activation_named",
+    "embedded",
+    "embeddings_of",
+    "layer_norm",
+    "layer_parameters",
+    "norm_parameters",
+    "recompute_layer",
+    "widened",
+]
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """x W + b: ``weight`` [d_in, d_out], ``bias`` [d_out]."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Of x [.., d_in], [.., d_out]."""
+        return x @ self.weight + self.bias
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """The parameters of a layer norm: ``weight`` and ``bias`` [d_model], ``epsilon`` added to the variance."""
+
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+
+    def scale(self, x: Tensor) -> Tensor:
+        """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
+        wide = widened(x)
+        centred = wide - wide.mean(-1, keepdim=True)
+        return (centred.square().mean(-1, keepdim=True) + self.epsilon).sqrt()
+
+    def linear_part(self, x: Tensor, scale: Tensor) -> Tensor:
+        """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
+        wide = widened(x)
+        return (wide - wide.mean(-1, keepdim=True)) / scale * widened(self.weight)
+
+
+def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
+    """Every vector of x [.., d_model] with mean 0 and variance 1, then weighted and shifted; in the dtype of x."""
+    return (norm.linear_part(x, norm.scale(x)) + widened(norm.bias)).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """The function between the two linear maps of a feed-forward network.
+
+    Attributes:
+        name: as transformers' configs give it.
+        formula: for people.
+        function: of a tensor in float32 at least.
+    """
+
+    name: str
+    formula: str
+    function: Callable[[Tensor], Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Of every number of x; in the dtype of x."""
+        return self.function(widened(x)).to(x.dtype)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+_GELU_TANH = "x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))"
+_TANH_NAMES = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate", "gelu_fast")
+
+ACTIVATIONS = {
+    activation.name: activation
+    for activation in (
+        *(Activation(name, "x Φ(x)", _gelu) for name in ("gelu", "gelu_python")),
+        *(Activation(name, _GELU_TANH, _gelu_tanh) for name in _TANH_NAMES),
+        Activation("quick_gelu", "x σ(1.702 x)", lambda x: x * torch.sigmoid(1.702 * x)),
+        Activation("relu", "max(x, 0)", lambda x: x.clamp(min=0)),
+        *(Activation(name, "x σ(x)", lambda x: x * torch.sigmoid(x)) for name in ("silu", "swish")),
+        Activation("tanh", "tanh(x)", torch.tanh),
+        Activation("linear", "x", lambda x: x),
+    )
+}
+"""By the name in the config, those that are reproduced. GELU: Hendrycks & Gimpel 2016; Φ is the normal distribution."""
+
+
+def activation_named(name: object) -> Activation:
+    """The activation of a config.
+
+    Raises:
+        ArchitectureError: it is not among those that are reproduced.
+    """
+    activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
+    if activation is None:
+        given = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+        raise ArchitectureError(
+            f"this model's feed-forward network has the activation {given!r}, which the reference does not reproduce; "
+            f"expected one of: {', '.join(ACTIVATIONS)}."
+        )
+    return activation
+
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """The parameters of one whole layer.
+
+    Attributes:
+        heads: of the attention.
+        attention_norm: the layer norm before the attention (pre-norm), or after its residual (post-norm).
+        expand: the feed-forward network's first map, d_model to d_ff.
+        activation: between its maps.
+        contract: its second map, d_ff to d_model.
+        feed_forward_norm: the layer norm before the network (pre-norm), or after its residual (post-norm).
+        pre_norm: which of the two.
+        final_norm: the layer norm of the model after this layer; None where there is none.
+    """
+
+    heads: HeadParameters
+    attention_norm: LayerNorm
+    expand: LinearMap
+    activation: Activation
+    contract: LinearMap
+    feed_forward_norm: LayerNorm
+    pre_norm: bool
+    final_norm: LayerNorm | None
+
+
+def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
+    """The parameters of a layer, with the settings of the config.
+
+    Raises:
+        ArchitectureError: the activation is not among those that are reproduced.
+    """
+    architecture, model = checkpoint.architecture, checkpoint.model
+    modules = architecture.modules(model)[layer]
+    final = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
+    return LayerParameters(
+        heads=architecture.parameters(model, layer),
+        attention_norm=norm_parameters(checkpoint, modules.attention_norm),
+        expand=_linear_map(modules.expand),
+        activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
+        contract=_linear_map(modules.contract),
+        feed_forward_norm=norm_parameters(checkpoint, modules.feed_forward_norm),
+        pre_norm=architecture.pre_norm,
+        final_norm=None if final is None else norm_parameters(checkpoint, final),
+    )
+
+
+def norm_parameters(checkpoint: Checkpoint, norm: Any) -> LayerNorm:
+    """The parameters of a layer norm, with the epsilon of the config."""
+    epsilon = float(getattr(checkpoint.config, checkpoint.architecture.epsilon_setting))
+    return LayerNorm(norm.weight, norm.bias, epsilon)
+
+
+def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
+    """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, d_model] each."""
+    tables = checkpoint.architecture.embeddings(checkpoint.model)
+    ids, types = (
+        torch.tensor(values, device=checkpoint.device) for values in (tokens.ids, tokens.type_ids or [0] * len(tokens))
+    )
+    parts = {"content": tables.words[ids], "position": tables.positions[: len(tokens)]}
+    return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
+
+
+def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
+    """What enters the first layer, [n, d_model]: word + position (+ segment), normed where the model norms it."""
+    first, *others = embeddings_of(checkpoint, tokens).values()
+    x, norm = sum(others, start=first), checkpoint.architecture.embeddings(checkpoint.model).norm
+    return x if norm is None else layer_norm(x, norm_parameters(checkpoint, norm))
+
+
+def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
+    """Every step of a layer, in the order of computing.
+
+    Args:
+        x: the residual stream that enters, [n, d_model].
+        parameters: of the layer.
+        allowed: boolean [n, n], True = may attend.
+
+    Returns:
+        by name: ``attention_norm`` (where it comes first), ``query``, ``key``, ``value`` [n, d_model], ``split``
+        [3, n_heads, n, d_head], ``scores`` [n_heads, n, n], ``mask`` [n, n], ``pattern`` [n_heads, n, n], ``weighted``
+        [n_heads, n, d_head], ``concatenated``, ``attention_output``, ``attention_residual`` [n, d_model], a norm,
+        ``expanded``, ``activated`` [n, d_ff], ``feed_forward_output`` [n, d_model], ``feed_forward_residual`` (where
+        a norm follows), ``output`` and, after a model's last layer, ``final_norm`` [n, d_model].
+    """
+    steps: dict[str, Tensor] = {}
+    attended = x
+    if parameters.pre_norm:
+        attended = steps["attention_norm"] = layer_norm(x, parameters.attention_norm)
+    _attend(attended, parameters.heads, allowed, steps)
+    middle = steps["attention_residual"] = x + steps["attention_output"]
+    name, norm = ("feed_forward_norm", parameters.feed_forward_norm)
+    if not parameters.pre_norm:
+        name, norm = ("attention_norm", parameters.attention_norm)
+    normed = steps[name] = layer_norm(middle, norm)
+    steps["expanded"] = parameters.expand(normed)
+    steps["activated"] = parameters.activation(steps["expanded"])
+    steps["feed_forward_output"] = parameters.contract(steps["activated"])
+    if parameters.pre_norm:
+        steps["output"] = middle + steps["feed_forward_output"]
+    else:
+        steps["feed_forward_residual"] = normed + steps["feed_forward_output"]
+        steps["output"] = layer_norm(steps["feed_forward_residual"], parameters.feed_forward_norm)
+    if parameters.final_norm is not None:
+        steps["final_norm"] = layer_norm(steps["output"], parameters.final_norm)
+    return steps
+
+
+def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, Tensor]) -> None:
+    """The steps of the attention, with the functions of :mod:`attnviz.attention.reference`."""
+    split = [attention.project(x, projection) for projection in (heads.query, heads.key, heads.value)]
+    for name, part in zip(("query", "key", "value"), split, strict=True):
+        steps[name] = part.transpose(0, 1).flatten(1)
+    steps["split"] = torch.stack(split)
+    query, key, value = split
+    if heads.upcast:
+        query, key = query.float(), key.float()
+    steps["scores"] = attention.attention_scores(query, key, heads.scale)
+    steps["mask"] = allowed
+    steps["pattern"] = attention.attention_pattern(steps["scores"].clone(), allowed).to(x.dtype)
+    steps["weighted"] = torch.matmul(steps["pattern"], value)
+    steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
+    steps["attention_output"] = steps["concatenated"] @ heads.output_weight.flatten(0, 1) + heads.output_bias
+
+
+def _linear_map(module: Any) -> LinearMap:
+    """nn.Linear keeps its weight [d_out, d_in], transformers' Conv1D [d_in, d_out]."""
+    return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
+
+
+def widened(x: Tensor) -> Tensor:
+    """The tensor in float32 at least."""
+    return x if x.dtype == torch.float64 else x.float()

@@ -1,0 +1,232 @@
+"""How ``attnviz explain`` tells a layer: the walk through its steps, tables, explain.json and explain.csv, tensors."""
+
+import json
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+from safetensors.torch import save
+
+from attnviz.commands.explain.measure import Explanation, LayerEnd
+from attnviz.commands.explain.numbers import signed
+from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
+from attnviz.commands.explain.stages import Stage
+from attnviz.commands.explain.steps import norm_order, numbered_shape, step_of
+from attnviz.model.tokens import visible
+from attnviz.model.wording import counted
+from attnviz.results.documents import model_entry, tokens_entry
+from attnviz.results.report import Report
+from attnviz.results.tables import Column, column_table, error, notes
+from attnviz.results.view import Choices
+
+__all__ = ["REPORT"]
+
+_COLUMNS = (
+    "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
+    "tolerance",
+)  # fmt: skip
+
+
+def _content(result: Explanation, _: Choices) -> dict[str, Any]:
+    tokens = result.tokens
+    return {
+        "model": {**model_entry(result.checkpoint), "d_ff": result.d_ff, "activation": result.activation},
+        "text": result.text,
+        "pair": result.pair,
+        "options": {
+            "layer": result.layer,
+            "head": str(result.head),
+            "token": result.token,
+            "tokens_cut_off": tokens.truncated,
+        },
+        "tokens": [{key: entry[key] for key in ("id", "text", "special")} for entry in tokens_entry(tokens)],
+        "norm_order": "pre-norm" if result.pre_norm else "post-norm",
+        "verification": _verification(result),
+        "stages": [_stage(result, stage) for stage in result.stages.stages],
+        "positions": None if result.positions is None else _positions(result.positions),
+    }
+
+
+def _verification(result: Explanation) -> dict[str, Any]:
+    checks = result.stages.checks
+    return {
+        "passed": True,
+        "stages_compared": len(checks),
+        "pattern_tolerance": checks["pattern"].tolerance,
+        "output_tolerance": result.output.tolerance,
+        "output_error": result.output.error,
+        "output_scale": result.output.scale,
+        "layers": None
+        if result.layers is None
+        else [
+            {
+                "layer": end.layer,
+                "stages_compared": end.compared,
+                "worst_stage": end.worst,
+                "worst_error": end.worst_error,
+                "output_error": end.output_error,
+            }
+            for end in result.layers
+        ],
+    }
+
+
+def _stage(result: Explanation, stage: Stage) -> dict[str, Any]:
+    """``norm`` is the mean Euclidean length along the last axis; of the mask, ``mean`` is the share that is allowed."""
+    step, check, wide = step_of(result, stage.name), stage.check, stage.wide
+    return {
+        "name": stage.name,
+        "title": step.title,
+        "formula": step.formula,
+        "shape": list(stage.shape),
+        "min": float(wide.min()),
+        "max": float(wide.max()),
+        "mean": float(wide.mean()),
+        "norm": None if stage.name == "mask" else float(torch.linalg.vector_norm(wide, dim=-1).mean()),
+        "compared": check is not None,
+        **{key: getattr(check, key, None) for key in ("place", "error", "scale", "tolerance")},
+    }
+
+
+def _positions(shares: PositionShares) -> dict[str, Any]:
+    def entry(share: ScoreShares) -> dict[str, Any]:
+        return {**share.groups, "terms": share.terms, "spread": share.spread}
+
+    return {
+        "error": shares.error,
+        "scale": shares.scale,
+        "tolerance": shares.tolerance,
+        "layer": entry(shares.layer),
+        "heads": [{"id": f"L0H{head}", **entry(share)} for head, share in enumerate(shares.heads)],
+    }
+
+
+def _rows(content: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return ({**stage, "shape": "x".join(map(str, stage["shape"]))} for stage in content["stages"])
+
+
+def _tensors(result: Explanation, _: Choices) -> bytes:
+    """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
+    tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.stages}
+    labels = json.dumps(list(result.tokens.labels))
+    content: bytes = save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels})
+    return content
+
+
+def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableType]:
+    yield _heading(result)
+    yield _walk_through(result, width)
+    if result.layers is not None:
+        yield _layers_table(result.layers)
+    if result.positions is None:
+        yield notes("Content and position: for the first layer only (--layer 0), which the embeddings enter.")
+    else:
+        yield _positions_table(result.positions)
+        yield _how_to_read(result.positions)
+    yield _verified(result)
+
+
+def _heading(result: Explanation) -> Text:
+    model, tokens = result.checkpoint, result.tokens
+    place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {result.facts.quotes}"
+    token = visible(tokens.labels[result.token])
+    sizes = (
+        f"{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
+        f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} ‘{token}’, head {result.head}."
+    )
+    lines = [sizes, norm_order(result)]
+    if tokens.truncated:
+        cut = f"{counted(tokens.truncated, 'token')} {'was' if tokens.truncated == 1 else 'were'}"
+        lines.append(f"The text was cut: its last {cut} left out (--truncate).")
+    return Text.assemble((place, "bold"), "\n" + "\n".join(lines))
+
+
+def _walk_through(result: Explanation, width: int) -> Text:
+    """Every step: name and shape, formula, sentence, real numbers, check; longer words are left to the terminal."""
+    text, indent = Text(), "    "
+    for count, stage in enumerate(result.stages.stages, start=1):
+        step = step_of(result, stage.name)
+        text.append(f"{count:2d}  ")
+        text.append(step.title, style="bold")
+        text.append(f"  {numbered_shape(stage.name, stage.shape)}\n", style="cyan")
+        lines = [(step.formula, ""), (step.sentence, ""), (step.numbers(result, stage.name), "")]
+        for content, style in (*lines, _check(stage, step.unseen)):
+            wrapped = textwrap.wrap(content, width - 1, initial_indent=indent, subsequent_indent=indent,
+                                    break_long_words=False, break_on_hyphens=False)  # fmt: skip
+            text.append("".join(f"{line}\n" for line in wrapped), style=style)
+    text.rstrip()
+    return text
+
+
+def _check(stage: Stage, unseen: str) -> tuple[str, str]:
+    check = stage.check
+    if check is None:
+        return f"– not compared: {unseen}", "dim"
+    of = "" if stage.name == "pattern" else f" of the largest, {check.scale:.3g}"
+    how = f"within {error(check.error)}{of} (tolerance {check.tolerance:.0e})" if check.error else "bit for bit"
+    return f"✓ the model's own, {how}", "green"
+
+
+def _layers_table(layers: tuple[LayerEnd, ...]) -> Table:
+    columns: list[Column[LayerEnd]] = [
+        Column("Layer", lambda end: end.layer),
+        Column("Steps\ncompared", lambda end: end.compared),
+        Column("Least close step", lambda end: end.worst.replace("_", " "), left=True),
+        Column("its error", lambda end: error(end.worst_error), "of largest"),
+        Column("Output error", lambda end: error(end.output_error), "of largest"),
+    ]
+    return column_table("Every layer, each from what the model's layer before it gave", columns, layers)
+
+
+def _positions_table(shares: PositionShares) -> Table:
+    """Content and position in the scores of the first layer, a row a head."""
+
+    def share_of(name: str) -> Column[tuple[str, ScoreShares]]:
+        def value(row: tuple[str, ScoreShares]) -> object:
+            share = row[1].groups[name]
+            return None if share is None else signed(share)
+
+        return Column("Common" if name == "constant" else name.capitalize(), value)
+
+    columns: list[Column[tuple[str, ScoreShares]]] = [
+        Column("Head", lambda row: row[0], left=True),
+        *(share_of(name) for name in GROUPS if name != "segment" or shares.segments),
+        Column("Spread", lambda row: row[1].spread, "scores"),
+    ]
+    heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
+    last = [column.value(("all heads", shares.layer)) for column in columns]
+    return column_table("Scores of layer 0: shares of their variance", columns, heads, last=last)
+
+
+def _how_to_read(shares: PositionShares) -> Text:
+    segment = " Segment: through the token types." if shares.segments else ""
+    return notes(
+        "Content: which words query and key are; position: where they stand; both: a word with a place, or a place "
+        f"with a word.{segment} Common: what all tokens share, of which the layer norm leaves some more than others. "
+        "Only differences between the keys of a query count: the softmax ignores what they share. A part that "
+        "works against the others has a negative share. Spread: how far scores lie from their query's mean. The "
+        f"parts add up to the verified scores within {error(shares.error)} of the largest "
+        f"(tolerance {shares.tolerance:.0e})."
+    )
+
+
+def _verified(result: Explanation) -> Text:
+    stages, model, output = result.stages, result.checkpoint, result.output
+    dtype = str(model.dtype).removeprefix("torch.")
+    start = "the embedding tables" if result.layer == 0 else f"the output of layer {result.layer - 1}"
+    return Text.assemble(
+        ("Verified", "bold green"),
+        f" {len(stages.checks)} of {len(stages)} steps against the running model ({dtype}, {model.device}), "
+        f"each recomputed from the step before it, beginning with {start}; the output is the model's next hidden state "
+        f"within {error(output.error)} of the largest (tolerance {output.tolerance:.0e}).",
+    )
+
+
+REPORT = Report(
+    content=_content, columns=_COLUMNS, rows=_rows, tables=_tables, tensors=("stages.safetensors", _tensors)
+)
+"""How ``attnviz explain`` tells a layer."""
