@@ -241,7 +241,7 @@ def test_the_bar_of_a_root_scale_is_numbered_at_even_places_and_says_what_its_en
     end = rounded_up(result.largest)
     np.testing.assert_allclose(bar.get_xticks(), [-end, -end / 4, 0, end / 4, end])
     assert [label.get_text()[0] for label in bar.get_xticklabels()] == ["−", "−", "0", "+", "+"]
-    assert "orange is more in B, blue more in A" in bar.get_xlabel().replace("\n", " ")
+    assert "B minus A: + is more in B" in bar.get_xlabel().replace("\n", " ")
 
 
 def test_a_tiny_cell_has_an_outline_around_it(long):

@@ -169,7 +169,7 @@ def _end(result: Comparison, look: Look, head: HeadDifference | None) -> float:
 
 
 def _bar(heads: str) -> str:
-    return f"attention in B minus A: orange is more in B, blue more in A (root scale, {heads})"
+    return f"attention in B minus A: + is more in B (root scale, {heads})"
 
 
 def _pooled(factor: int) -> str:
