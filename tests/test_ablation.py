@@ -15,7 +15,6 @@ from attnviz.commands.ablate import passes as ablation_passes
 from attnviz.commands.ablate.hooks import METHODS, Replacement, removed_heads
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.ablate.passes import Passes
 from attnviz.commands.ablate.resumed_forward import resume, run_and_keep, running
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
@@ -269,17 +268,6 @@ def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         assert again.head(head.id).gradient == pytest.approx(head.gradient, rel=1e-4)
 
 
-def test_several_copies_are_as_one_at_a_time() -> None:
-    checkpoint = from_loaded(*KINDS[MASKED]())
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None), MASKED, print)
-    sets = [frozenset([HeadId(0, 0)]), frozenset([HeadId(0, 1), HeadId(2, 2)]), frozenset([HeadId(1, 3)]), frozenset()]
-    together = Passes(checkpoint, inputs, Replacement("uniform"), 5).run(sets, lambda *_: None)
-    for number, heads in enumerate(sets):
-        alone = Passes(checkpoint, inputs, Replacement("uniform"), 5).run([heads], lambda *_: None, verify=False)
-        torch.testing.assert_close(alone[0], together[number], atol=1e-5, rtol=1e-4)
-    assert not together[3].any()
-
-
 # --- intervals ----------------------------------------------------------------------------------------------------
 
 
@@ -356,14 +344,6 @@ def test_what_does_not_reproduce_the_model_stops_it(
     model, tokenizer = next_token_model()
     monkeypatch.setattr(module, name, wrong(getattr(module, name)))
     with pytest.raises(VerificationError, match=message):
-        ablate(TEXTS, model, tokenizer=tokenizer)
-
-
-def test_final_states_that_a_hook_of_the_users_own_changes_are_noticed() -> None:
-    model, tokenizer = next_token_model()
-    doubled = lambda _, __, out: setattr(out, "last_hidden_state", out.last_hidden_state * 2) or out  # noqa: E731
-    model.transformer.register_forward_hook(doubled)
-    with pytest.raises(VerificationError, match="does not reproduce the model's final states"):
         ablate(TEXTS, model, tokenizer=tokenizer)
 
 

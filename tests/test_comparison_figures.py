@@ -14,13 +14,14 @@ from matplotlib.patches import Polygon, Rectangle
 
 import attnviz
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
-from attnviz.commands.compare.sides import short, side_lines, side_names, signed
+from attnviz.commands.compare.sides import short, side_lines, side_names
 from attnviz.commands.compare.views import VIEWS, root_norm, rounded_up
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.model.head_ids import HeadId
+from attnviz.model.wording import signed
 from attnviz.results.view import Choices
 from tests.drawn import HOSTILE, nothing_over_the_edge, pixels_of, texts_of
 from tests.models import bert_tokenizer, sharp_bert
@@ -86,8 +87,9 @@ def test_the_plan_of_a_head_has_its_differences_and_the_largest(result):
     assert plan.norm.vmax == rounded_up(result.largest)
     assert plan.stem == f"differences/{first.id.file_stem}"
     assert plan.title == f"{first.id}  Jensen-Shannon distance {first.distance:.3f}, rank 1 of 12"
-    assert plan.notes[1:] == (f"A: “{TEXT}”", f"B: “{OTHER}”", "model: BertModel", "1 of 9 tokens differs: cat → dog")
-    assert plan.notes[0].endswith(signed(first.largest.difference))
+    said = tuple(filter(None, plan.notes))
+    assert said == (f"A: “{TEXT}”", f"B: “{OTHER}”", "model: BertModel", "1 of 9 tokens differs: cat → dog")
+    assert plan.evidence.endswith(signed(first.largest.difference))
     stems = [plan.stem for plan in plans(result, "differences")]
     assert stems == [f"differences/L0{layer}H0{head}" for layer in range(3) for head in range(4)]
 
@@ -127,7 +129,7 @@ def test_where_nothing_differs_the_figures_say_so(same):
     for scale in ("shared", "per-head"):
         plan = plans(same, "differences", Look(scale=scale))[0]
         assert (plan.outlined, plan.norm.vmax) == (None, 1.0)
-        assert "no weight differs beyond rounding" in plan.notes[0]
+        assert "no weight differs beyond rounding" in plan.evidence
         assert plan.caption.endswith("; no weight differs beyond rounding.")
     assert plans(same, "overview")[0].title.endswith("no weight differs beyond rounding")
     assert plans(same, "map")[0].maps[0].norm.vmax == LARGEST_DISTANCE
@@ -153,7 +155,7 @@ def test_long_texts_are_pooled_where_there_is_no_room_and_the_picture_says_so(lo
     assert pooled > 1
     note = f"Each cell is the largest of {pooled} × {pooled} differences, with its sign (pooled for drawing only)."
     assert note in grid.notes
-    assert note.removesuffix(".") in grid.caption
+    assert note.removesuffix(".")[1:] in grid.caption
     np.testing.assert_array_equal(grid.cells[1].values, max_pool(long.layer_differences(0)[1], pooled))
     assert not any("pooled" in note for note in plans(long, "differences")[0].notes)
     assert "Every 3rd token is named." in plans(long, "differences")[0].notes
@@ -239,7 +241,7 @@ def test_the_bar_of_a_root_scale_is_numbered_at_even_places_and_says_what_its_en
     end = rounded_up(result.largest)
     np.testing.assert_allclose(bar.get_xticks(), [-end, -end / 4, 0, end / 4, end])
     assert [label.get_text()[0] for label in bar.get_xticklabels()] == ["−", "−", "0", "+", "+"]
-    assert "orange is more in B, blue more in A" in bar.get_xlabel().replace("\n", " ")
+    assert "B minus A: + is more in B" in bar.get_xlabel().replace("\n", " ")
 
 
 def test_a_tiny_cell_has_an_outline_around_it(long):

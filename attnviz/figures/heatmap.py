@@ -1,13 +1,13 @@
 """The heatmap of one head, on a page or on the caller's Axes; every cell is a whole number of pixels wide."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Normalize
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -25,7 +25,7 @@ from attnviz.figures.matrix import (
     named_every,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, colour_bar, new_page, page_width, settled
+from attnviz.figures.page import MARGIN, bar_inches, colour_bar, new_page, page_width, settled
 
 __all__ = ["AIR", "HeatmapPage", "HeatmapPlan", "draw_heatmap", "heatmap_figure", "heatmap_named_every",
            "heatmap_page", "heatmap_pooling"]  # fmt: skip
@@ -53,6 +53,10 @@ class HeatmapPlan:
         norm: from weights to colours.
         bar_norm, bar: the scale of the colour bar, the same for every head, and what it is.
         pooled: positions in one cell.
+        colours: others than those of the look.
+        outlined: row and column of a cell to outline.
+        forms: a value as text in its cell, the fullest form first.
+        signed: numbers of the colour bar above 0 have a plus.
     """
 
     stem: str
@@ -66,6 +70,10 @@ class HeatmapPlan:
     bar_norm: Normalize
     bar: str
     pooled: int = 1
+    colours: Colormap | None = None
+    outlined: tuple[int, int] | None = None
+    forms: tuple[Callable[[float], str], ...] = (hundredths,)
+    signed: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ def heatmap_figure(plan: HeatmapPlan, look: Look, vector: bool = False) -> Figur
     """A new figure with one heatmap, its weights where cells have room, colour bar, title and notes."""
     with figure_style():
         page = heatmap_page(plan, look, vector)
-        write_numbers(page.axes, plan.values, page.cells, hundredths, air=AIR)
+        _write(page.axes, plan, page.cells)
         return page.figure
 
 
@@ -120,11 +128,12 @@ def heatmap_page(plan: HeatmapPlan, look: Look, vector: bool = False) -> Heatmap
     points, side = cell * 72 / dpi, cell * m / dpi
     longest = _longest(texts, label_size(points)) / DPI
     width = page_width(look, side + longest + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
-    body = side + longest + _AXIS_NAME / DPI + _BAR + _SLACK
+    across = min(side, width - longest - 2 * MARGIN)
+    body = side + longest + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
     figure = new_page(plan.title, (plan.evidence, *plan.notes), look, width=width, body=body)
     ax = figure.add_subplot()
     cells = _draw(ax, plan, look, vector=vector, points=points)
-    colour_bar(figure, ax, plan.bar_norm, plan.bar, look)
+    colour_bar(figure, ax, plan.bar_norm, plan.bar, look, colours=plan.colours, signed=plan.signed, across=across)
     settled(figure)
     figure.set_layout_engine("none")
     box, pixel = ax.get_window_extent(), dpi / DPI
@@ -147,7 +156,7 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, look: Look) -> AxesImage | QuadMes
     style: dict[str, Any] = {"color": outer_ink(look), "family": font_families([title]), "parse_math": False}
     ax.set_title(title, loc="left", fontsize=outer_size("axes.titlesize", 9), **style)
     settled(ax.figure)
-    write_numbers(ax, plan.values, cells, hundredths, air=AIR)
+    _write(ax, plan, cells)
     return cells
 
 
@@ -156,8 +165,9 @@ def _draw(
 ) -> AxesImage | QuadMesh:
     """Cells, labels of positions and names of the axes."""
     cells = draw_matrix(
-        ax, plan.values, plan.norm, look, labels=plan.labels, pooled=plan.pooled, vector=vector, cell=points
-    )
+        ax, plan.values, plan.norm, look, labels=plan.labels, pooled=plan.pooled, colours=plan.colours,
+        vector=vector, outlined=plan.outlined, cell=points,
+    )  # fmt: skip
     box = ax.get_window_extent()
     side = box.height * DPI / ax.figure.dpi if points is None else points * len(plan.values) * DPI / 72
     size, ink = outer_size("axes.labelsize", 7.5), outer_ink(look, "axes.labelcolor")
@@ -165,6 +175,11 @@ def _draw(
         shown = name if text_width(name, size, DPI) <= side + 20 else name.partition(" ")[0]
         setting(shown, fontsize=size, color=ink, labelpad=2)
     return cells
+
+
+def _write(ax: Axes, plan: HeatmapPlan, cells: AxesImage | QuadMesh) -> None:
+    """The numbers, as fully as all of them fit."""
+    any(write_numbers(ax, plan.values, cells, form, air=AIR) for form in plan.forms)
 
 
 def _dpi(look: Look) -> int:

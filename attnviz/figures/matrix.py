@@ -45,7 +45,7 @@ _MESH_CELLS = 4096
 _MOST_NUMBERED = 24
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
-_LEAST_OUTLINE = 5
+_LEAST_OUTLINE = 4
 """Points of the side of an outline; around a smaller cell it leaves some room."""
 
 LONGEST = 110

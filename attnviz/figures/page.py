@@ -23,6 +23,7 @@ __all__ = [
     "PIXEL",
     "Mark",
     "add_legend",
+    "bar_inches",
     "colour_bar",
     "frozen",
     "heading",
@@ -178,6 +179,11 @@ def colour_bar(
     if mark is not None:
         _point_out(bar.ax, norm, mark, look, room)
     return bar.ax
+
+
+def bar_inches(name: str, across: float) -> float:
+    """Height of a colour bar below Axes so many inches wide, with its numbers and its name."""
+    return 0.33 + 0.13 * len(wrapped(name, _BAR_TEXT, DPI, max(min(across, _BAR_WIDTH) * DPI, 140)))
 
 
 def _point_out(ax: Axes, norm: Normalize, mark: Mark, look: Look, room: float) -> None:

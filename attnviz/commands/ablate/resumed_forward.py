@@ -140,7 +140,8 @@ def run_block(
 
     Args:
         block: the layer.
-        kept, layer: the pass whose arguments are used, and which layer it is.
+        kept: the pass whose arguments are used.
+        layer: which layer it is.
         hidden: the residual stream, [copies * rows, n, d_model].
         copies: how often the rows of the pass are repeated.
         repeated: arguments that are repeated already, by identity; added to.

@@ -227,7 +227,8 @@ def _name_dots(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
     taken: list[Bbox] = []
     for head, at in zip(plan.heads, _dots(plan.heads, metric), strict=True):
         for x, y, ha, va in _SIDES:
-            style: dict[str, Any] = {"ha": ha, "va": va, "fontsize": 6, "color": outer_ink(look)}
+            box_style = {"facecolor": look.greys.paper, "edgecolor": "none", "pad": 0.5}
+            style: dict[str, Any] = {"ha": ha, "va": va, "fontsize": 6, "color": outer_ink(look), "bbox": box_style}
             name = ax.annotate(str(head.id), at, (x, y), textcoords="offset points", **style)
             box = name.get_window_extent()
             inside = ax.bbox.contains(*box.min) and ax.bbox.contains(*box.max)

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
-from attnviz.commands.compare.sides import side_lines, signed
+from attnviz.commands.compare.sides import side_lines
 from attnviz.commands.heads.measure import Analysis
+from attnviz.model.wording import signed
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, verification_line

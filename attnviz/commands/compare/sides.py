@@ -10,7 +10,7 @@ from attnviz.model.wording import counted, quoted
 if TYPE_CHECKING:
     from attnviz.commands.compare.measure import Comparison
 
-__all__ = ["short", "side_lines", "side_names", "sides_in_words", "signed"]
+__all__ = ["short", "side_lines", "side_names", "sides_in_words"]
 
 _LONGEST_LABEL, _MOST_TOKENS = 24, 4
 _BEFORE_DIFFERENCE = 30
@@ -51,11 +51,6 @@ def sides_in_words(result: "Comparison") -> str:
     if result.compared == "texts":
         return f"A being {first} and B {second}, both read by {visible(result.first.checkpoint.short_name)}{more}"
     return f"A being {first} and B {second}, on the text {_quoted(result.first)}{more}"
-
-
-def signed(value: float) -> str:
-    """Two decimals with a sign: ``+0.31``, ``−0.08``."""
-    return f"{value:+.2f}".replace("-", "−")
 
 
 def short(label: str) -> str:

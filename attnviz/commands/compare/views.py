@@ -1,64 +1,27 @@
 """The figures of a comparison: all heads at a glance, the map of distances, and the differences of one head."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.colors import FuncNorm, Normalize
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, Comparison, HeadDifference
-from attnviz.commands.compare.sides import short, side_lines, sides_in_words, signed
+from attnviz.commands.compare.sides import short, side_lines, sides_in_words
 from attnviz.errors import UsageError
-from attnviz.figures.colours import outer_ink
-from attnviz.figures.files import figure_style
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_named_every, heatmap_pooling
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import Array, Labels, draw_matrix, max_pool, named_every, pooled_for, write_numbers
-from attnviz.figures.page import MARGIN, colour_bar, new_page, page_width, settled
-from attnviz.figures.tiles import tile_inches
-from attnviz.model.wording import counted
+from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.model.wording import counted, signed
 from attnviz.results.facts import Facts, sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["VIEWS", "DifferencePlan", "root_norm", "rounded_up"]
-
-_TARGET, _AXIS_NAME, _BAR = 6.0, 0.2, 0.55
-"""Inches: of a head's picture, where there is room; of the name of an axis; of the colour bar."""
+__all__ = ["VIEWS", "root_norm", "rounded_up"]
 
 _COLOURS = "orange is more in B, blue more in A"
-
-
-@dataclass(frozen=True)
-class DifferencePlan:
-    """The difference of one head's patterns, B - A, ready to draw.
-
-    Attributes:
-        stem, caption: of the file.
-        title, notes: above the cells.
-        values: [m, m], -1 to 1, rows attend to columns.
-        labels: of the positions, before pooling; bold where the sides differ.
-        norm, bar: the scale of the colours, and what it is.
-        pooled: positions in one cell.
-        outlined: row and column of the largest difference; None where there is none beyond rounding.
-    """
-
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    values: Array
-    labels: Labels
-    norm: Normalize
-    bar: str
-    pooled: int
-    outlined: tuple[int, int] | None
 
 
 def root_norm(end: float) -> FuncNorm:
@@ -101,7 +64,7 @@ def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPla
         notes=(
             *side_lines(result),
             f"In each square rows attend to columns ({counted(n, result.unit)}).",
-            *filter(None, [_pooled(pooled)]),
+            _pooled(pooled),
         ),
         cells=cells,
         norm=root_norm(end),
@@ -144,25 +107,25 @@ def _plan_map(result: Comparison, _: Choices) -> Iterator[HeadMapPlan]:
     )
 
 
-def _plan_differences(result: Comparison, choices: Choices) -> Iterator[DifferencePlan]:
+def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapPlan]:
     """One head after the other: those selected, or those that differ most."""
     heads = result.select(choices.select)[: choices.top or None]
     for head, values in result.differences(heads):
         yield _plan_difference(result, head, values, choices.look)
 
 
-def _plan_difference(result: Comparison, head: HeadDifference, values: Array, look: Look) -> DifferencePlan:
-    own = look.scale == "per-head"
+def _plan_difference(result: Comparison, head: HeadDifference, values: Array, look: Look) -> HeatmapPlan:
+    own, largest = look.scale == "per-head", head.largest
     end = _end(result, look, head if own else None)
-    n, largest = len(result.labels), head.largest
-    _, inches, _ = tile_inches(result.labels, [1], _TARGET, look)
-    pooled = pooled_for(n, inches)
+    labels = Labels(result.labels, result.muted, result.differing)
+    pooled = heatmap_pooling(labels.texts, look)
+    named = Facts("", (), len(labels.texts), result.unit).named(heatmap_named_every(labels.texts, pooled, look))
     nothing = "no weight differs beyond rounding"
     names = [short(result.labels[position]) for position in (largest.query, largest.key)]
     outlined = f"outlined: largest difference, ‘{names[0]}’ attends to ‘{names[1]}’ {signed(largest.difference)}"
     label = head.labels if head.label_changed else f"{head.labels} (both)"
-    named = Facts("", (), n, result.unit).named(named_every(inches * 72 / math.ceil(n / pooled), pooled))
-    return DifferencePlan(
+    about = f"label {label} · total variation {head.total_variation:.2f}"
+    return HeatmapPlan(
         stem=f"differences/{head.id.file_stem}",
         caption=sentence(
             f"Attention of {head.id} in B minus that in A, query by row and key by column, {sides_in_words(result)}",
@@ -172,62 +135,24 @@ def _plan_difference(result: Comparison, head: HeadDifference, values: Array, lo
             nothing if head.rounding else "",
         ),
         title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)}",
-        notes=(
-            f"label {label} · total variation {head.total_variation:.2f} · {nothing if head.rounding else outlined}",
-            *side_lines(result),
-            *filter(None, [_pooled(pooled), named]),
-        ),
+        evidence=f"{about} · {nothing if head.rounding else outlined}",
+        notes=(*side_lines(result), _pooled(pooled), named),
         values=max_pool(values, pooled),
-        labels=Labels(result.labels, result.muted, result.differing),
+        labels=labels,
         norm=root_norm(end),
+        bar_norm=root_norm(end),
         bar=_bar("of this head alone" if own else "same for all heads"),
         pooled=pooled,
+        colours=look.diverging_map(),
         outlined=None if head.rounding else (largest.query // pooled, largest.key // pooled),
+        forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
+        signed=True,
     )
 
 
-def _difference_figure(plan: DifferencePlan, look: Look, vector: bool = False) -> Figure:
-    """A new figure with one head's differences, in numbers where cells have room."""
-    _, inches, side = tile_inches(plan.labels.texts, [1], _TARGET, look)
-    width = page_width(look, inches + side + _AXIS_NAME + 2 * MARGIN)
-    with figure_style():
-        body = inches + 0.8 * side + _AXIS_NAME + _BAR + MARGIN
-        page = new_page(plan.title, plan.notes, look, width=width, body=body)
-        ax = page.add_subplot()
-        cells = _cells(ax, plan, look, vector, inches * 72 / len(plan.values))
-        ax.set_box_aspect(1)
-        colour_bar(page, ax, plan.norm, plan.bar, look, colours=look.diverging_map(), signed=True, across=inches)
-        settled(page)
-        _write(ax, plan, cells)
-        return page
-
-
-def _draw_difference(ax: Axes, plan: DifferencePlan, look: Look) -> AxesImage | QuadMesh:
-    """The same on the caller's Axes."""
-    cells = _cells(ax, plan, look, False, None)
-    settled(ax.figure)
-    _write(ax, plan, cells)
-    return cells
-
-
-def _cells(ax: Axes, plan: DifferencePlan, look: Look, vector: bool, cell: float | None) -> AxesImage | QuadMesh:
-    """Cells, the largest difference outlined, and the names of positions and axes."""
-    cells = draw_matrix(
-        ax, plan.values, plan.norm, look, labels=plan.labels, pooled=plan.pooled, colours=look.diverging_map(),
-        vector=vector, outlined=plan.outlined, cell=cell,
-    )  # fmt: skip
-    style: dict[str, Any] = {"fontsize": 7.5, "color": outer_ink(look, "axes.labelcolor"), "labelpad": 2}
-    ax.set_xlabel("key (attended to)", **style)
-    ax.set_ylabel("query (attends from)", **style)
-    return cells
-
-
-def _write(ax: Axes, plan: DifferencePlan, cells: AxesImage | QuadMesh) -> None:
-    """``+0.31`` in the cells, or ``+.31`` where they are narrow; nothing for what would be zero."""
-    forms: tuple[Callable[[float], str], ...] = (signed, lambda value: signed(value).replace("0.", "."))
-    for form in forms:
-        if write_numbers(ax, plan.values, cells, lambda value, form=form: form(value) if abs(value) >= 0.005 else ""):  # type: ignore[misc]
-            return
+def _in_cell(value: float) -> str:
+    """``+0.31``; nothing for what would be zero."""
+    return signed(value) if abs(value) >= 0.005 else ""
 
 
 def _end(result: Comparison, look: Look, head: HeadDifference | None) -> float:
@@ -244,7 +169,7 @@ def _end(result: Comparison, look: Look, head: HeadDifference | None) -> float:
 
 
 def _bar(heads: str) -> str:
-    return f"attention in B minus A: orange is more in B, blue more in A (root scale, {heads})"
+    return f"attention in B minus A: + is more in B (root scale, {heads})"
 
 
 def _pooled(factor: int) -> str:
@@ -266,7 +191,7 @@ VIEWS: tuple[View[Any, Any], ...] = (
     View("map", "layers × heads by distance", _plan_map, head_map_figure, draw_head_map, stems="compare-map"),
     View(
         "differences", "the differences of one head, for those that differ most", _plan_differences,
-        _difference_figure, _draw_difference, stems=r"differences/L\d+H\d+",
+        heatmap_figure, draw_heatmap, stems=r"differences/L\d+H\d+",
     ),
 )  # fmt: skip
 """What ``attnviz compare`` draws."""

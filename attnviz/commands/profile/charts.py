@@ -28,7 +28,16 @@ from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = ["RelationsPlan", "draw_relations", "layers_figure", "plan_layers", "plan_relations", "relations_figure"]
+__all__ = [
+    "LayersPlan",
+    "RelationRow",
+    "RelationsPlan",
+    "draw_relations",
+    "layers_figure",
+    "plan_layers",
+    "plan_relations",
+    "relations_figure",
+]
 
 MOST_RELATIONS = 60
 """Relations in one figure, at most; the most frequent."""
@@ -164,7 +173,7 @@ def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: st
     style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "ha": side, "annotation_clip": False}
     style |= {"parse_math": False, "linespacing": 1.05}
     ax.annotate(
-        texts[0], (edge, 1), xycoords="axes fraction", xytext=(pixels * PIXEL, 3), va="bottom",
+        texts[0], (edge, 1), xycoords="axes fraction", xytext=(pixels * PIXEL, 5), va="baseline",
         color=look.greys.quiet, **style,
     )  # fmt: skip
     for y, text in enumerate(texts[1:]):

@@ -34,8 +34,8 @@ __all__ = [
     "scikit_learn_missing",
 ]
 
-Numbers = NDArray[np.float64]
-Box = tuple[float, float, float, float]
+_Numbers = NDArray[np.float64]
+_Box = tuple[float, float, float, float]
 
 ALL_NAMED = 80
 """Up to this many heads all are named; of more, only those with a role."""
@@ -63,7 +63,7 @@ class LikenessPlan(Heading):
         names: their ids; empty where a head is not named.
     """
 
-    points: Numbers
+    points: _Numbers
     families: tuple[Family, ...]
     names: tuple[str, ...]
 
@@ -85,7 +85,7 @@ def likeness_missing(profile: Profile) -> str:
     return "it takes three heads or more" if len(distances) < 3 else scikit_learn_missing()
 
 
-def arrange(distances: Numbers) -> tuple[Numbers, float]:
+def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
     """Metric multidimensional scaling in the plane (SMACOF), on the divergences themselves as Clark et al. 2019 do.
 
     It begins from classical scaling and draws nothing at random that matters, so a matrix has one arrangement.
@@ -211,7 +211,7 @@ def _is_narrow(look: Look) -> bool:
     return look.width is not None and look.width < _NARROW
 
 
-def _extent(points: Numbers) -> tuple[Numbers, Numbers]:
+def _extent(points: _Numbers) -> tuple[_Numbers, _Numbers]:
     """Middle of the plane, and half its width and height with a border; never flat."""
     low, high = points.min(0), points.max(0)
     half = (high - low) / 2 + 0.05 * (high - low).max() if (high > low).any() else np.array([1.0, 0.5])
@@ -219,7 +219,7 @@ def _extent(points: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def place_labels(
-    points: Numbers, size: tuple[float, float], texts: Sequence[str], letters: float = _LETTERS[0]
+    points: _Numbers, size: tuple[float, float], texts: Sequence[str], letters: float = _LETTERS[0]
 ) -> list[tuple[float, float] | None]:
     """Where labels can stand beside their dots without covering any dot, each other, or the lines that join far ones.
 
@@ -235,7 +235,7 @@ def place_labels(
         the centre of each label; None where there is no room, or no text.
     """
     line_height, dot = letters * DPI / 72, _DOT * letters / _LETTERS[0]
-    taken: list[Box] = [(x - dot, y - dot, x + dot, y + dot) for x, y in points]
+    taken: list[_Box] = [(x - dot, y - dot, x + dot, y + dot) for x, y in points]
     neighbours = (np.linalg.norm(points[:, None] - points[None, :], axis=-1) < 4 * line_height).sum(1)
     labels: list[tuple[float, float] | None] = [None] * len(texts)
     for i in sorted((i for i, text in enumerate(texts) if text), key=lambda i: (-neighbours[i], i)):
@@ -253,7 +253,7 @@ def place_labels(
     return labels
 
 
-def _line(point: Numbers, label: tuple[float, float], text: str, letters: float) -> list[Box]:
+def _line(point: _Numbers, label: tuple[float, float], text: str, letters: float) -> list[_Box]:
     """Small boxes along the line from a dot to its label; none where the label is near enough to need no line."""
     half = np.array([text_width(text, letters, DPI), letters * DPI / 72]) / 2
     end = np.clip(point, label - half, label + half)
@@ -263,6 +263,6 @@ def _line(point: Numbers, label: tuple[float, float], text: str, letters: float)
     return [(x - 1, y - 1, x + 1, y + 1) for x, y in steps.tolist()]
 
 
-def _is_free(box: Box, taken: Sequence[Box]) -> bool:
+def _is_free(box: _Box, taken: Sequence[_Box]) -> bool:
     left, top, right, bottom = box
     return all(right <= other[0] or left >= other[2] or bottom <= other[1] or top >= other[3] for other in taken)

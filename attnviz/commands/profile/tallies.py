@@ -17,7 +17,6 @@ from attnviz.patterns.syntax import DIRECTIONS, best_offset
 __all__ = ["NameTally", "RelationCount", "RelationTally", "StatisticsTally", "SumTally", "Tally", "between_spans"]
 
 _MEANS = ("entropy", "distance", "confidence")
-_LOCAL_WINDOW, _LONG_RANGE_FROM = 1, 4
 
 
 class Tally(Protocol):
@@ -116,7 +115,7 @@ class StatisticsTally(SumTally):
         self._sums[:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums)
 
     def _masks(self, n: int) -> list[Tensor]:
-        text = MaskInput(("",) * n, range(n), self.causal, _LOCAL_WINDOW, _LONG_RANGE_FROM)
+        text = MaskInput(("",) * n, range(n), self.causal)
         masks = masks_of(text, [spec for spec in PATTERNS if not spec.on_repeats])
         nothing = torch.zeros(n, n, dtype=torch.bool)
         return [nothing if (mask := masks[name]) is None else mask for name in SHARES]

@@ -28,7 +28,7 @@ from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["VIEWS"]
+__all__ = ["VIEWS", "file_stems", "short_name"]
 
 MOST_MAPS = 24
 """Roles that get a map of their own, at most: first those of every corpus, then relations and offsets by margin."""
