@@ -19,6 +19,7 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.results.output_folder import OutputFolder, json_text
 from attnviz.results.result import layout_of, report_of
+from attnviz.results.view import Choices
 from attnviz.version import __version__
 from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE, published
@@ -43,7 +44,7 @@ def document_of(analysis, heads=None, figures=("overview.png",)):
 def attention_bytes(analysis):
     name, tensors = report_of("heads").tensors
     assert name == "attention.safetensors"
-    return tensors(analysis)
+    return tensors(analysis, Choices())
 
 
 def contents(folder):

@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import attnviz
-from attnviz.errors import UsageError
 from tests.conftest import SENTENCE
 from tests.hand_made import by_design, hand_made
 
@@ -120,36 +119,6 @@ def test_names_that_are_imported_late_are_those_that_type_checkers_see(name):
         assert value is (importlib.import_module(module) if module == f"{name}.{public}" else getattr(
             importlib.import_module(module), public
         ))  # fmt: skip
-
-
-FOUND = {
-    "rollout": lambda folder: attnviz.rollout(SENTENCE, folder),
-    "ablate": lambda folder: attnviz.ablate(SENTENCE, folder, select="L0H0"),
-}
-
-
-NAMES_OF_FIGURES = {
-    "rollout": "unknown figure 'bogus': expected one of rollout, layers, from",
-    "ablate": "unknown figure 'bogus': expected one of heads",
-}
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_what_is_found_refuses_looks_and_switches_that_are_none(name, bert_folder, tmp_path):
-    found = FOUND[name](bert_folder)
-    with pytest.raises(
-        UsageError, match=r"expected look as attnviz\.figures\.Look\(theme, scale, width\), found 'dark'"
-    ):
-        found.save(tmp_path / "out", look="dark")
-    with pytest.raises(UsageError, match="expected figures as True or False, found 'none'"):
-        found.save(tmp_path / "out", figures="none")
-    with pytest.raises(UsageError, match=r"found 'png, svg'; write \['png', 'svg'\]"):
-        found.save(tmp_path / "out", formats="png, svg")
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match=NAMES_OF_FIGURES[name]):
-        found.figure("bogus")
-    twice = found.save(tmp_path / "out", formats=["png", "png"], figures=True)
-    assert len(set(twice["figures"])) == len(twice["figures"])
 
 
 def test_packages_of_figures_are_there_at_once():

@@ -15,6 +15,7 @@ R = TypeVar("R")
 
 
 def _nothing(*_: Any) -> Iterator[str]:
+    """No messages."""
     return iter(())
 
 

@@ -26,7 +26,7 @@ from attnviz.model.wording import counted, quoted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["PAIR", "pair_shares", "segment_positions"]
+__all__ = ["PAIR", "Groups", "pair_shares", "segment_positions"]
 
 Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""
