@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import Show, decoded, errors_to_exit_codes, read_text
+from attnviz.cli.runner import Show, errors_to_exit_codes
+from attnviz.cli.terminal import decoded, read_text
 from attnviz.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnviz.cli import options
-from attnviz.cli.runner import Show, check_out, decoded, errors_to_exit_codes, read_text, split_names
+from attnviz.cli.runner import Show, check_out, errors_to_exit_codes
+from attnviz.cli.terminal import decoded, read_text, split_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

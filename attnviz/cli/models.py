@@ -6,14 +6,8 @@ from typing import Annotated
 import typer
 
 from attnviz.cli.options import AsJson
-from attnviz.cli.runner import (
-    check_out,
-    decoded,
-    errors_to_exit_codes,
-    print_results,
-    progress,
-    say_what_was_written,
-)
+from attnviz.cli.runner import check_out, errors_to_exit_codes
+from attnviz.cli.terminal import decoded, print_results, progress, say_what_was_written
 
 __all__ = ["models"]
 

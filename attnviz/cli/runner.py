@@ -1,11 +1,6 @@
-"""The terminal side of every command: reading text, progress, messages and exit codes.
+"""How every command runs: folder, measurement, files, tables or JSON, exit codes."""
 
-Data goes to standard output, progress and messages to standard error.
-"""
-
-import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attnviz.errors import AttnvizError, OutputError, ProcessError, TextError, UsageError, VerificationError
+from attnviz.cli.terminal import print_results, printable, progress, say, say_what_was_written, split_names
+from attnviz.errors import AttnvizError, ProcessError, UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from attnviz.progress import Progress
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.result import Result
@@ -29,34 +23,11 @@ __all__ = [
     "Outcome",
     "Show",
     "check_out",
-    "decoded",
     "errors_to_exit_codes",
-    "print_results",
-    "print_tables",
-    "printable",
-    "printing",
-    "progress",
-    "read_text",
     "results_folder",
-    "say",
-    "say_what_was_written",
-    "split_names",
 ]
 
 _INTERRUPTED = 130
-_NARROWEST = 80
-
-
-@contextmanager
-def printing(folder: Path) -> Iterator[None]:
-    """Printing may fail after the files are written: the reader went away, or the disk is full."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputError(f"cannot print the results: {error.strerror}; the files in {folder} are complete.") from error
 
 
 @dataclass(frozen=True)
@@ -246,131 +217,6 @@ def _terminated_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-@contextmanager
-def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress display on standard error, on request with rate and time left; silent where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns: list[Any] = [TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    if rate:
-        columns += [TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), TextColumn("left")]
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as display:
-        tasks: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = display.add_task(what, total=total or None, rate="")
-            speed = display.tasks[display.task_ids.index(tasks[what])].speed
-            display.update(tasks[what], completed=done, total=total or None, rate=f"{speed:.0f}/s" if speed else "")
-
-        yield tell
-
-
-def read_text(text: str) -> str:
-    """The text of an argument, or of standard input where it is ``-``.
-
-    Raises:
-        TextError: it is empty, blank or not UTF-8.
-    """
-    if text != "-":
-        text = decoded("TEXT", text)
-        if not text.strip():
-            raise TextError("TEXT is empty or blank; expected a sentence, or - to read standard input.")
-        return text
-    if sys.stdin is None:
-        raise TextError("standard input is closed; expected a sentence on it, or as TEXT.")
-    data = sys.stdin.buffer.read()
-    try:
-        content = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"standard input is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
-            "convert it, for example: iconv -f latin1 -t utf-8"
-        ) from error
-    if not content.strip():
-        raise TextError("standard input is empty or blank; expected a sentence.")
-    return content.removesuffix("\n").removesuffix("\r")
-
-
-def decoded(name: str, text: str) -> str:
-    """An argument as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
-    data = text.encode("utf-8", "surrogateescape")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"{name} is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
-            "expected text encoded as UTF-8."
-        ) from error
-
-
-def printable(message: str) -> str:
-    """The message without anything that would steer a terminal."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
-
-
-def print_tables(tables: "Callable[[int], RenderableType]") -> None:
-    """Print tables made for the width of the terminal, in plain text where it is none."""
-    from rich.console import Console
-
-    console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
-    console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
-    console.print(tables(console.width))
-
-
-def print_results(
-    folder: Path, document: dict[str, Any], tables: "Callable[[int], RenderableType]", as_json: bool, quiet: bool
-) -> None:
-    """Print the document as JSON, or else tables, or where all shall be quiet nothing.
-
-    Raises:
-        OutputError: they cannot be printed; the files in the folder are complete.
-    """
-    with printing(folder):
-        if as_json:
-            from attnviz.results.output_folder import json_text
-
-            sys.stdout.write(json_text(document))
-        elif not quiet:
-            print_tables(tables)
-        sys.stdout.flush()
-
-
-def say(message: str, quiet: bool = False) -> None:
-    """Tell of something on standard error, in one line that cannot steer the terminal."""
-    if not quiet:
-        typer.echo(f"attnviz: {printable(message)}", err=True)
-
-
-def say_what_was_written(output: "OutputFolder", quiet: bool) -> None:
-    """How many files were written, to which folder, and how many of an earlier run were removed there."""
-    if not quiet:
-        files = "file" if output.removed == 1 else "files"
-        removed = f"; removed {output.removed} {files} of an earlier run there" if output.removed else ""
-        typer.echo(f"Wrote {output.count} files to {printable(str(output.path))}{removed}", err=True)
-
-
-def split_names(values: list[str] | None) -> list[str]:
-    """Names from options that may be given more than once, and with commas between.
-
-    Raises:
-        UsageError: there is nothing between two commas.
-    """
-    parts = [part.strip() for value in values or [] for part in value.split(",")]
-    if "" in parts:
-        raise UsageError(f"expected names with commas between, found {', '.join(map(repr, values or []))}.")
-    return list(dict.fromkeys(parts))
 
 
 def results_folder(out: str | None, models: Sequence[str], command: str = "") -> Path:

@@ -13,7 +13,8 @@ from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.tokens import Tokens, find_positions, visible
+from attnviz.model.positions import find_positions
+from attnviz.model.tokens import Tokens, visible
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts

@@ -20,7 +20,8 @@ from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
-from attnviz.model.tokens import find_positions, visible
+from attnviz.model.positions import find_positions
+from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 

@@ -25,7 +25,8 @@ from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.tokens import Tokens, find_positions, visible
+from attnviz.model.positions import find_positions
+from attnviz.model.tokens import Tokens, visible
 from attnviz.model.wording import quoted
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts

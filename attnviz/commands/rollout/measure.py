@@ -25,7 +25,8 @@ from attnviz.commands.rollout.summed_norms import checked_norms
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.tokens import Tokens, Units, find_positions, merge_pattern, merge_units
+from attnviz.model.positions import find_positions
+from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.result import Result
