@@ -27,7 +27,7 @@ for query, row in zip(labels, pattern, strict=True):
     print(f"{query:>6} -> {labels[int(row.argmax())]} ({row.max():.2f})")
 
 # %% Figures are matplotlib figures; in a notebook, `analysis` alone shows overview and tables
-analysis.heatmap("L1H8").savefig("next-token-head.png")
+analysis.figure("heads", select="L1H8").savefig("next-token-head.png")
 
 # %% A model of your own, already in memory (here the same weights, loaded with transformers' default attention)
 from transformers import AutoModel, AutoTokenizer  # noqa: E402
