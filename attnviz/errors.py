@@ -13,7 +13,8 @@
     └── VerificationError       the heads do not reproduce the model         exit 3
 
 Every message says what was expected, what was found and what to do. Only these are caught at the
-edge (``terminal``); anything else is a bug and keeps its traceback.
+edge (``attnviz.cli.runner.errors_to_exit_codes``); anything else is a bug and keeps its traceback. Exit code 0 is done,
+130 interrupted (Ctrl-C, SIGTERM).
 """
 
 __all__ = [
@@ -72,7 +73,7 @@ class ProcessError(AttnvizError):
 
 
 class OutputError(AttnvizError):
-    """The results cannot be written; what was there before is left as it was."""
+    """The results cannot be written or printed; the message says what is on disk."""
 
 
 class VerificationError(AttnvizError):

@@ -314,6 +314,10 @@ def test_the_published_numbers_of_minilm_come_out():
             offset,
             pytest.approx(offset_accuracy, abs=0.005),
         )
+    printed = [line.split() for line in found.report(100).splitlines()]
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    tables = readme.split("## What a head does in general: `attnviz profile`")[1].split("```text\n")
+    assert [line.split() in printed for line in tables[2].split("```")[0].splitlines() if line[0] != "─"] == [True] * 4
 
 
 @needs_minilm

@@ -349,7 +349,7 @@ def test_what_the_corpora_cannot_give_is_refused_by_name_and_left_out_otherwise(
     found = profile(**changes)
     with pytest.raises(UsageError, match=f"there is no figure '{name}': .*{why}"):
         found.figure(name)
-    assert name not in [view.name for view in found.check(None)]
+    assert name not in [view.name for view in found.wanted_views(None)]
 
 
 def test_without_scikit_learn_the_message_says_what_to_type(monkeypatch):

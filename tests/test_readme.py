@@ -4,7 +4,6 @@ import importlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from attnviz.errors import AttnvizError
 from attnviz.patterns.registry import PATTERNS, PatternSpec
 from attnviz.patterns.verdicts import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.results.result import views_of
-from tests.conftest import SHARED, needs_minilm, needs_parser
+from tests.conftest import needs_minilm, needs_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -52,11 +51,10 @@ def python_with(words: str) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    typed, _, piped = command.partition(" | ")
-    words = shlex.split(piped or typed)
-    done = CliRunner().invoke(app, words[1:], input=" ".join(shlex.split(typed)[1:]) + "\n" if piped else None)
-    assert (words[0], done.exit_code) == ("attnviz", 0), done.output
-    kind, model = words[1], "tiny-gpt2" if "tiny-gpt2" in command else "minilm"
+    words, said = typed(command)
+    done = CliRunner().invoke(app, words, input=said)
+    assert done.exit_code == 0, done.output
+    kind, model = words[0], "tiny-gpt2" if "tiny-gpt2" in command else "minilm"
     folder = model if kind in ("heads", "profile") else f"{kind}-{model}"
     if kind == "models":
         assert done.stdout.count("minilm")
@@ -75,11 +73,9 @@ def test_the_first_command_runs_in_a_shell(tmp_path: Path) -> None:
     assert "Verified 72 heads in 6 layers of minilm" in done.stdout
 
 
-@pytest.mark.parametrize("command", COMMAND_TITLES)
+@pytest.mark.parametrize("command", [command for command in COMMAND_TITLES if command != "models"])
 def test_figures_are_named_by_help_and_readme_as_by_the_program(command: str) -> None:
     names = [view.name for view in views_of(command)]
-    if not names:
-        return
     written = section(COMMAND_TITLES[command]) + section("Pictures for a paper") * (command == "heads")
     assert [name for name in names if f"`{name}`" not in written] == []
     printed = " ".join(CliRunner().invoke(app, [command, "--help"], terminal_width=500).stdout.split())
@@ -157,17 +153,6 @@ def test_the_table_of_the_readme_is_what_the_program_prints() -> None:
         assert line in [printed_line.rstrip() for printed_line in printed.splitlines()]
 
 
-@needs_minilm
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the treebank")
-def test_the_relations_of_the_readme_are_what_the_program_prints() -> None:
-    from attnviz import profile_heads
-
-    profile = profile_heads("minilm", [SHARED / "ud" / "en_ewt-ud-dev.conllu"], device="cpu")
-    printed = [line.split() for line in profile.report(100).splitlines()]
-    shown = section("What a head does in general: `attnviz profile`").split("```text\n")[2].split("```")[0].splitlines()
-    assert [line.split() in printed for line in shown if line[0] != "─"] == [True] * 4
-
-
 def test_the_table_of_tiny_gpt2_is_what_the_program_prints() -> None:
     import attnviz
 
@@ -224,21 +209,29 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
     assert "the model is still set to sdpa" in done.stdout
 
 
-@pytest.mark.slow
+def typed(command: str) -> tuple[list[str], str | None]:
+    """The arguments of ``attnviz`` in a line of a shell, and what is piped into it."""
+    first, _, after = command.partition(" | ")
+    words = shlex.split(first)
+    said = f"{words[-1]}\n" if words[0] in ("echo", "printf") else None
+    return (shlex.split(after) if said else words)[1:], said
+
+
 @needs_minilm
-def test_the_walkthrough_runs(tmp_path: Path) -> None:
-    assert shutil.which("bash")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", ROOT / "examples" / "walkthrough.sh"],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "L1H8 0.9 uniform 0.12" in done.stdout
+def test_the_walkthrough_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = (ROOT / "examples" / "walkthrough.sh").read_text(encoding="utf-8").replace("|\n  attnviz", "| attnviz")
+    commands = [
+        line.replace("$out", "out").removesuffix(" |")
+        for line in script.splitlines()
+        if " attnviz heads " in f" {line}"
+    ]
+    assert len(commands) == 7
+    for command in commands:
+        words, said = typed(command)
+        done = CliRunner().invoke(app, [*words, "--figures", "none"], input=said)
+        assert done.exit_code == 0, done.output
+    assert len(list(Path("out").glob("*/heads.json"))) == 7
 
 
 @needs_minilm

@@ -27,7 +27,7 @@ from attnviz.commands.profile.roles import (
 from attnviz.commands.profile.tallies import NameTally, RelationCount
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.registry import PATTERN_NAMES
+from attnviz.patterns.registry import SHARE_NAMES
 from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.patterns.verdicts import BROAD_SHARE
 
@@ -41,9 +41,9 @@ def tensor(value: Any) -> torch.Tensor:
 
 def statistics(n_texts: int = 100, error: float = 0.0, heads: int = 1, **changes: Any) -> Any:
     """A tally of one layer: shares 0.2 beside 0.1, no sink, uniform entropy of 2 nats, unless told otherwise."""
-    found = dict.fromkeys(PATTERN_NAMES, 0.2) | {"sink": 0.0, "entropy": 1.0}
+    found = dict.fromkeys(SHARE_NAMES, 0.2) | {"sink": 0.0, "entropy": 1.0}
     found |= {name: value for name, value in changes.items() if name in found}
-    baselines = dict.fromkeys(PATTERN_NAMES, 0.1) | {"sink": 0.1, "entropy": 2.0} | changes.get("baselines", {})
+    baselines = dict.fromkeys(SHARE_NAMES, 0.1) | {"sink": 0.1, "entropy": 2.0} | changes.get("baselines", {})
     values = {name: torch.full((1, heads), value, dtype=torch.float64) for name, value in found.items()}
     errors = {name: torch.full((1, heads), error, dtype=torch.float64) for name in found}
     return SimpleNamespace(
@@ -106,11 +106,11 @@ def test_few_texts_give_scores_but_no_verdict(n_texts: int, verdict: bool):
 # --- positions, sink, broad
 
 
-@pytest.mark.parametrize("name", PATTERN_NAMES)
+@pytest.mark.parametrize("name", SHARE_NAMES)
 def test_a_share_has_to_be_over_a_half_and_ten_points_above_uniform_attention(name: str):
     def verdict(score: float, baseline: float, error: float = 0.0) -> bool:
         tally = statistics(error=error, **{name: score}, baselines={name: baseline})
-        return role_of(tally, PATTERN_NAMES[name]).passed
+        return role_of(tally, SHARE_NAMES[name]).passed
 
     assert not verdict(0.5, 0.1)
     assert verdict(0.500001, 0.1)

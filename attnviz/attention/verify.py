@@ -24,6 +24,10 @@ __all__ = [
 ]
 
 
+_SAME_WEIGHTS = 1e-4
+"""Fingerprints of a pattern that is recomputed from the same weights differ by rounding alone, in any number format."""
+
+
 @dataclass(frozen=True)
 class LayerCheck:
     """How closely one layer's heads reproduce the model.
@@ -137,7 +141,7 @@ class VerifiedAttention:
                 "analyze again."
             )
         pattern, _ = _recompute(model, layer, x, None)
-        if not torch.allclose(_fingerprint(pattern), self._fingerprints[layer], rtol=1e-4, atol=1e-4):
+        if not torch.allclose(_fingerprint(pattern), self._fingerprints[layer], rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS):
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
                 "the model's weights changed since; analyze again."

@@ -109,4 +109,4 @@ def ablate(
             )
 
         show = Show(figures, no_figures, formats, theme, width=width, top=top)
-        run.command("ablate", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, rate=True)
+        run.execute("ablate", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, rate=True)

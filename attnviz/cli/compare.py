@@ -54,7 +54,7 @@ def compare(
     long_range_from: options.LongRangeFrom = 4,
     figures: Annotated[
         str | None,
-        typer.Option(help="Any of overview, map, differences; or all, or none. Default all.", show_default=False),
+        typer.Option(help="Any of overview, map, differences (with commas between); all; none.", show_default=False),
     ] = None,
     no_figures: options.NoFigures = False,
     formats: options.Formats = None,
@@ -140,7 +140,7 @@ def compare(
             select=select,
             top=top,
         )
-        run.command("compare", measure, show, models=names, out=out, as_json=as_json, quiet=quiet)
+        run.execute("compare", measure, show, models=names, out=out, as_json=as_json, quiet=quiet)
 
 
 def _check_form(texts: list[str], models: list[str]) -> None:

@@ -42,7 +42,7 @@ def explain(
     ] = False,
     figures: Annotated[
         str | None,
-        typer.Option(help="path, positions (layer 0 only), all or none, with commas between; default both.",
+        typer.Option(help="Any of path, positions (with commas between); all; none. Positions are of layer 0 only.",
                      show_default=False),
     ] = None,
     no_figures: options.NoFigures = False,
@@ -94,4 +94,4 @@ def explain(
         show = Show(
             figures=figures, no_figures=no_figures, formats=formats, theme=theme, width=width, tensors=save_stages
         )
-        run.command("explain", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)
+        run.execute("explain", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)

@@ -143,4 +143,4 @@ def heads(
             tensors=save_attention,
             adds=(*(["lines"] if start is not None else []), *(["map"] if statistics else [])),
         )
-        run.command("heads", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, folder_name="")
+        run.execute("heads", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, folder_name="")

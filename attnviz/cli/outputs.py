@@ -108,4 +108,4 @@ def outputs(
             top=top,
             tensors=save_outputs,
         )
-        run.command("outputs", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)
+        run.execute("outputs", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)

@@ -51,7 +51,7 @@ def profile(
     figures: Annotated[
         str | None,
         typer.Option(
-            help="Any of roles, scores, relations, layers, likeness, with commas between; all; none. Default all.",
+            help="Any of roles, scores, relations, layers, likeness (with commas between); all; none.",
             show_default=False,
         ),
     ] = None,
@@ -123,7 +123,7 @@ def profile(
             yield from _keep(document, source, store)
 
         show = Show(figures, no_figures, formats, theme, width=width, top=top)
-        run.command("profile", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, folder_name="",
+        run.execute("profile", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, folder_name="",
                     rate=True, finish=finish)  # fmt: skip
 
 

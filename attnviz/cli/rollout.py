@@ -103,4 +103,4 @@ def rollout(
             )
 
         show = Show(figures, no_figures, formats, theme, width=width, top=top, tensors=save_rollout)
-        run.command("rollout", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)
+        run.execute("rollout", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)

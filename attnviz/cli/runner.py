@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attnviz.results.view import Choices
 
 __all__ = [
-    "Outcome",
+    "Run",
     "Show",
     "check_out",
     "errors_to_exit_codes",
@@ -106,8 +106,8 @@ class Show:
 
 
 @dataclass
-class Outcome:
-    """State for reporting an interrupted run.
+class Run:
+    """One run of a command: it opens the folder, measures, writes and prints, and knows how far it came.
 
     Attributes:
         folder: that it writes to, once there is one.
@@ -119,7 +119,7 @@ class Outcome:
     kept: Path | None = None
     silent: bool = False
 
-    def command(
+    def execute(
         self,
         name: str,
         measure: "Callable[[Progress, Callable[[str], None]], Result | None]",
@@ -187,9 +187,9 @@ class Outcome:
 
 
 @contextmanager
-def errors_to_exit_codes() -> Iterator[Outcome]:
+def errors_to_exit_codes() -> Iterator[Run]:
     """One line on standard error for what the user can mend; 130 for Ctrl-C and SIGTERM; bugs keep their traceback."""
-    outcome = Outcome()
+    outcome = Run()
     try:
         with _terminated_as_interrupted():
             yield outcome

@@ -16,10 +16,10 @@ from attnviz.patterns import masks
 __all__ = [
     "ON_REPEATS",
     "PATTERNS",
-    "PATTERN_NAMES",
     "REPEATS",
     "REPEAT_NAMES",
     "SHARES",
+    "SHARE_NAMES",
     "MaskInput",
     "PatternSpec",
     "masks_of",
@@ -164,7 +164,7 @@ REPEATS = tuple(spec.statistic for spec in PATTERNS if spec.on_repeats)
 ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 """From such a share to the statistic that looks only at the queries with a copy before them."""
 
-PATTERN_NAMES = {spec.statistic: spec.name for spec in PATTERNS if not spec.on_repeats}
+SHARE_NAMES = {spec.statistic: spec.name for spec in PATTERNS if not spec.on_repeats}
 """From the statistic of a share to the name of the pattern that it measures."""
 
 REPEAT_NAMES = {spec.statistic: spec.name for spec in PATTERNS if spec.on_repeats}

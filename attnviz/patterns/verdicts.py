@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
-from attnviz.patterns.registry import ON_REPEATS, PATTERN_NAMES, PATTERNS, REPEAT_NAMES, REPEATS, SHARES
+from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEAT_NAMES, REPEATS, SHARE_NAMES, SHARES
 from attnviz.patterns.statistics import Frame
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
@@ -178,7 +178,7 @@ def _of_profile(role: StoredRole) -> Pattern:
 def _positional(name: str, score: float | None, frame: Frame, resting: bool) -> Pattern:
     baseline = frame.baselines[name]
     return Pattern(
-        name=PATTERN_NAMES[name],
+        name=SHARE_NAMES[name],
         kind="positional",
         score=score,
         baseline=baseline,

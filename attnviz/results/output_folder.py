@@ -18,10 +18,8 @@ from attnviz.errors import OutputError, UsageError
 __all__ = ["Layout", "OutputFolder", "check_folder", "json_text"]
 
 
-_MANIFESTS = tuple(
-    f"{command}.json"
-    for command in ("heads", "profile", "compare", "explain", "outputs", "ablate", "rollout", "models")
-)
+_COMMANDS = Path(__file__).parents[1] / "commands"
+_MANIFESTS = tuple(sorted(f"{folder.name}.json" for folder in _COMMANDS.iterdir() if (folder / "report.py").exists()))
 """What every command calls its document."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -36,23 +34,16 @@ class Layout:
         table: the CSV file.
         table_text: from the document to the content of the table.
         others: what the names of all the other files match.
-        folder: the folder that most of these are in; empty where they are in none.
         same: keys of the document; where they are equal to those of an earlier run, its files are kept.
-        more_folders: further folders that some are in.
+        folders: that some of these are in.
     """
 
     manifest: str
     table: str
     table_text: Callable[[dict[str, Any]], str]
     others: re.Pattern[str]
-    folder: str
     same: tuple[str, ...]
-    more_folders: tuple[str, ...] = ()
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """The folders that files of the command are in."""
-        return tuple(folder for folder in (self.folder, *self.more_folders) if folder)
+    folders: tuple[str, ...] = ()
 
     def owns(self, name: str) -> bool:
         """Whether a file of this name, relative to the output folder, is one of the command's."""

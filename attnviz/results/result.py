@@ -131,7 +131,7 @@ class Result:
 
         check_folder(folder)
         wanted = self._choices(look, choices)
-        self.check(figures, formats)
+        self.wanted_views(figures, formats)
         with OutputFolder(Path(folder), layout_of(self.command)) as output:
             return self.write(output, wanted, figures=figures, formats=formats, progress=progress)
 
@@ -149,7 +149,7 @@ class Result:
 
         report = report_of(self.command)
         choices = report.completed(choices)
-        views = self.check(figures, formats)
+        views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
         if choices.tensors and report.tensors is not None:
             name, tensors = report.tensors
@@ -163,7 +163,7 @@ class Result:
         write_captions(output, content, captions)
         return output.commit(content)
 
-    def check(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
+    def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
         """The views that are asked for and that this result has; of named ones, all must be there.
 
         Args:
@@ -182,7 +182,7 @@ class Result:
         return views
 
     def _view(self, name: str) -> "View[Any, Any]":
-        return self.check([name or self.first_view or views_of(self.command)[0].name])[0]
+        return self.wanted_views([name or self.first_view or views_of(self.command)[0].name])[0]
 
     def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":
         from attnviz.results.view import Choices
@@ -210,7 +210,7 @@ def report_of(command: str) -> "Report[Any]":
 def checked_views(
     command: str, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)
 ) -> "list[View[Any, Any]]":
-    """The views of these names, in the order of the registry; without names those that are drawn by default.
+    """The views of these names, in the order of the command's ``VIEWS``; without names those that are drawn by default.
 
     Raises:
         UsageError: no list of names, or an unknown one, with those that there are.
@@ -253,7 +253,6 @@ def layout_of(command: str) -> "Layout":
         table=f"{command}.csv",
         table_text=lambda content: csv_text(report.columns, report.rows(content)),
         others=re.compile("|".join([*pictures, *others])),
-        folder="",
         same=report.same,
-        more_folders=tuple(folders),
+        folders=tuple(folders),
     )

@@ -17,7 +17,7 @@ from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
 from attnviz.patterns.published import published_entries
-from attnviz.patterns.registry import PATTERN_NAMES, PATTERNS, REPEATS, SHARES
+from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
 from attnviz.patterns.verdicts import ENOUGH, Pattern
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table, role_name
@@ -131,8 +131,9 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     ]
     if analysis.profile is not None and width >= _WIDEST:
         columns.append(Column("Profile", lambda head: _roles(head.profile, width - _BESIDE), left=True))
-    uniform = [frame.sink_baseline, *(frame.baselines[name] for name in PATTERN_NAMES)]
-    last = ["uniform", "", *([""] * 3 if wide else []), frame.entropy_uniform, "", "", *uniform]
+    baselines = {**frame.baselines, "sink": frame.sink_baseline}
+    uniform = [baselines.get(name) if name != "confidence" else "" for name in _COLUMNS.values()]
+    last = ["uniform", "", *([""] * 3 if wide else []), frame.entropy_uniform, "", *uniform]
     count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
     return column_table(
         f"Heads ({count}, clearest pattern first)",

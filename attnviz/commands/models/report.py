@@ -44,7 +44,7 @@ def _csv(content: dict[str, Any]) -> str:
     return csv_text(_COLUMNS, ({**model, "notes": "; ".join(model["notes"])} for model in content["models"]))
 
 
-LAYOUT = Layout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), folder="", same=("attnviz",))
+LAYOUT = Layout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), same=("attnviz",))
 """What ``attnviz models`` writes on request."""
 
 

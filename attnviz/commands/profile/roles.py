@@ -15,7 +15,7 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.tallies import NameTally, RelationCount, StatisticsTally
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.registry import PATTERN_NAMES
+from attnviz.patterns.registry import SHARE_NAMES
 from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.patterns.verdicts import BROAD_SHARE, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
@@ -127,7 +127,7 @@ def statistic_roles(tally: StatisticsTally) -> Iterator[Role]:
     def measured(name: str) -> _Measured:
         return _Measured(scores[name], errors[name], baselines[name], tally.n_content, tally.n_texts)
 
-    for name, role in PATTERN_NAMES.items():
+    for name, role in SHARE_NAMES.items():
         yield from _scored(role, measured(name), _POSITIONAL, 1 - scores["sink"])
     sink = f"over {SINK_SHARE} (Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
     yield from _scored("sink", measured("sink"), _Rule(sink, MARGIN, SINK_SHARE))

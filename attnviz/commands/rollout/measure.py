@@ -55,12 +55,12 @@ class RolloutOptions:
         all_flows: find it from every token.
     """
 
-    words: bool = False
-    layer: int | None = None
-    residual: float = 0.5
-    from_token: str | None = None
-    flow: bool = False
-    all_flows: bool = False
+    words: bool
+    layer: int | None
+    residual: float
+    from_token: str | None
+    flow: bool
+    all_flows: bool
 
 
 class InputShares(NamedTuple):
@@ -205,9 +205,6 @@ def rollout(
         all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
         progress: told of every layer verified and rolled out, and of every flow.
-
-    Returns:
-        matrices, numbers and figures.
 
     Raises:
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.

@@ -204,7 +204,7 @@ def _panel_rows(panels: int, look: Look) -> tuple[int, int]:
     return -(-panels // columns), columns
 
 
-def bars_figure(plan: BarsPlan, look: Look, _: bool = False) -> Figure:
+def _bars_figure(plan: BarsPlan, look: Look, _: bool = False) -> Figure:
     """A new figure with the panels of the plan side by side, in rows where the page is narrow."""
     width = page_width(look, (len(plan.panels) + 0.5) * _PANEL + 2 * MARGIN)
     rows, columns = _panel_rows(len(plan.panels), look)
@@ -247,5 +247,5 @@ def _draw_bars(ax: Axes, plan: BarsPlan, number: int, look: Look, *, labelled: b
 VIEWS: tuple[View[Any, Any], ...] = (
     View("rollout", "the last matrix by each method", _plan_last, tiles_figure),
     View("layers", "the rollouts up to every layer", _plan_layers, tiles_figure, stems="rollout-layers"),
-    View("from", "the inputs of one token, as bars", _plan_bars, bars_figure, stems="rollout-from"),
+    View("from", "the inputs of one token, as bars", _plan_bars, _bars_figure, stems="rollout-from"),
 )
