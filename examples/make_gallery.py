@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import attnviz
+from attnviz.figures import Look
 
 GALLERY = Path(__file__).parent / "gallery"
 
@@ -56,9 +57,9 @@ VIEWS = (
 # folder, text, options of analyze(), of save()
 LOOKS = (
     ("words", "Unbelievably, the antidisestablishmentarians agreed", {"words": True}, {}),
-    ("dark", SENTENCE, {}, {"theme": "dark"}),
-    ("log", SENTENCE, {}, {"scale": "log", "drop_special": True}),
-    ("column", SENTENCE, {}, {"width": 3.3}),
+    ("dark", SENTENCE, {}, {"look": Look("dark")}),
+    ("log", SENTENCE, {}, {"look": Look(scale="log"), "drop_special": True}),
+    ("column", SENTENCE, {}, {"look": Look(width=3.3)}),
 )
 
 

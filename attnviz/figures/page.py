@@ -247,7 +247,7 @@ def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[l
     powers = bool(below) and high / low > 100.5
     shown = [(low, below + _number(low, ".3g", powers, signed)), (high, above + _number(high, ".3g", powers, signed))]
     for value in between:
-        text = _number(value, "g", powers, signed)
+        text = _number(value, ".3g", powers, signed)
         if low < value < high and all(
             abs(norm(value) - norm(other)) * room > (text_width(text, 7, DPI) + text_width(words, 7, DPI)) / 2 + 8
             for other, words in shown
