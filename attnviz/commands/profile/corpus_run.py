@@ -9,10 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from attnviz.commands.profile.head_distances import HeadDistanceTally
-from attnviz.commands.profile.meanings import MeaningTally
-from attnviz.commands.profile.offsets import OffsetTally
-from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
-from attnviz.commands.profile.tallies import NameTally, RelationTally, StatisticsTally, Tally
+from attnviz.commands.profile.instances import SEQUENCES, NameTally, RelationTally, RepeatTally
+from attnviz.commands.profile.tallies import MeaningTally, OffsetTally, StatisticsTally, Tally
 from attnviz.corpora.batches import Batch, Text, batches
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.processes import Process

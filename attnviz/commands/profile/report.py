@@ -9,9 +9,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor
 
+from attnviz.commands.profile.instances import NameTally, RelationCount
 from attnviz.commands.profile.measure import CorpusCount, Profile
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.commands.profile.tallies import NameTally, RelationCount
 from attnviz.corpora.texts import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible

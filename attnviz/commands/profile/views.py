@@ -3,22 +3,27 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 
 from attnviz.commands.profile.charts import (
+    counted_families,
     draw_relations,
+    family_of,
     layers_figure,
     plan_layers,
     plan_relations,
     relations_figure,
+    source_line,
+    trees,
 )
 from attnviz.commands.profile.likeness import draw_likeness, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role
-from attnviz.commands.profile.sources import counted_families, family_of, signed, source_line, trees
 from attnviz.figures.families import FAMILIES, NO_ROLE
 from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted
@@ -92,19 +97,17 @@ def _names(roles: Sequence[Role]) -> str:
 def short_name(role: str) -> str:
     """A role's name where room is scarce: ``prev``, ``nsubj``, ``offset −3``."""
     kind, _, rest = role.partition(":")
-    return _SHORT.get(role) or visible(f"offset {signed(int(rest))}" if kind == "offset" else rest or role)
+    return _SHORT.get(role) or visible(f"offset {rest.replace('-', '−')}" if kind == "offset" else rest or role)
 
 
 def _plan_scores(profile: Profile, _: Choices) -> Iterator[HeadMapPlan]:
     """A map for each role that at least one head passes; of relations and offsets, the clearest."""
     by_role: dict[str, list[Role]] = {}
+    best: dict[str, float] = {}
     for role in profile.roles:
         by_role.setdefault(role.role, []).append(role)
-    best = {
-        name: max(role.margin for role in roles if role.passed)
-        for name, roles in by_role.items()
-        if any(role.passed for role in roles)
-    }
+        if role.passed:
+            best[role.role] = max(best.get(role.role, -math.inf), role.margin)
     names = sorted(best, key=lambda name: (":" in name, -best[name] if ":" in name else 0.0))[:MOST_MAPS]
     for name, stem in zip(names, file_stems(names), strict=True):
         yield _score_map(profile, name, by_role[name], f"roles/{stem}")
@@ -119,7 +122,8 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     quantity, trivial, unit = _READING.get(kind, _CONTENT)
     if kind == "syntactic":
         quantity += f", {trees(profile)}"
-        trivial += "".join(f" ({signed(each.offset)})" for each in profile.relations or () if each.relation == rest)
+        offsets = [f" ({each.offset:+d})" for each in profile.relations or () if each.relation == rest]
+        trivial += "".join(offsets).replace("-", "−")
     baseline = roles[0].baseline
     notes = [
         f"Score: {quantity}. Baseline: {trivial}, {baseline:.2f}.",
@@ -141,12 +145,9 @@ def file_stems(roles: Sequence[str]) -> list[str]:
     """For each role a file name, safe and distinct on any file system, without suffix."""
     stems: list[str] = []
     for role in roles:
-        stem = candidate = re.sub(r"[^A-Za-z0-9._-]", "-", role)[:80].strip(".") or "role"
-        number = 1
-        while candidate.lower() in {name.lower() for name in stems}:
-            number += 1
-            candidate = f"{stem}-{number}"
-        stems.append(candidate)
+        stem = re.sub(r"[^A-Za-z0-9._-]", "-", role)[:80].strip(".") or "role"
+        candidates = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
+        stems.append(next(each for each in candidates if each.lower() not in map(str.lower, stems)))
     return stems
 
 
@@ -159,11 +160,7 @@ def _no_relations(profile: Profile) -> str:
     return "" if judged else "no relation is frequent enough in these corpora"
 
 
-def _no_statistics(profile: Profile) -> str:
-    return "there are no sentences in these corpora" if profile.statistics is None else ""
-
-
-VIEWS = (
+VIEWS: tuple[View[Profile, Any], ...] = (
     View("roles", "the clearest role of every head", _plan_roles, head_map_figure, draw_head_map),
     View(
         "scores", "the scores of one role over all heads, for each role that a head passes", _plan_scores,
@@ -173,7 +170,10 @@ VIEWS = (
         "relations", "the best head of each relation beside the best fixed offset", plan_relations, relations_figure,
         draw_relations, missing=_no_relations,
     ),
-    View("layers", "entropy and distance by layer", plan_layers, layers_figure, missing=_no_statistics),
+    View(
+        "layers", "entropy and distance by layer", plan_layers, layers_figure,
+        missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
+    ),
     View(
         "likeness", "heads that attend alike, close together", plan_likeness, likeness_figure, draw_likeness,
         missing=likeness_missing,
