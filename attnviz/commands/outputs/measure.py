@@ -19,8 +19,14 @@ from attnviz.commands.outputs.contributions import (
     layer_contributions,
     measure_contributions,
 )
-from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
-from attnviz.commands.outputs.residual_stream import ResidualStream, recording_stream, why_no_attribution
+from attnviz.commands.outputs.promoted_tokens import (
+    Attribution,
+    HeadPromotion,
+    ResidualStream,
+    attribute_logits,
+    recording_stream,
+    why_no_attribution,
+)
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
@@ -149,11 +155,8 @@ class HeadOutputs(Result):
 
     def table(self, number: str) -> Numbers:
         """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
-        values = np.full((self.checkpoint.n_layers, self.checkpoint.n_heads), np.nan)
-        for head in self.heads:
-            value = getattr(head, number)
-            values[head.id] = np.nan if value is None else value
-        return values
+        numbers = np.array([getattr(head, number) for head in sorted(self.heads, key=lambda head: head.id)], np.float64)
+        return numbers.reshape(self.checkpoint.n_layers, self.checkpoint.n_heads)
 
     @cached_property
     def largest(self) -> float:
@@ -247,11 +250,7 @@ def head_outputs(
 
 
 def _position(tokens: Tokens, at: str | int | None) -> int:
-    """The one position that was meant.
-
-    Raises:
-        UsageError: there is none, or several, or it is neither token nor position.
-    """
+    """The one position that was meant; a UsageError where there is none, or several."""
     if at is None:
         return len(tokens) - 1
     if isinstance(at, bool) or not isinstance(at, str | Integral):

@@ -28,18 +28,8 @@ from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = [
-    "Heading",
-    "counted_families",
-    "draw_relations",
-    "family_of",
-    "layers_figure",
-    "plan_layers",
-    "plan_relations",
-    "relations_figure",
-    "source_line",
-    "trees",
-]
+__all__ = ["Heading", "counted_families", "draw_relations", "family_of", "layers_figure", "plan_layers",
+           "plan_relations", "relations_figure", "source_line", "trees"]  # fmt: skip
 
 MOST_RELATIONS = 60
 """Relations in one figure, at most; the most frequent."""
@@ -148,11 +138,8 @@ def plan_relations(profile: Profile, _: Choices) -> Iterator[_RelationsPlan]:
     ]
     if left_out := len(profile.relations or ()) - len(rows):
         notes.append(f"{counted(left_out, 'rarer relation')} left out.")
-    passed = sum(row.best.passed for row in rows)
-    title = (
-        f"{visible(profile.checkpoint.short_name)}: best head against best fixed offset, "
-        f"{passed} of {len(rows)} relations pass"
-    )
+    title = f"{visible(profile.checkpoint.short_name)}: best head against best fixed offset, "
+    title += f"{sum(row.best.passed for row in rows)} of {len(rows)} relations pass"
     instances = sum(row.n for row in rows if ":" not in row.relation)  # a subtype's count for its relation, too
     source = source_line(profile, "syntactic", f"n = {instances:,} instances")
     caption = sentence(title, trees(profile), source)

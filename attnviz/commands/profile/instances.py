@@ -14,15 +14,7 @@ from attnviz.corpora.sampling import SampledAttention
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.syntax import DIRECTIONS, best_offset
 
-__all__ = [
-    "SEQUENCES",
-    "NameTally",
-    "RelationCount",
-    "RelationTally",
-    "RepeatScores",
-    "RepeatTally",
-    "between_spans",
-]
+__all__ = ["SEQUENCES", "NameTally", "RelationCount", "RelationTally", "RepeatScores", "RepeatTally", "between_spans"]
 
 SEQUENCES, LENGTH = 32, 50
 """Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""

@@ -23,15 +23,8 @@ from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = [
-    "arrange",
-    "draw_likeness",
-    "likeness_figure",
-    "likeness_missing",
-    "place_labels",
-    "plan_likeness",
-    "scikit_learn_missing",
-]
+__all__ = ["arrange", "draw_likeness", "likeness_figure", "likeness_missing", "place_labels", "plan_likeness",
+           "scikit_learn_missing"]  # fmt: skip
 
 _Numbers = NDArray[np.float64]
 _Box = tuple[float, float, float, float]
@@ -81,15 +74,14 @@ def likeness_missing(profile: Profile) -> str:
 def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
     """Metric multidimensional scaling in the plane (SMACOF), on the divergences themselves as Clark et al. 2019 do.
 
-    It begins from classical scaling and draws nothing at random that matters, so a matrix has one arrangement.
-    It is turned so that it is wider than high, by its directions of greatest spread.
+    It begins from classical scaling, so that a matrix has one arrangement, turned by its directions of greatest spread
+    to be wider than high.
 
     Args:
         distances: [n, n], symmetric, zeros on the diagonal.
 
     Returns:
-        points [n, 2] around the origin, in the unit of the distances; and Kruskal's stress-1, where 0 is exact
-        and 0.2 is often called poor.
+        points [n, 2] around the origin, in the unit of the distances; Kruskal's stress-1: 0 is exact, 0.2 often poor.
     """
     from sklearn.manifold import MDS
 
@@ -101,7 +93,7 @@ def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
     )  # fmt: skip
     points = scaling.fit_transform(distances)
     points = points - points.mean(0)
-    _, _, axes = np.linalg.svd(points, full_matrices=False)
+    axes = np.linalg.svd(points, full_matrices=False).Vh
     axes *= np.where(axes[np.arange(2), np.abs(axes).argmax(1)] < 0, -1.0, 1.0)[:, None]
     turned = points @ axes.T
     if np.ptp(turned[:, 1]) > np.ptp(turned[:, 0]):
@@ -133,10 +125,9 @@ def draw_likeness(ax: Axes, plan: _LikenessPlan, look: Look) -> PathCollection:
     """Draw the arrangement, with ids where they cover nothing; returns the dots of the first family."""
     points = plan.points
     middle, half = _extent(points)
-    (left, bottom), (right, top) = middle - half, middle + half
-    ax.set(xticks=(), yticks=(), facecolor=look.greys.paper, aspect="equal", xlim=(left, right), ylim=(bottom, top))
-    for spine in ax.spines.values():
-        spine.set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    xlim, ylim = zip(middle - half, middle + half, strict=True)
+    ax.set(xticks=(), yticks=(), facecolor=look.greys.paper, aspect="equal", xlim=xlim, ylim=ylim)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
     drawn: list[PathCollection] = []
     for family in dict.fromkeys(plan.families):
         of_family = [point for point, other in zip(points, plan.families, strict=True) if other is family]

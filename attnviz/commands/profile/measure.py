@@ -10,17 +10,10 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.verify import Verification
+from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_corpora
 from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
-from attnviz.commands.profile.roles import (
-    Role,
-    coreference_roles,
-    offset_roles,
-    repeat_roles,
-    semantic_roles,
-    statistic_roles,
-    syntax_roles,
-)
+from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.processes import Process, gathered, joined_processes, own_file, this_process
 from attnviz.corpora.reading import Corpus, open_corpus
@@ -191,14 +184,14 @@ def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) 
     relations = tuple(tallies["relations"].results())
     roles: list[Role] = []
     if sentences:
-        roles += statistic_roles(tallies["statistics"])
-        roles += offset_roles(tallies["offsets"])
-        roles += semantic_roles(tallies["meanings"])
+        roles += judged.statistic_roles(tallies["statistics"])
+        roles += judged.offset_roles(tallies["offsets"])
+        roles += judged.semantic_roles(tallies["meanings"])
     if repeats is not None:
-        roles += repeat_roles(repeats, previous=not sentences)
-    roles += syntax_roles(relations)
+        roles += judged.repeat_roles(repeats, previous=not sentences)
+    roles += judged.syntax_roles(relations)
     if names is not None:
-        roles += coreference_roles(names)
+        roles += judged.coreference_roles(names)
     return Profile(
         run.settings.checkpoint, weights, tuple(counts), run.settings.seed, run.attention.verification,
         run.attention.texts_verified, tallies["statistics"] if sentences else None, relations or None,

@@ -16,17 +16,8 @@ from attnviz.patterns.registry import PATTERN_NAMES
 from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.patterns.verdicts import BROAD_SHARE, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
-__all__ = [
-    "ERROR_RATE",
-    "Role",
-    "coreference_roles",
-    "offset_roles",
-    "repeat_roles",
-    "semantic_roles",
-    "statistic_roles",
-    "syntax_roles",
-    "wilson",
-]
+__all__ = ["ERROR_RATE", "Role", "coreference_roles", "offset_roles", "repeat_roles", "semantic_roles",
+           "statistic_roles", "syntax_roles", "wilson"]  # fmt: skip
 
 ERROR_RATE = 0.05
 """The chance that any of a role's intervals misses, over all heads of the model together (Bonferroni)."""
@@ -119,8 +110,8 @@ def statistic_roles(tally: StatisticsTally) -> Iterator[Role]:
 
     for name, role in PATTERN_NAMES.items():
         yield from _scored(role, measured(name), _POSITIONAL, 1 - scores["sink"])
-    sink = f"over {SINK_SHARE} (Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
-    yield from _scored("sink", measured("sink"), _Rule(sink, MARGIN, SINK_SHARE))
+    rule = f"over {SINK_SHARE} (Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
+    yield from _scored("sink", measured("sink"), _Rule(rule, MARGIN, SINK_SHARE))
     uniform = baselines["entropy"] or math.nan
     shares = _Measured(scores["entropy"] / uniform, errors["entropy"] / uniform, 1.0, tally.n_content, tally.n_texts)
     rule = (
@@ -149,10 +140,7 @@ def offset_roles(tally: OffsetTally) -> Iterator[Role]:
 
 
 def semantic_roles(tally: MeaningTally) -> Iterator[Role]:
-    """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to.
-
-    A head that rests on sinks or on the token itself shows too little of its attention here for a verdict.
-    """
+    """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to."""
     scores, errors, baseline = tally.results()
     measured = _Measured(scores, errors, baseline, tally.n_queries, tally.n_texts, least=-1.0)
     rule = f"cosine of centred input embeddings {SEMANTIC_MARGIN} above uniform attention (attnviz's own choice)"

@@ -41,15 +41,10 @@ class Tally(Protocol):
 
 
 class SumTally:
-    """A tally whose counts are tensors of sums; after the first of ``sums`` stand those of bootstrap replicates."""
+    """A tally whose counts are tensors of sums."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
         self._counts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-        self._weights = torch.empty(0)
-
-    def _add(self, layer: int, sums: Tensor) -> None:
-        """Add one layer's sums, [batch, n_heads, n_sums], to each replicate."""
-        self._counts["sums"][:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums.double().cpu())
 
     def state(self) -> dict[str, Tensor]:
         """What was counted so far."""
@@ -61,7 +56,34 @@ class SumTally:
             self._counts[name] += sums
 
 
-class StatisticsTally(SumTally):
+class _TextTally(SumTally):
+    """Sums over texts; after the first of ``sums`` stand those of bootstrap replicates."""
+
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        super().__init__(counted=(2,), **shapes)
+        self._weights = torch.empty(0)
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Count the texts and the content of a batch."""
+        self._counts["counted"] += torch.tensor([len(batch.items), int(batch.content.sum())])
+        self._weights = weights
+
+    def _add(self, layer: int, sums: Tensor) -> None:
+        """Add one layer's sums, [batch, n_heads, n_sums], to each replicate."""
+        self._counts["sums"][:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums.double().cpu())
+
+    @property
+    def n_texts(self) -> int:
+        """Texts counted."""
+        return int(self._counts["counted"][0])
+
+    @property
+    def n_content(self) -> int:
+        """Content positions counted."""
+        return int(self._counts["counted"][1])
+
+
+class StatisticsTally(_TextTally):
     """Entropy, distance, confidence, sink and shares of every head over a corpus.
 
     Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
@@ -76,15 +98,15 @@ class StatisticsTally(SumTally):
         n_shares = len(self._patterns)
         super().__init__(
             sums=(replicates + 1, n_layers, n_heads, len(_MEANS) + 1 + n_shares),
-            positions=(replicates + 1, 3),  # all, content, texts
+            positions=(replicates + 1, 2),  # all, content
             baselines=(n_shares + 2,),
         )
         self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and what uniform attention does there."""
-        self._weights = weights
-        positions = torch.stack([batch.valid.sum(1), batch.content.sum(1), batch.valid.any(1)], 1)
+        super().begin(batch, weights)
+        positions = torch.stack([batch.valid.sum(1), batch.content.sum(1)], 1)
         self._counts["positions"] += weights @ positions.double().cpu()
         self._masks = self._masks_of(batch)
         content, valid = batch.content.cpu(), batch.valid.cpu()
@@ -136,7 +158,7 @@ class StatisticsTally(SumTally):
 
     def baselines(self) -> dict[str, float | None]:
         """The same under uniform attention: of each share, of the sink, and the uniform entropy in nats."""
-        n_queries, n_content, _ = self._counts["positions"][0].tolist()
+        n_queries, n_content = self._counts["positions"][0].tolist()
         *shares, sink, entropy = self._counts["baselines"]
         return {
             **{
@@ -147,22 +169,12 @@ class StatisticsTally(SumTally):
             "entropy": float(entropy / n_queries),
         }
 
-    @property
-    def n_content(self) -> int:
-        """Content positions counted."""
-        return int(self._counts["positions"][0, 1])
-
-    @property
-    def n_texts(self) -> int:
-        """Texts counted."""
-        return int(self._counts["positions"][0, 2])
-
 
 OFFSETS = tuple(range(-8, 9))
 """Key position minus query position, in tokens: -1 is the previous token. How far they go is attnviz's own choice."""
 
 
-class OffsetTally(SumTally):
+class OffsetTally(_TextTally):
     """Over a corpus, the share of every offset in each head's attention on content, beside uniform attention.
 
     Share and baseline are those of the mask k = q + offset (see :mod:`attnviz.patterns.statistics`).
@@ -178,18 +190,16 @@ class OffsetTally(SumTally):
                 len(OFFSETS) + 1,
             ),  # attention at each offset, and on all content
             uniform=(len(OFFSETS),),
-            counts=(2,),  # texts, content queries
         )
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the content of a batch."""
+        super().begin(batch, weights)
         content = batch.content.double().cpu()
         keys = content.cumsum(1) if self._causal else content.sum(1, keepdim=True).expand_as(content)
         share = content / keys.clamp(min=1)  # of one key, where it is content and may be attended to
         for place, _, queries, keys_at in self._measured(content.shape[1]):
             self._counts["uniform"][place] += (share[:, queries] * content[:, keys_at]).sum()
-        self._counts["counts"] += torch.tensor([len(batch.items), content.sum()], dtype=torch.float64)
-        self._weights = weights
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
@@ -210,7 +220,7 @@ class OffsetTally(SumTally):
         """
         sums = self._counts["sums"]
         shares = sums[..., :-1] / sums[..., -1:]
-        baselines = self._counts["uniform"] / self._counts["counts"][1]
+        baselines = self._counts["uniform"] / self.n_content
         if self._causal:
             ahead = torch.tensor(OFFSETS) > 0
             shares[..., ahead], baselines[ahead] = torch.nan, torch.nan
@@ -218,17 +228,7 @@ class OffsetTally(SumTally):
 
     def on_content(self) -> Tensor:
         """Share of the attention of content queries that lands on content, [n_layers, n_heads]."""
-        return self._counts["sums"][0, ..., -1] / self._counts["counts"][1]
-
-    @property
-    def n_texts(self) -> int:
-        """Texts counted."""
-        return int(self._counts["counts"][0])
-
-    @property
-    def n_content(self) -> int:
-        """Content queries counted."""
-        return int(self._counts["counts"][1])
+        return self._counts["sums"][0, ..., -1] / self.n_content
 
     def _measured(self, n: int) -> Iterator[tuple[int, int, slice, slice]]:
         """Place and value of the offsets that a text of n tokens has, and the queries and keys so far apart."""
@@ -240,10 +240,10 @@ class OffsetTally(SumTally):
 
 
 def mean_embedding(checkpoint: Checkpoint) -> Tensor:
-    """Mean input embedding of the ordinary vocabulary, [d_model].
+    """Mean input embedding of the vocabulary without special tokens and rows that the tokenizer never gives, [d_model].
 
-    Embeddings share a large common direction that makes all words look alike; without their mean, cosines tell words
-    apart (Mu & Viswanath 2018). Special tokens, and rows that the tokenizer never gives, are left out of the mean.
+    Embeddings share a large common direction that makes all words look alike; without it, cosines tell words apart
+    (Mu & Viswanath 2018).
     """
     weight = _embeddings(checkpoint)
     special = set(checkpoint.tokenizer.all_special_ids)
@@ -251,7 +251,7 @@ def mean_embedding(checkpoint: Checkpoint) -> Tensor:
     return weight[ordinary].double().mean(0)
 
 
-class MeaningTally(SumTally):
+class MeaningTally(_TextTally):
     """Over a corpus, the mean cosine of the words that a head's attention joins, beside uniform attention.
 
     Counted are pairs of a content query and a content key that it may attend to. Left out are a position and itself,
@@ -271,12 +271,12 @@ class MeaningTally(SumTally):
                 2,
             ),  # attention times cosine, and attention
             uniform=(replicates + 1, 2),  # mean cosines, and queries
-            texts=(1,),
         )
         self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Take the cosines of a batch."""
+        super().begin(batch, weights)
         ids, content = batch.inputs["input_ids"], batch.content
         vectors = torch.nn.functional.normalize((self._embeddings[ids].double() - self._mean).float(), dim=-1)
         cosines = vectors @ vectors.mT  # 0 for an embedding that is the mean itself
@@ -285,8 +285,6 @@ class MeaningTally(SumTally):
         keys = pairs.sum(-1)
         means = (cosines * pairs).sum(-1) / keys.clamp(min=1)
         self._counts["uniform"] += weights @ torch.stack([means.sum(1), (keys > 0).sum(1)], 1).double().cpu()
-        self._counts["texts"] += len(batch.items)
-        self._weights = weights
         self._masks = torch.stack([cosines * pairs, pairs.to(cosines)], -1).flatten(1, 2)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
@@ -313,11 +311,6 @@ class MeaningTally(SumTally):
     def n_queries(self) -> int:
         """Content queries with at least one pair."""
         return int(self._counts["uniform"][0, 1])
-
-    @property
-    def n_texts(self) -> int:
-        """Texts counted."""
-        return int(self._counts["texts"])
 
 
 def _embeddings(checkpoint: Checkpoint) -> Tensor:

@@ -73,10 +73,8 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
         for family, label in counted_families(families)
     ]
     source = source_line(profile)
-    title = (
-        f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
-        f"{sum(map(bool, passed))} of {len(passed)} have one"
-    )
+    title = f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
+    title += f"{sum(map(bool, passed))} of {len(passed)} have one"
     clearest = "Clearest: the largest score above its baseline among the roles passed; +2: two further roles."
     each = HeadMap(
         values, Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
