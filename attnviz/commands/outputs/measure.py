@@ -50,15 +50,13 @@ class HeadOutputs(Result):
     ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
 
     Attributes:
-        text, pair: as given.
-        checkpoint: the model.
+        text, pair, checkpoint: as given.
         tokens: the text as the model read it.
-        attention: the verified heads; what is large is recomputed from it on demand.
+        attention: the verified heads, from which what is large is recomputed on demand.
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
         stream: what the rest of the model gave in the same forward pass, for promoted tokens.
-        attribution: the logits at one position, taken apart; None where ``no_attribution`` says why.
-        no_attribution: one sentence, or empty.
+        attribution: the logits at one position, taken apart; None where the sentence ``no_attribution`` says why.
     """
 
     command: ClassVar[str] = "outputs"
@@ -180,12 +178,10 @@ class HeadOutputs(Result):
 
     def __repr__(self) -> str:
         """One line: what was read, and which head makes up most."""
-        most = self.heads[0]
-        share = "no share" if most.projection_share is None else f"{most.projection_share:.2f} of its layer's output"
-        return (
-            f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {len(self.heads)} heads verified, "
-            f"{most.id} first ({share})>"
-        )
+        id, value = self.heads[0].id, self.heads[0].projection_share
+        share = "no share" if value is None else f"{value:.2f} of its layer's output"
+        counts = f"{len(self.heads)} heads verified, {id} first ({share})"
+        return f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {counts}>"
 
 
 def head_outputs(

@@ -188,11 +188,11 @@ def _write_beside(ax: Axes, plan: _RelationsPlan, look: Look, stacked: bool) -> 
         columns = [(["\n".join(both) for both in zip(one, two, strict=True)], side) for (one, side), (two, _) in pairs]
     n_left = len(columns) // 3
     left = right = _GAP / 2
-    for column, _ in reversed(columns[:n_left]):
+    widths = [max(text_width(line, 7, DPI) for text in column for line in text.split("\n")) for column, _ in columns]
+    for (column, _), width in reversed(list(zip(columns, widths, strict=True))[:n_left]):
         _write_column(ax, column, 0, -left, "right", look)
-        left += _widest(column) + _GAP
-    for column, side in columns[n_left:]:
-        width = _widest(column)
+        left += width + _GAP
+    for (column, side), width in list(zip(columns, widths, strict=True))[n_left:]:
         _write_column(ax, column, 1, right + (width if side == "right" else 0), side, look)
         right += width + _GAP
 
@@ -210,10 +210,6 @@ def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: st
             text, (edge, y), xycoords=("axes fraction", "data"), xytext=(pixels * PIXEL, 0), color=outer_ink(look),
             va="center" if "\n" in text else "center_baseline", family=font_families([text]), **style,
         )  # fmt: skip
-
-
-def _widest(texts: list[str]) -> float:
-    return max(text_width(line, 7, DPI) for text in texts for line in text.split("\n"))
 
 
 def relations_figure(plan: _RelationsPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from attnviz.progress import Progress
 
 __all__ = ["CorpusRun", "RunSettings", "measure_corpora"]
 
-_SENTENCES, _EXAMPLES, _SAMPLED = ("statistics", "offsets", "relations", "meanings"), ("names",), ("distances",)
+_SENTENCES: tuple[str, ...] = ("statistics", "offsets", "relations", "meanings")
+_EXAMPLES, _SAMPLED = ("names",), ("distances",)
 """Names of the tallies that count sentences, GAP's examples, and the verified batches of sentences only."""
 
 _SAVED_EVERY = 10.0
@@ -121,11 +122,7 @@ class CorpusRun:
         }
 
     def measured_whole(self) -> "CorpusRun":
-        """This run, once this process's share of every corpus is measured; raises as :func:`measure_corpora`.
-
-        Raises:
-            ChangedCorpusError: what an earlier run has measured is not in a corpus any more.
-        """
+        """This run, once its share of every corpus is measured; a ChangedCorpusError where an earlier run's is gone."""
         for number in range(len(self.settings.corpora)):
             self._measure(number)
         return self
@@ -175,8 +172,7 @@ class CorpusRun:
 
         with interruptions_noted() as interrupted:
             for batch in batches(settings.checkpoint, own(), settings.batch_size, skipped):
-                sentences = (*_SENTENCES, *(_SAMPLED if self.attention.next_is_verified else ()))
-                self._count(number, batch, _EXAMPLES if settings.corpora[number].kind == "gap" else sentences)
+                self._count(number, batch)
                 self._finish(number, batch)
                 if interrupted():
                     self.keep()
@@ -185,8 +181,10 @@ class CorpusRun:
             self.keep()
             raise broken[0]
 
-    def _count(self, number: int, batch: Batch, names: Sequence[str]) -> None:
-        """One batch through the model, and its patterns to the tallies."""
+    def _count(self, number: int, batch: Batch) -> None:
+        """One batch through the model, and its patterns to the tallies of its kind of corpus."""
+        names = _SENTENCES + (_SAMPLED if self.attention.next_is_verified else ())
+        names = _EXAMPLES if self.settings.corpora[number].kind == "gap" else names
         tallies = [self.tallies[name] for name in names]
         weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
         for tally in tallies:

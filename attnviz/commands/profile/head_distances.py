@@ -82,7 +82,7 @@ class HeadDistanceTally:
         return self._sums / self.n_queries if self.n_queries else torch.full_like(self._sums, torch.nan)
 
     def state(self) -> dict[str, Any]:
-        """What was added up so far, a copy: ``sums``, float64 [n_all_heads, n_all_heads], and ``n_queries``."""
+        """What was added up so far, a copy."""
         return {"sums": self._sums.clone(), "n_queries": self.n_queries}
 
     def absorb(self, state: dict[str, Any]) -> None:
@@ -99,5 +99,4 @@ class HeadDistanceTally:
 
 def _entropy(rows: Tensor) -> Tensor:
     """Of the last axis, in nats."""
-    entropy: Tensor = torch.special.entr(rows).sum(-1)
-    return entropy
+    return torch.special.entr(rows).sum(-1)  # type: ignore[no-any-return]

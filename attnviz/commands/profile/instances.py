@@ -122,9 +122,8 @@ class RelationTally:
 class NameTally:
     """How often every head finds which of two names a pronoun means (GAP, Webster et al. 2018).
 
-    The spans of a text are the pronoun and the two names. A head's guess is the name with more attention: from the
-    pronoun to the name, or from the name to the pronoun. A causal model cannot look ahead: give it only examples with
-    both names before the pronoun; the second direction is then not measurable.
+    The spans of a text are the pronoun and the two names. A head's guess is the name with more attention from the
+    pronoun, or to it; a causal model, which must be given both names before the pronoun, has the first direction only.
     """
 
     DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
@@ -136,7 +135,7 @@ class NameTally:
         self.hits = {name: torch.zeros(n_layers, n_heads, dtype=torch.long) for name in directions}
 
     def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - counts need no bootstrap
-        """Count the examples of a batch and how often the nearer name is right, by first tokens; half where equal."""
+        """Count examples, and how often the nearer name is right, by first tokens; half where both are as near."""
         self.n += len(batch.items)
         for item in batch.items:
             pronoun, *names = (positions[0] for positions in item.members)

@@ -41,11 +41,11 @@ MOST_MAPS = 24
 _NAME_WIDTH = 86
 """Pixels of the longest name in the map of roles."""
 
-_CONTENT = ("share of the attention on content", "uniform attention", "content tokens")
+_UNIFORM = ("uniform attention", "content tokens")
 _READING = {
-    "sink": ("attention on special tokens", "uniform attention", "content tokens"),
-    "semantic": ("cosine of centred input embeddings, weighted by attention", "uniform attention", "content tokens"),
-    "broad": ("entropy, as a share of uniform attention's", "uniform attention", "content tokens"),
+    "sink": ("attention on special tokens", *_UNIFORM),
+    "semantic": ("cosine of centred input embeddings, weighted by attention", *_UNIFORM),
+    "broad": ("entropy, as a share of uniform attention's", *_UNIFORM),
     "syntactic": ("accuracy, in the head's better direction", "best fixed offset", "instances"),
     "coreference": ("accuracy, in the head's better direction", "nearer name", "pronouns"),
     "induction": ("mean attention to the token after the copy", "uniform attention", "random sequences"),
@@ -117,7 +117,7 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
         values[role.id] = role.score
     passed = frozenset((role.id.layer, role.id.head) for role in roles if role.passed)
     kind, _, rest = name.partition(":")
-    quantity, trivial, unit = _READING.get(kind, _CONTENT)
+    quantity, trivial, unit = _READING.get(kind, ("share of the attention on content", *_UNIFORM))
     if kind == "syntactic":
         quantity += f", {trees(profile)}"
         offsets = [f" ({each.offset:+d})" for each in profile.relations or () if each.relation == rest]
