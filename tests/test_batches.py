@@ -47,6 +47,14 @@ def test_words_are_tied_to_the_tokens_of_pre_split_words(checkpoint):
     ]
 
 
+def test_pieces_are_the_characters_that_tokens_stand_for(checkpoint):
+    (item,) = encode(checkpoint, [sentence(WORDS)])
+    special = _special(item, checkpoint)
+    assert not any(piece for piece, is_special in zip(item.pieces, special, strict=True) if is_special)
+    assert len(set(item.pieces)) > 7
+    assert "".join(item.pieces).replace(" ", "") == "".join(WORDS)
+
+
 def _special(item, checkpoint):
     mask = checkpoint.tokenizer(item.source.text, return_special_tokens_mask=True)["special_tokens_mask"]
     return [bool(flag) for flag in mask]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnviz.attention.capture import capture_layers
-from attnviz.commands.profile.meanings import MeaningTally, mean_embedding
+from attnviz.commands.profile.tallies import MeaningTally, mean_embedding
 from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.model.checkpoint import Checkpoint, from_loaded

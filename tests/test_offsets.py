@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from attnviz.attention.capture import capture_layers
-from attnviz.commands.profile.offsets import OFFSETS, OffsetTally
-from attnviz.commands.profile.tallies import StatisticsTally
+from attnviz.commands.profile.tallies import OFFSETS, OffsetTally, StatisticsTally
 from attnviz.corpora.batches import Text, batches
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.model.checkpoint import Checkpoint, from_loaded

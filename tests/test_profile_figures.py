@@ -14,9 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from attnviz.commands.profile.instances import RepeatScores
 from attnviz.commands.profile.likeness import arrange, place_labels
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.views import MOST_MAPS, VIEWS, file_stems, short_name
 from attnviz.errors import UsageError

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.commands.profile.offsets import OFFSETS
-from attnviz.commands.profile.repeats import RepeatScores
+from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
 from attnviz.commands.profile.roles import (
     ENOUGH_INSTANCES,
     ERROR_RATE,
@@ -24,7 +23,7 @@ from attnviz.commands.profile.roles import (
     syntax_roles,
     wilson,
 )
-from attnviz.commands.profile.tallies import NameTally, RelationCount
+from attnviz.commands.profile.tallies import OFFSETS
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import SHARE_NAMES

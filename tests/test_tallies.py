@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from attnviz.attention.capture import capture_layers
-from attnviz.commands.profile.tallies import NameTally, RelationTally, StatisticsTally, between_spans
+from attnviz.commands.profile.instances import NameTally, RelationTally, between_spans
+from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.bootstrap import standard_error, text_weights
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.tokens import merge_pattern
-from attnviz.patterns.registry import SHARES
+from attnviz.patterns.registry import PATTERNS, SHARES, PatternSpec
 from attnviz.patterns.syntax import Arc
 from tests import independent
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -92,6 +93,33 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(model, batch_size
             assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
     assert baselines["entropy"] == pytest.approx(sums["baseline", "entropy"] / weights["n"])
     assert tally.n_content == weights["content"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(model, monkeypatch, batch_size):
+    """Attention to tokens with an ``a``, against a loop over single texts."""
+    spec = PatternSpec(
+        "with_a", "with-a", lambda text: torch.tensor([["a" in label for label in text.labels]] * text.n),
+        "tokens with an a", "other", reads_text=True,
+    )  # fmt: skip
+    monkeypatch.setattr("attnviz.commands.profile.tallies.PATTERNS", (*PATTERNS, spec))
+    checkpoint = from_loaded(*model)
+    tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=3)
+    run(checkpoint, TREES, tally, batch_size)
+    on_a, on_content, uniform, n_content = torch.zeros(3, 4), torch.zeros(3, 4), 0.0, 0
+    for text in TREES:
+        (item,) = encode(checkpoint, [text])
+        content = torch.tensor([not sink for sink in item.sink])
+        with_a = torch.tensor(["a" in piece for piece in item.pieces]) & content
+        rows = torch.from_numpy(independent.attentions(*model, text.text, None))[:, :, content]
+        on_a += rows[..., with_a].sum((-1, -2))
+        on_content += rows[..., content].sum((-1, -2))
+        for query in content.nonzero().flatten().tolist():
+            end = query + 1 if checkpoint.architecture.causal else None
+            uniform += float(with_a[:end].sum() / content[:end].sum())
+        n_content += int(content.sum())
+    torch.testing.assert_close(tally.results()[0]["with_a"].float(), on_a / on_content, atol=1e-5, rtol=1e-5)
+    assert tally.baselines()["with_a"] == pytest.approx(uniform / n_content, rel=1e-5)
 
 
 def test_the_sink_baseline_is_the_share_of_sinks_among_the_keys(model):

@@ -28,12 +28,14 @@ class Item:
         sink: [n], special tokens and, in GPT-2, position 0.
         members: for each span of the text, the positions of the tokens that overlap it.
         source: the text.
+        pieces: [n], the characters of the text that each token stands for; empty ones for special tokens.
     """
 
     ids: tuple[int, ...]
     sink: tuple[bool, ...]
     members: tuple[tuple[int, ...], ...]
     source: Text
+    pieces: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -83,9 +85,8 @@ def encode(
     items = []
     for text, encoding in zip(texts, encodings, strict=True):
         special = [segment is None for segment in encoding.sequence_ids]
-        members = _members(
-            [None if no else pair for no, pair in zip(special, encoding.offsets, strict=True)], text.spans
-        )
+        offsets = [None if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
+        members = _members(offsets, text.spans)
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
@@ -104,7 +105,8 @@ def encode(
             skipped(text, why)
             continue
         special[0] = special[0] or checkpoint.architecture.sink_first
-        items.append(Item(tuple(encoding.ids), tuple(special), members, text))
+        pieces = tuple("" if pair is None else text.text[slice(*pair)] for pair in offsets)
+        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces))
     return items
 
 

@@ -25,8 +25,8 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["HeadContribution", "LayerContributions", "OutputShares", "layer_contributions", "measure_contributions",
-           "without_gradients"]  # fmt: skip
+__all__ = ["HeadContribution", "LayerContributions", "OutputShares", "error_of_sum", "layer_contributions",
+           "measure_contributions", "without_gradients"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class HeadContribution:
     """How much one head writes, and from where; None where the text has no content positions.
 
     Attributes:
-        id: layer and head.
         norm: mean over q in C of ||o_h(q)||, in the units of the residual stream.
         norm_share: sum over q in C of ||o_h(q)||, over the same sum of all heads of the layer; 0-1, sums to 1.
         projection_share: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
@@ -62,7 +61,6 @@ class OutputShares:
     """What the heads of one layer and the bias make up together.
 
     Attributes:
-        layer: counted from 0.
         norm: mean over q in C of ||o(q)||, the model's own attention output; None without content positions.
         bias_norm: ||b_O||, which no head writes.
         bias_projection_share: as that of a head.
@@ -84,7 +82,6 @@ class LayerContributions:
     """One layer's verified heads, ready to say what each writes; numbers in float32 at least.
 
     Attributes:
-        layer: counted from 0.
         pattern: [n_heads, n, n], axes query then key.
         value: x W_V + b_V, [n_heads, n, d_head].
         parameters: of the layer; W_O, [n_heads, d_head, d_model], and b_O, [d_model], are used.
@@ -131,9 +128,7 @@ def without_gradients(device: torch.device) -> Iterator[None]:
 
 
 def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
-    """Recompute what one layer's heads write from.
-
-    Values are computed in the model's number format, as the model does; what follows in float32 at least.
+    """Recompute what one layer's heads write from: values in the model's number format, the rest in float32 at least.
 
     Raises:
         VerificationError: the model's weights are no longer those that were verified.
@@ -154,10 +149,6 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
 
     One head's [n, d_model] is in memory at a time.
 
-    Args:
-        verified: the heads of one text.
-        layer: counted from 0.
-
     Raises:
         VerificationError: the heads and the bias do not sum to the model's own attention output, within the tolerance
             for outputs of the number format (:data:`attnviz.attention.tolerances.TOLERANCES`).
@@ -175,13 +166,13 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
             norms.append(torch.linalg.vector_norm(output, dim=-1))
             along.append((output * direction).sum(-1))
         error, scale = _compare(verified, layer, total, own)
-        lengths = torch.linalg.vector_norm(own, dim=-1)[content]
-        bias = writing.parameters.output_bias
+        lengths, bias = torch.linalg.vector_norm(own, dim=-1)[content], writing.parameters.output_bias
+        bias_share = _ratio((direction @ bias)[content], lengths)
         shares = OutputShares(
-            layer=layer,
-            norm=_mean(lengths),
-            bias_norm=float(torch.linalg.vector_norm(bias)),
-            bias_projection_share=_ratio((direction @ bias)[content], lengths),
+            layer,
+            _mean(lengths),
+            float(torch.linalg.vector_norm(bias)),
+            bias_share,
             sum_error=error,
             output_scale=scale,
         )
@@ -211,12 +202,9 @@ def _heads(
 
 def _compare(verified: VerifiedAttention, layer: int, total: Tensor, own: Tensor) -> tuple[float, float]:
     """The largest difference of the sum from the model's output, over the largest output, and that output."""
-    scale = float(own.abs().max())
-    difference = (total - own).abs()
-    error = float(difference.max()) / (scale or 1.0)
+    error, scale, place = error_of_sum(total, own)
     tolerance = verified.verification.tolerance.output
     if not error <= tolerance:  # a NaN is a failure, too
-        place = int(difference.nan_to_num(nan=torch.inf).argmax())
         query, dimension = divmod(place, own.shape[-1])
         raise VerificationError(
             f"the outputs of the {verified.checkpoint.n_heads} heads of layer {layer} and the bias b_O do not sum to "
@@ -226,6 +214,13 @@ def _compare(verified: VerifiedAttention, layer: int, total: Tensor, own: Tensor
             f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was drawn."
         )
     return error, scale
+
+
+def error_of_sum(total: Tensor, own: Tensor) -> tuple[float, float, int]:
+    """The largest difference over the largest of the model's own numbers, this number, and where they differ most."""
+    scale = float(own.abs().max())
+    difference = (total - own).abs()
+    return float(difference.max()) / (scale or 1.0), scale, int(difference.nan_to_num(nan=torch.inf).argmax())
 
 
 def _on_sinks(weights: Tensor, content: Tensor) -> float | None:

@@ -19,8 +19,14 @@ from attnviz.commands.outputs.contributions import (
     layer_contributions,
     measure_contributions,
 )
-from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
-from attnviz.commands.outputs.residual_stream import ResidualStream, recording_stream, why_no_attribution
+from attnviz.commands.outputs.promoted_tokens import (
+    Attribution,
+    HeadPromotion,
+    ResidualStream,
+    attribute_logits,
+    recording_stream,
+    why_no_attribution,
+)
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
@@ -45,15 +51,13 @@ class HeadOutputs(Result):
     ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
 
     Attributes:
-        text, pair: as given.
-        checkpoint: the model.
+        text, pair, checkpoint: as given.
         tokens: the text as the model read it.
-        attention: the verified heads; what is large is recomputed from it on demand.
+        attention: the verified heads, from which what is large is recomputed on demand.
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
         stream: what the rest of the model gave in the same forward pass, for promoted tokens.
-        attribution: the logits at one position, taken apart; None where ``no_attribution`` says why.
-        no_attribution: one sentence, or empty.
+        attribution: the logits at one position, taken apart; None where the sentence ``no_attribution`` says why.
     """
 
     command: ClassVar[str] = "outputs"
@@ -150,11 +154,8 @@ class HeadOutputs(Result):
 
     def table(self, number: str) -> Numbers:
         """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
-        values = np.full((self.checkpoint.n_layers, self.checkpoint.n_heads), np.nan)
-        for head in self.heads:
-            value = getattr(head, number)
-            values[head.id] = np.nan if value is None else value
-        return values
+        numbers = np.array([getattr(head, number) for head in sorted(self.heads, key=lambda head: head.id)], np.float64)
+        return numbers.reshape(self.checkpoint.n_layers, self.checkpoint.n_heads)
 
     @cached_property
     def largest(self) -> float:
@@ -178,12 +179,10 @@ class HeadOutputs(Result):
 
     def __repr__(self) -> str:
         """One line: what was read, and which head makes up most."""
-        most = self.heads[0]
-        share = "no share" if most.projection_share is None else f"{most.projection_share:.2f} of its layer's output"
-        return (
-            f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {len(self.heads)} heads verified, "
-            f"{most.id} first ({share})>"
-        )
+        id, value = self.heads[0].id, self.heads[0].projection_share
+        share = "no share" if value is None else f"{value:.2f} of its layer's output"
+        counts = f"{len(self.heads)} heads verified, {id} first ({share})"
+        return f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {counts}>"
 
 
 def head_outputs(
@@ -248,11 +247,7 @@ def head_outputs(
 
 
 def _position(tokens: Tokens, at: str | int | None) -> int:
-    """The one position that was meant.
-
-    Raises:
-        UsageError: there is none, or several, or it is neither token nor position.
-    """
+    """The one position that was meant; a UsageError where there is none, or several."""
     if at is None:
         return len(tokens) - 1
     if isinstance(at, bool) or not isinstance(at, str | Integral):

@@ -13,21 +13,31 @@ nothing is given. It is the direct effect alone: what later layers make of a hea
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.contributions import layer_contributions, without_gradients
-from attnviz.commands.outputs.residual_stream import ResidualStream
+from attnviz.commands.outputs.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import vocabulary_labels
 
-__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "PartEffect", "TokenLogit", "attribute_logits"]
+__all__ = [
+    "MOST_TOKENS",
+    "Attribution",
+    "HeadPromotion",
+    "PartEffect",
+    "ResidualStream",
+    "TokenLogit",
+    "attribute_logits",
+    "recording_stream",
+    "why_no_attribution",
+]
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""
@@ -35,13 +45,7 @@ MOST_TOKENS = 10
 
 @dataclass(frozen=True)
 class TokenLogit:
-    """A token of the vocabulary and a number of logits, mean over the vocabulary removed.
-
-    Attributes:
-        id: in the vocabulary.
-        text: as figures and tables show it.
-        logit: in nats of log-odds against the geometric mean of all tokens.
-    """
+    """A token of the vocabulary, as figures show it, and logits: log-odds (nats) against the tokens' geometric mean."""
 
     id: int
     text: str
@@ -53,9 +57,7 @@ class HeadPromotion:
     """What one head's output adds to the logits directly.
 
     Attributes:
-        id: layer and head.
-        promoted: the tokens whose logit it raises most, the most first; none where it raises none.
-        suppressed: those whose logit it lowers most, the most first; none likewise.
+        promoted, suppressed: the tokens whose logit it raises, or lowers, most, the most first; may be none.
         predicted: what it adds to the logit of the token that the model predicts.
         actual: what it adds to that of the token that follows in the text; None at the end of the text.
     """
@@ -92,8 +94,7 @@ class Attribution:
         position: of the query, counted from 0.
         predicted: the token with the highest logit.
         actual: the token that follows in the text; None at its end.
-        heads: in the model's order.
-        parts: all that is not a head.
+        heads, parts: in the model's order, and all that is not a head.
         deviation: s, the standard deviation of the last residual stream that is held fixed.
         error: largest absolute difference of the sum of all parts from the model's own logits, mean over the
             vocabulary removed from both, divided by ``scale``.
@@ -116,13 +117,61 @@ class Attribution:
         return next(promotion for promotion in self.heads if promotion.id == head)
 
 
-def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Attribution:
-    """Take the logits at one position apart; the heads of a layer at a time.
+@dataclass
+class ResidualStream:
+    """What the model's own modules gave in one forward pass, of one text.
 
-    Args:
-        verified: the heads of one text.
-        stream: recorded in the forward pass in which they were verified.
-        position: of the query, counted from 0.
+    Attributes:
+        feed_forward: a layer each, what its feed-forward network added, [n, d_model].
+        last: the residual stream after the last layer, [n, d_model].
+        normed: the same after the final layer norm, [n, d_model].
+    """
+
+    feed_forward: list[Tensor] = field(default_factory=list)
+    last: Tensor | None = None
+    normed: Tensor | None = None
+
+
+def why_no_attribution(checkpoint: Checkpoint) -> str:
+    """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
+    if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
+        return (
+            "Promoted tokens are not given: in BERT every residual passes through later layer norms, and a masked-LM "
+            "head begins with a transform that is not linear, so that no head's part of the logits can be told apart."
+        )
+    if checkpoint.language_head is None:
+        return (
+            "Promoted tokens are not given: the model has no language-modelling head; load one that has "
+            "(GPT2LMHeadModel)."
+        )
+    return ""
+
+
+@contextmanager
+def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
+    """Read the feed-forward networks and the final norm in the last forward pass inside, where logits are a sum."""
+    stream = ResidualStream()
+    with ExitStack() as stack:
+        norm = checkpoint.architecture.final_norm(checkpoint.model)
+        if norm is not None and not why_no_attribution(checkpoint):
+            modules = checkpoint.architecture.modules(checkpoint.model)
+
+            def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
+                if module is modules[0].contract:
+                    stream.feed_forward.clear()
+                stream.feed_forward.append(output[0])
+
+            def after_norm(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+                stream.last, stream.normed = given[0][0], output[0]
+
+            hooks = [layer.contract.register_forward_hook(after_feed_forward) for layer in modules]
+            for handle in (*hooks, norm.register_forward_hook(after_norm)):
+                stack.callback(handle.remove)
+        yield stream
+
+
+def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Attribution:
+    """Take the logits at one position apart; ``stream`` was recorded while the heads were verified.
 
     Raises:
         VerificationError: the parts do not sum to the model's own logits, within the tolerance for outputs of the
@@ -145,31 +194,35 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             sums.add_part("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
         for name, logits in unembedding.constants():
             sums.add_part(name, None, logits)
-        error, scale, tolerance = _compare(verified, position, sums.total, own)
+    tolerance = verified.verification.tolerance.output
+    error, scale, token = error_of_sum(sums.total, own)
+    if not error <= tolerance:  # a NaN is a failure, too
+        (label,) = vocabulary_labels(checkpoint.tokenizer, [token])
+        raise VerificationError(
+            "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
+            f"{position} ({tokens.labels[position]!r}): they differ most for the token {label!r}: the model gives "
+            f"{float(own[token]):.6g}, the sum {float(sums.total[token]):.6g} (mean over the vocabulary removed; "
+            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was drawn. --dtype float64 tells rounding, "
+            "which it shrinks, from an error, which it does not."
+        )
     (label,) = vocabulary_labels(checkpoint.tokenizer, [predicted])
     return Attribution(
-        position=position,
+        position,
         predicted=TokenLogit(predicted, label, float(own[predicted])),
         actual=None if actual is None else TokenLogit(actual, tokens.labels[position + 1], float(own[actual])),
-        heads=tuple(sums.heads),
-        parts=tuple(sums.parts),
-        deviation=unembedding.deviation,
-        error=error,
-        scale=scale,
+        heads=tuple(sums.heads), parts=tuple(sums.parts), deviation=unembedding.deviation, error=error, scale=scale,
         tolerance=tolerance,
-    )
+    )  # fmt: skip
 
 
 class _Sums:
     """What is added up: the parts' logits, of which only the strongest tokens and two targets are kept."""
 
     def __init__(self, own: Tensor, targets: tuple[int, int | None], tokenizer: Any) -> None:
-        """Of the model's own logits [vocabulary], the shape; of the targets, the predicted and the actual token."""
         self.total = torch.zeros_like(own)
-        self.targets = targets
         self.parts: list[PartEffect] = []
         self.heads: list[HeadPromotion] = []
-        self._tokenizer = tokenizer
+        self._targets, self._tokenizer = targets, tokenizer
 
     def add_part(self, name: str, layer: int | None, logits: Tensor) -> None:
         self.total += logits
@@ -194,7 +247,7 @@ class _Sums:
             self.heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *self._effects(of_head)))
 
     def _effects(self, logits: Tensor) -> tuple[float, float | None]:
-        predicted, actual = self.targets
+        predicted, actual = self._targets
         return float(logits[predicted]), None if actual is None else float(logits[actual])
 
 
@@ -242,21 +295,3 @@ def _embeddings(checkpoint: Checkpoint, token: int, position: int) -> Iterator[t
 
 def _centred(logits: Tensor) -> Tensor:
     return logits - logits.mean(-1, keepdim=True)
-
-
-def _compare(verified: VerifiedAttention, position: int, total: Tensor, own: Tensor) -> tuple[float, float, float]:
-    scale = float(own.abs().max())
-    difference = (total - own).abs()
-    error = float(difference.max()) / (scale or 1.0)
-    tolerance = verified.verification.tolerance.output
-    if not error <= tolerance:  # a NaN is a failure, too
-        token = int(difference.nan_to_num(nan=torch.inf).argmax())
-        (label,) = vocabulary_labels(verified.checkpoint.tokenizer, [token])
-        raise VerificationError(
-            "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
-            f"{position} ({verified.tokens.labels[position]!r}): they differ most for the token {label!r}: the model "
-            f"gives {float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
-            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was drawn. --dtype float64 tells rounding, "
-            "which it shrinks, from an error, which it does not."
-        )
-    return error, scale, tolerance

@@ -60,10 +60,7 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
         "layers": [{name: getattr(layer, name) for name in names} for layer in result.layers],
         "heads": [
             {
-                "id": str(head.id),
-                "layer": head.id.layer,
-                "head": head.id.head,
-                "rank": ranks[head.id],
+                "id": str(head.id), **head.id._asdict(), "rank": ranks[head.id],
                 **{name: getattr(head, name) for name in _NUMBERS},
                 "promotion": attribution and _promotion(attribution.of(head.id)),
             }
@@ -71,7 +68,7 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
         ],
         "attribution": attribution and _attribution(attribution),
         "no_attribution": result.no_attribution or None,
-    }
+    }  # fmt: skip
 
 
 def _promotion(promotion: HeadPromotion) -> dict[str, Any]:
@@ -97,15 +94,7 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
-    """The outputs in safetensors: one tensor [n_heads, n, d_model] a layer, named ``layer.0`` and so on.
-
-    Of a selection, the tensors have the selected heads of the layer alone, whose numbers the metadata give. With
-    ``bias.0`` ([d_model], b_O) the heads of a layer sum to its attention output. In float32, or float64 where the
-    model is.
-
-    Raises:
-        UsageError: they are more than can be held beside the model.
-    """
+    """Outputs of the selected heads, ``layer.0``, … [n_heads, n, d_model], and b_O, ``bias.0``, …, as safetensors."""
     heads, model = result.select(choices.select), result.checkpoint
     size = len(heads) * len(result.tokens) * model.d_model * (8 if model.dtype == torch.float64 else 4)
     if size > MOST_BYTES:
@@ -222,13 +211,10 @@ def _notes(result: HeadOutputs) -> Iterable[str]:
 
 def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
     """As many tokens with their logits as there is room for, at least one; a dash for none."""
-    texts = [f"{_short(token.text)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
+    cut = [token.text if len(token.text) <= _LONGEST else f"{token.text[: _LONGEST - 1]}…" for token in tokens]
+    texts = [f"{text} {signed(token.logit)}" for text, token in zip(cut, tokens, strict=True)][:_PROMOTED]
     lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1][:room] if lines else "–")
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
 
 
 def _of(listed: int, count: int) -> str:

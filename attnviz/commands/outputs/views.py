@@ -48,18 +48,13 @@ _Columns = tuple[tuple[str, Numbers], ...]
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """One head's raw pattern, norm-weighted attention, and the norms of its values.
+    """One head's raw pattern and norm-weighted attention, [m, m], and ||f(x)|| of its keys, [m].
 
     Attributes:
         stem, caption: of the file.
         title, notes: above the panels.
-        pattern: [m, m], raw weights; rows attend to columns; pooled by their largest where n is large.
-        weighted: [m, m], ||A f(x)|| of the same cells.
-        value_norms: [m], ||f(x)|| of the keys.
-        labels: of the positions.
-        pooled: positions in one cell.
-        norms: from weights, and from norms, to colours.
-        bars: what the colours of the two panels are, and on which scale.
+        pattern, weighted, value_norms: pooled by their largest, ``pooled`` positions in a cell.
+        norms, bars: of the two panels: from numbers to colours, and what the colours are.
     """
 
     stem: str
@@ -82,19 +77,15 @@ def check_scale(scale: str) -> None:
 
 
 def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
-    """The norm-weighted attention of all heads, pooled layer by layer."""
     check_scale(choices.look.scale)
     heads, own = result.select(choices.select), choices.look.scale == "per-head"
     pooled = grid_pooling(len(result.tokens), [head.id for head in heads], choices.look)
     cells = []
     for head, layer in result.by_layer(heads):
-        norms = max_pool(layer.norms(head.id.head).float().cpu().numpy(), pooled)
-        norms = norms / (head.largest or 1.0) if own else norms
+        norms = max_pool(layer.norms(head.id.head).float().cpu().numpy(), pooled) / ((own and head.largest) or 1.0)
         cells.append(HeadCell(head.id, norms, percent(head.projection_share)))
-    facts = result.facts
-    largest = 1.0 if own else result.largest or 1.0
-    n, of = len(heads), len(result.heads)
-    count = f"all {n} heads" if n == of else f"{n} of {of} heads"
+    facts, largest = result.facts, 1.0 if own else result.largest or 1.0
+    count = f"{'all' if len(heads) == len(result.heads) else f'{len(heads)} of'} {len(result.heads)} heads"
     scale = "0 to the largest of each head" if own else f"0 to {largest:.2g}, the same for every head"
     shares = "each head’s share of the norm of its layer’s attention output"
     shown = "‖A[q, k] f(x_k)‖ (Kobayashi et al. 2020)"
@@ -116,7 +107,6 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
 
 
 def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
-    """Shares of the attention output in per cent: along the output, with that of b_O, and of the heads' norms."""
     facts = result.facts
     biases = 100 * np.array([layer.bias_projection_share for layer in result.layers], np.float64)
     over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
@@ -147,7 +137,6 @@ def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
 
 
 def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
-    """The direct effects on the logit of the predicted token: of heads, biases and feed-forward networks."""
     facts, attribution = result.facts, result.attribution
     assert attribution is not None
     values = np.array([head.predicted for head in attribution.heads]).reshape(result.table("norm").shape)
@@ -174,7 +163,6 @@ def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
 
 
 def _heads(result: HeadOutputs, choices: Choices) -> Iterator[HeadPlan]:
-    """The picture of each head that is listed, in the model's order."""
     check_scale(choices.look.scale)
     for head, layer in result.by_layer(chosen(result, choices)):
         yield _head(result, head, layer, choices.look)
@@ -228,7 +216,6 @@ def _amounts(result: HeadOutputs, head: HeadContribution) -> str:
 
 
 def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
-    """A new figure: the raw pattern and the norm-weighted one, with the norms of the values above, and two bars."""
     side, beside, stacked = _geometry(plan.labels.texts, look)
     width = page_width(look, beside + side + 2 * MARGIN + (0 if stacked else _BETWEEN + side))
     panel = side + _BAR + 0.3 * (side < 2)  # where the names of colour bars take several lines
@@ -236,7 +223,7 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=body)
         drawn: list[tuple[Axes, Array, AxesImage | QuadMesh]] = []
-        panels = page.subplots(2, 1) if stacked else page.subplots(1, 2)
+        panels = page.subplots(1 + stacked, 2 - stacked)
         all_sides, names = ("l", "lb") if stacked else ("lb", "b"), ("by weight: A[q, k]", "by norm: ‖A[q, k] f(x)‖")
         for ax, values, norm, sides, name, bar in zip(
             panels, (plan.pattern, plan.weighted), plan.norms, all_sides, names, plan.bars, strict=True
@@ -261,7 +248,6 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
 
 
 def _draw_head(ax: Axes, plan: HeadPlan, look: Look) -> AxesImage | QuadMesh:
-    """Draw the norm-weighted attention alone on the caller's Axes."""
     cells = draw_matrix(ax, plan.weighted, plan.norms[1], look, labels=plan.labels, pooled=plan.pooled)
     settled(ax.figure)
     write_numbers(ax, plan.weighted, cells, _norm, air=4)

@@ -1,6 +1,6 @@
-"""Charts of a profile: the best head of each relation beside the best fixed offset; entropy and distance by layer."""
+"""Charts of a profile, relations and layers; and what all figures of a profile say of their sources and families."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -16,28 +16,20 @@ from numpy.typing import NDArray
 
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.commands.profile.sources import Heading, signed, source_line, trees
 from attnviz.figures.colours import outer_ink
+from attnviz.figures.families import FAMILIES, NO_ROLE, Family, family_of_label
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import Look
 from attnviz.figures.page import PIXEL, add_legend, legend_height, new_page, page_width
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, signed
 from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = [
-    "LayersPlan",
-    "RelationRow",
-    "RelationsPlan",
-    "draw_relations",
-    "layers_figure",
-    "plan_layers",
-    "plan_relations",
-    "relations_figure",
-]
+__all__ = ["Heading", "counted_families", "draw_relations", "family_of", "layers_figure", "plan_layers",
+           "plan_relations", "relations_figure", "source_line", "trees"]  # fmt: skip
 
 MOST_RELATIONS = 60
 """Relations in one figure, at most; the most frequent."""
@@ -47,11 +39,56 @@ _STACKED_BELOW = 6.0
 """Inches of a page below which the texts beside relations stand in two lines."""
 
 _GAP = 12
+_ON_REPEATS = ("induction", "duplicate-token")
+
+
+def source_line(profile: Profile, role: str | None = None, *more: str) -> str:
+    """The model, what was read (for one role, or ``statistics``; default everything) and ``more``, on one line."""
+    kinds = {"conllu", "txt"} if role else {"conllu", "txt", "gap"}
+    if role == "coreference":
+        kinds = {"gap"}
+    elif role in _ON_REPEATS:
+        kinds = set()
+    elif role and role.startswith("syntactic"):
+        kinds = {"conllu" if profile.gold else "txt"}
+    corpora = [
+        f"{visible(count.corpus.path.name)} ({count.texts:,} texts, {count.tokens:,} tokens)"
+        for count in profile.corpora
+        if count.corpus.kind in kinds
+    ]
+    if profile.repeats is not None and (role is None or role in _ON_REPEATS):
+        corpora.append(f"{len(profile.repeats.scores['previous'])} × {profile.repeats.length} random tokens, repeated")
+    return " · ".join([visible(profile.checkpoint.short_name), *corpora, *more])
+
+
+def trees(profile: Profile) -> str:
+    """Whose trees they are."""
+    return "gold trees" if profile.gold else "a parser's trees, not gold"
+
+
+def family_of(roles: Sequence[Role]) -> Family:
+    """The family of a head by its clearest role, the first."""
+    return family_of_label(roles[0].role) if roles else NO_ROLE
+
+
+def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:
+    """Every family that occurs, in the order of legends, and its label: ``sink (11)``."""
+    return [(family, f"{family.name} ({families.count(family)})") for family in FAMILIES if family in families]
 
 
 @dataclass(frozen=True)
-class RelationRow:
-    """One relation: its best head beside its best fixed offset; accuracies and their interval 0-1."""
+class Heading:
+    """What every plan begins with: its file's stem and caption, title and notes above the picture."""
+
+    stem: str
+    caption: str
+    title: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Relation:
+    """Its best head beside its best fixed offset; accuracies 0-1, the gain -1 to 1."""
 
     relation: str
     n: int
@@ -61,20 +98,19 @@ class RelationRow:
 
     @property
     def gain(self) -> float:
-        """Accuracy above the baseline, -1 to 1."""
         return self.best.score - self.baseline
 
 
 @dataclass(frozen=True)
-class RelationsPlan(Heading):
+class _RelationsPlan(Heading):
     """Relations, the largest gain first; ``threshold`` is the gain that a verdict asks for, 0-1."""
 
-    rows: tuple[RelationRow, ...]
+    rows: tuple[_Relation, ...]
     threshold: float = PASS_MARGIN
 
 
 @dataclass(frozen=True)
-class LayersPlan(Heading):
+class _LayersPlan(Heading):
     """Entropy (nats) and distance (tokens), [n_layers, n_heads], and the entropy of uniform attention (nats)."""
 
     entropy: NDArray[np.float64]
@@ -82,7 +118,7 @@ class LayersPlan(Heading):
     uniform_entropy: float
 
 
-def plan_relations(profile: Profile, _: Choices) -> Iterator[RelationsPlan]:
+def plan_relations(profile: Profile, _: Choices) -> Iterator[_RelationsPlan]:
     """The best head of each relation that was judged, beside its best fixed offset."""
     best: dict[str, Role] = {}
     for role in profile.roles:
@@ -91,7 +127,7 @@ def plan_relations(profile: Profile, _: Choices) -> Iterator[RelationsPlan]:
             best[name] = max(best.get(name, role), role, key=attrgetter("score"))
     counts = [relation for relation in profile.relations or () if relation.relation in best][:MOST_RELATIONS]
     rows = [
-        RelationRow(count.relation, count.n, count.offset, count.offset_hits / count.n, best[count.relation])
+        _Relation(count.relation, count.n, count.offset, count.offset_hits / count.n, best[count.relation])
         for count in counts
     ]
     notes = [
@@ -102,24 +138,17 @@ def plan_relations(profile: Profile, _: Choices) -> Iterator[RelationsPlan]:
     ]
     if left_out := len(profile.relations or ()) - len(rows):
         notes.append(f"{counted(left_out, 'rarer relation')} left out.")
-    passed = sum(row.best.passed for row in rows)
-    title = (
-        f"{visible(profile.checkpoint.short_name)}: best head against best fixed offset, "
-        f"{passed} of {len(rows)} relations pass"
-    )
+    title = f"{visible(profile.checkpoint.short_name)}: best head against best fixed offset, "
+    title += f"{sum(row.best.passed for row in rows)} of {len(rows)} relations pass"
     instances = sum(row.n for row in rows if ":" not in row.relation)  # a subtype's count for its relation, too
     source = source_line(profile, "syntactic", f"n = {instances:,} instances")
-    caption = sentence(title, f"{trees(profile)}", source)
+    caption = sentence(title, trees(profile), source)
     rows.sort(key=lambda row: (-row.gain, row.relation))
-    yield RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
+    yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
 
 
-def draw_relations(ax: Axes, plan: RelationsPlan, look: Look) -> PathCollection:
-    """Draw accuracies by relation; the Axes need room on both sides for what each row rests on.
-
-    Returns:
-        the dots of the best heads.
-    """
+def draw_relations(ax: Axes, plan: _RelationsPlan, look: Look) -> PathCollection:
+    """Draw accuracies by relation, with words on both sides of the Axes; returns the dots of the best heads."""
     greys, (strong, pale) = look.greys, _blues(look)
     y = np.arange(len(plan.rows))
     scores, baselines = ([row.best.score for row in plan.rows], np.array([row.baseline for row in plan.rows]))
@@ -142,7 +171,7 @@ def draw_relations(ax: Axes, plan: RelationsPlan, look: Look) -> PathCollection:
     return dots
 
 
-def _write_beside(ax: Axes, plan: RelationsPlan, look: Look, stacked: bool) -> None:
+def _write_beside(ax: Axes, plan: _RelationsPlan, look: Look, stacked: bool) -> None:
     """Relation and n on the left, head, direction, offset and gain on the right; stacked in pairs of lines."""
     rows = plan.rows
     texts = [
@@ -150,8 +179,8 @@ def _write_beside(ax: Axes, plan: RelationsPlan, look: Look, stacked: bool) -> N
         ["n", *(f"{row.n:,}" for row in rows)],
         ["head", *(str(row.best.id) for row in rows)],
         ["direction", *((row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep") for row in rows)],
-        ["offset", *(signed(row.offset) for row in rows)],
-        ["gain", *(f"{row.gain:+.2f}".replace("-", "−") for row in rows)],
+        ["offset", *(f"{row.offset:+d}".replace("-", "−") for row in rows)],
+        ["gain", *(signed(row.gain) for row in rows)],
     ]
     columns = list(zip(texts, ("right", "right", "left", "left", "right", "right"), strict=True))
     if stacked:
@@ -159,11 +188,11 @@ def _write_beside(ax: Axes, plan: RelationsPlan, look: Look, stacked: bool) -> N
         columns = [(["\n".join(both) for both in zip(one, two, strict=True)], side) for (one, side), (two, _) in pairs]
     n_left = len(columns) // 3
     left = right = _GAP / 2
-    for column, _ in reversed(columns[:n_left]):
+    widths = [max(text_width(line, 7, DPI) for text in column for line in text.split("\n")) for column, _ in columns]
+    for (column, _), width in reversed(list(zip(columns, widths, strict=True))[:n_left]):
         _write_column(ax, column, 0, -left, "right", look)
-        left += _widest(column) + _GAP
-    for column, side in columns[n_left:]:
-        width = _widest(column)
+        left += width + _GAP
+    for (column, side), width in list(zip(columns, widths, strict=True))[n_left:]:
         _write_column(ax, column, 1, right + (width if side == "right" else 0), side, look)
         right += width + _GAP
 
@@ -183,11 +212,7 @@ def _write_column(ax: Axes, texts: list[str], edge: int, pixels: float, side: st
         )  # fmt: skip
 
 
-def _widest(texts: list[str]) -> float:
-    return max(text_width(line, 7, DPI) for text in texts for line in text.split("\n"))
-
-
-def relations_figure(plan: RelationsPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def relations_figure(plan: _RelationsPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Accuracy against baseline by relation, with a legend."""
     greys, (strong, pale) = look.greys, _blues(look)
     dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": greys.paper, "mew": 0.5, "ms": 6}
@@ -208,19 +233,19 @@ def relations_figure(plan: RelationsPlan, look: Look, vector: bool = False) -> F
         return page
 
 
-def plan_layers(profile: Profile, choices: Choices) -> Iterator[LayersPlan]:  # noqa: ARG001 - as all views
+def plan_layers(profile: Profile, choices: Choices) -> Iterator[_LayersPlan]:  # noqa: ARG001 - as all views
     """Entropy and distance of every head by layer."""
     assert profile.statistics is not None
     values = profile.statistics.results()[0]
+    arrays = values["entropy"].numpy(), values["distance"].numpy()
     title = f"{visible(profile.checkpoint.short_name)}: entropy and distance by layer"
     note = "Each dot is a head, head 0 of the layer on the left; the line joins the means of the layers."
     source = source_line(profile, "statistics", f"n = {values['entropy'].numel()} heads")
     uniform = profile.statistics.baselines()["entropy"] or 0.0
-    arrays = values["entropy"].numpy(), values["distance"].numpy()
-    yield LayersPlan("layers", sentence(title, source, note), title, (note, source), *arrays, uniform)
+    yield _LayersPlan("layers", sentence(title, source, note), title, (note, source), *arrays, uniform)
 
 
-def layers_figure(plan: LayersPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def layers_figure(plan: _LayersPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """Entropy and distance by layer, side by side, or one below the other on a narrow page."""
     panel = max(3.0, 0.27 * len(plan.entropy))
     width = page_width(look, 2 * panel + 1)
@@ -247,9 +272,8 @@ def _draw_by_layer(ax: Axes, values: NDArray[np.float64], name: str, look: Look,
     ax.scatter(x, values, s=11, color=_blues(look)[0], alpha=0.7, lw=0, zorder=3, clip_on=False)
     ax.plot(range(n_layers), values.mean(1), color=look.greys.ink, lw=1.1, marker="_", ms=7, mew=1.6, zorder=4)
     top = max(float(np.nanmax(values)), above) or 1.0
-    every = 1 + n_layers // 16
     ax.set(xlim=(-0.6, n_layers - 0.4), ylim=(0, top * 1.12), facecolor=look.greys.paper)
-    ax.set_xticks(range(0, n_layers, every))
+    ax.set_xticks(range(0, n_layers, 1 + n_layers // 16))
     ax.set_xlabel("layer", fontsize=8, color=look.greys.ink)
     ax.set_ylabel(name, fontsize=8, color=look.greys.ink)
     _dress(ax, look, "y", ("left", "bottom"))

@@ -2,17 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from attnviz.commands.profile.head_distances import HeadDistanceTally
-from attnviz.commands.profile.meanings import MeaningTally
-from attnviz.commands.profile.offsets import OffsetTally
-from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
-from attnviz.commands.profile.tallies import NameTally, RelationTally, StatisticsTally, Tally
+from attnviz.commands.profile.instances import SEQUENCES, NameTally, RelationTally, RepeatTally
+from attnviz.commands.profile.tallies import MeaningTally, OffsetTally, StatisticsTally, Tally
 from attnviz.corpora.batches import Batch, Text, batches
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.processes import Process
@@ -26,7 +24,8 @@ from attnviz.progress import Progress
 
 __all__ = ["CorpusRun", "RunSettings", "measure_corpora"]
 
-_SENTENCES, _EXAMPLES, _SAMPLED = ("statistics", "offsets", "relations", "meanings"), ("names",), ("distances",)
+_SENTENCES: tuple[str, ...] = ("statistics", "offsets", "relations", "meanings")
+_EXAMPLES, _SAMPLED = ("names",), ("distances",)
 """Names of the tallies that count sentences, GAP's examples, and the verified batches of sentences only."""
 
 _SAVED_EVERY = 10.0
@@ -73,7 +72,7 @@ def measure_corpora(settings: RunSettings) -> "CorpusRun":
 
 
 class CorpusRun:
-    """One run over all corpora, on this process's share of the texts.
+    """One run over all corpora, on this process's share of the texts; begun anew, or from a state of an earlier run.
 
     Attributes:
         settings: of the run.
@@ -83,7 +82,6 @@ class CorpusRun:
     """
 
     def __init__(self, settings: RunSettings, state: Mapping[str, Any] | None = None) -> None:
-        """Begin anew, or with the state that an earlier run has left."""
         checkpoint = settings.checkpoint
         shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
         self.settings = settings
@@ -124,17 +122,9 @@ class CorpusRun:
         }
 
     def measured_whole(self) -> "CorpusRun":
-        """This run, once this process's share of every corpus is measured.
-
-        Raises:
-            CorpusError: as for :func:`measure_corpora`.
-            ChangedCorpusError: what an earlier run has measured is not in a corpus any more.
-        """
-        for number, corpus in enumerate(self.settings.corpora):
-            if corpus.kind == "gap":
-                self._measure(number, self._visible, _EXAMPLES)
-            else:
-                self._measure(number, lambda text: ready(text, self.settings.parse), _SENTENCES, _SAMPLED)
+        """This run, once its share of every corpus is measured; a ChangedCorpusError where an earlier run's is gone."""
+        for number in range(len(self.settings.corpora)):
+            self._measure(number)
         return self
 
     def repeats(self) -> RepeatTally:
@@ -148,25 +138,21 @@ class CorpusRun:
         return tally
 
     def keep(self) -> None:
-        """Save what was measured, if anything was.
-
-        Raises:
-            OutputError: that cannot be.
-        """
+        """Save what was measured, if anything was; raise OutputError where that cannot be."""
         if any(each.numbers for each in self.measured):
             self.settings.unfinished.save(self.state())
         self._saved_at = time.monotonic()
 
-    def _visible(self, text: Text) -> Text | None:
-        """An example of GAP; None where a causal model cannot look from the pronoun to both names."""
+    def _prepared(self, text: Text) -> Text | None:
+        """A sentence, or an example of GAP; None where a causal model cannot look from its pronoun to both names."""
+        if text.answer is None:
+            return ready(text, self.settings.parse)
         pronoun, *names = text.spans
         ahead = any(name[1] > pronoun[0] for name in names)
         return None if ahead and self.settings.checkpoint.architecture.causal else text
 
-    def _measure(
-        self, number: int, prepare: Callable[[Text], Text | None], names: Sequence[str], sampled: Sequence[str] = ()
-    ) -> None:
-        """Count this process's share of a corpus with the named tallies; ``sampled`` ones count verified batches."""
+    def _measure(self, number: int) -> None:
+        """Count this process's share of a corpus with the tallies of its kind."""
         settings, measured = self.settings, self.measured[number]
         broken: list[CorpusError] = []
 
@@ -174,7 +160,7 @@ class CorpusRun:
             texts = _until(numbered_texts(settings.corpora[number], settings.limit), broken)
             mine = (text for text in texts if settings.process.owns(text.number))
             for text in measured.remaining(mine, lambda: not broken):
-                prepared = prepare(text)
+                prepared = self._prepared(text)
                 if prepared is None:
                     measured.note(text)
                 else:
@@ -186,7 +172,7 @@ class CorpusRun:
 
         with interruptions_noted() as interrupted:
             for batch in batches(settings.checkpoint, own(), settings.batch_size, skipped):
-                self._count(number, batch, [*names, *(sampled if self.attention.next_is_verified else ())])
+                self._count(number, batch)
                 self._finish(number, batch)
                 if interrupted():
                     self.keep()
@@ -195,8 +181,10 @@ class CorpusRun:
             self.keep()
             raise broken[0]
 
-    def _count(self, number: int, batch: Batch, names: Sequence[str]) -> None:
-        """One batch through the model, and its patterns to the tallies."""
+    def _count(self, number: int, batch: Batch) -> None:
+        """One batch through the model, and its patterns to the tallies of its kind of corpus."""
+        names = _SENTENCES + (_SAMPLED if self.attention.next_is_verified else ())
+        names = _EXAMPLES if self.settings.corpora[number].kind == "gap" else names
         tallies = [self.tallies[name] for name in names]
         weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
         for tally in tallies:

@@ -24,20 +24,15 @@ class HeadDistanceTally:
 
     For two heads and one query let p and q be their attention over the n tokens of the query's text, smoothed to
     0.999 p + 0.001 / n. The divergence is H((p + q) / 2) - (H(p) + H(q)) / 2 in nats, H being the entropy: 0 where the
-    heads attend alike, and close to ln 2 where they attend to different tokens. It is averaged over queries; Clark et
-    al. 2019 (section 6) sum it, which arranges the heads alike. Every token of a text counts as a query, special
-    tokens too, as for Clark et al.; padding is neither query nor key. Of a batch at most :data:`MOST_QUERIES` queries
-    are compared, evenly spread over it. Only the compared rows are kept, until a batch's last layer.
-
-    Attributes:
-        n_queries: how many queries were compared.
+    heads attend alike, and close to ln 2 where they attend to different tokens. It is averaged over ``n_queries``;
+    Clark et al. 2019 (section 6) sum it, which arranges the heads alike. Every token of a text counts as a query,
+    special tokens too, as for Clark et al.; padding is neither query nor key. Of a batch at most :data:`MOST_QUERIES`
+    queries are compared, evenly spread over it. Only the compared rows are kept, until a batch's last layer.
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        self.n_layers, self.n_heads = n_layers, n_heads
-        self.n_queries = 0
-        n_all_heads = n_layers * n_heads
-        self._sums = torch.zeros(n_all_heads, n_all_heads, dtype=torch.float64)
+        self.n_layers, self.n_queries = n_layers, 0
+        self._sums = torch.zeros(n_layers * n_heads, n_layers * n_heads, dtype=torch.float64)
         self._rows: list[Tensor] = []
         self._text = self._query = torch.empty(0, dtype=torch.long)
 
@@ -50,12 +45,7 @@ class HeadDistanceTally:
         self._rows = []
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Take one layer's patterns; with the last layer's, the heads are compared and the patterns dropped.
-
-        Args:
-            layer: each of them once, first layer first.
-            pattern: [batch, n_heads, n, n], rows sum to 1.
-            batch: as given to :meth:`begin`.
+        """Take one layer's patterns, [batch, n_heads, n, n]; with the last layer's, the heads are compared.
 
         Raises:
             ValueError: layers are left out, or come twice.
@@ -92,7 +82,7 @@ class HeadDistanceTally:
         return self._sums / self.n_queries if self.n_queries else torch.full_like(self._sums, torch.nan)
 
     def state(self) -> dict[str, Any]:
-        """What was added up so far, a copy: ``sums``, float64 [n_all_heads, n_all_heads], and ``n_queries``."""
+        """What was added up so far, a copy."""
         return {"sums": self._sums.clone(), "n_queries": self.n_queries}
 
     def absorb(self, state: dict[str, Any]) -> None:
@@ -109,5 +99,4 @@ class HeadDistanceTally:
 
 def _entropy(rows: Tensor) -> Tensor:
     """Of the last axis, in nats."""
-    entropy: Tensor = torch.special.entr(rows).sum(-1)
-    return entropy
+    return torch.special.entr(rows).sum(-1)  # type: ignore[no-any-return]

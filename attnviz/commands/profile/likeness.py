@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from attnviz.commands.profile.charts import Heading, counted_families, family_of, source_line
 from attnviz.commands.profile.measure import Profile
-from attnviz.commands.profile.sources import Heading, counted_families, family_of, source_line
 from attnviz.figures.colours import outer_ink
 from attnviz.figures.families import NO_ROLE, Family
 from attnviz.figures.files import DPI, figure_style
@@ -23,16 +23,8 @@ from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = [
-    "LikenessPlan",
-    "arrange",
-    "draw_likeness",
-    "likeness_figure",
-    "likeness_missing",
-    "place_labels",
-    "plan_likeness",
-    "scikit_learn_missing",
-]
+__all__ = ["arrange", "draw_likeness", "likeness_figure", "likeness_missing", "place_labels", "plan_likeness",
+           "scikit_learn_missing"]  # fmt: skip
 
 _Numbers = NDArray[np.float64]
 _Box = tuple[float, float, float, float]
@@ -54,14 +46,8 @@ _ANGLES = [math.pi * eighth / 8 for eighth in (0, 8, 4, 12, 2, 6, 10, 14, 1, 3, 
 
 
 @dataclass(frozen=True)
-class LikenessPlan(Heading):
-    """Heads as points in a plane.
-
-    Attributes:
-        points: [n_all_heads, 2], in the unit of the divergences, wider than high.
-        families: of the heads' clearest roles.
-        names: their ids; empty where a head is not named.
-    """
+class _LikenessPlan(Heading):
+    """Heads as points in a plane, [n_all_heads, 2], with the families of their clearest roles, and ids or nothing."""
 
     points: _Numbers
     families: tuple[Family, ...]
@@ -88,15 +74,14 @@ def likeness_missing(profile: Profile) -> str:
 def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
     """Metric multidimensional scaling in the plane (SMACOF), on the divergences themselves as Clark et al. 2019 do.
 
-    It begins from classical scaling and draws nothing at random that matters, so a matrix has one arrangement.
-    It is turned so that it is wider than high, by its directions of greatest spread.
+    It begins from classical scaling, so that a matrix has one arrangement, turned by its directions of greatest spread
+    to be wider than high.
 
     Args:
         distances: [n, n], symmetric, zeros on the diagonal.
 
     Returns:
-        points [n, 2] around the origin, in the unit of the distances; and Kruskal's stress-1, where 0 is exact
-        and 0.2 is often called poor.
+        points [n, 2] around the origin, in the unit of the distances; Kruskal's stress-1: 0 is exact, 0.2 often poor.
     """
     from sklearn.manifold import MDS
 
@@ -108,7 +93,7 @@ def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
     )  # fmt: skip
     points = scaling.fit_transform(distances)
     points = points - points.mean(0)
-    _, _, axes = np.linalg.svd(points, full_matrices=False)
+    axes = np.linalg.svd(points, full_matrices=False).Vh
     axes *= np.where(axes[np.arange(2), np.abs(axes).argmax(1)] < 0, -1.0, 1.0)[:, None]
     turned = points @ axes.T
     if np.ptp(turned[:, 1]) > np.ptp(turned[:, 0]):
@@ -116,7 +101,7 @@ def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
     return turned, float(scaling.stress_)
 
 
-def plan_likeness(profile: Profile, _: Choices) -> Iterator[LikenessPlan]:
+def plan_likeness(profile: Profile, _: Choices) -> Iterator[_LikenessPlan]:
     """The arrangement of all heads, coloured by their clearest roles."""
     assert profile.head_distances is not None
     roles = profile.passed_roles()
@@ -129,33 +114,26 @@ def plan_likeness(profile: Profile, _: Choices) -> Iterator[LikenessPlan]:
     title = f"{visible(profile.checkpoint.short_name)}: heads by the likeness of their patterns"
     compared = f"a sample of {profile.queries_compared:,} tokens compared"
     source = source_line(profile, "statistics", compared, f"n = {len(roles)} heads")
-    yield LikenessPlan(
+    yield _LikenessPlan(
         "likeness", sentence(title, source, f"multidimensional scaling, stress-1 = {stress:.2f}"), title,
         (note, source), points, tuple(map(family_of, roles.values())),
         tuple(str(head) if passed or len(roles) <= ALL_NAMED else "" for head, passed in roles.items()),
     )  # fmt: skip
 
 
-def draw_likeness(ax: Axes, plan: LikenessPlan, look: Look) -> PathCollection:
-    """Draw the arrangement: colour and marker for the family, and ids where they cover nothing.
-
-    Returns:
-        the dots of the first family.
-    """
+def draw_likeness(ax: Axes, plan: _LikenessPlan, look: Look) -> PathCollection:
+    """Draw the arrangement, with ids where they cover nothing; returns the dots of the first family."""
     points = plan.points
     middle, half = _extent(points)
-    (left, bottom), (right, top) = middle - half, middle + half
-    ax.set(xticks=(), yticks=(), facecolor=look.greys.paper, aspect="equal", xlim=(left, right), ylim=(bottom, top))
-    for spine in ax.spines.values():
-        spine.set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    xlim, ylim = zip(middle - half, middle + half, strict=True)
+    ax.set(xticks=(), yticks=(), facecolor=look.greys.paper, aspect="equal", xlim=xlim, ylim=ylim)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
     drawn: list[PathCollection] = []
     for family in dict.fromkeys(plan.families):
         of_family = [point for point, other in zip(points, plan.families, strict=True) if other is family]
         x, y = np.array(of_family).T
-        fill, edge = _fill(family, look), _edge(family, look)
-        drawn.append(
-            ax.scatter(x, y, s=_size(family, look) ** 2, c=fill, marker=family.marker, lw=0.6, edgecolors=edge)
-        )
+        size, fill, edge = _dot(family, look)
+        drawn.append(ax.scatter(x, y, s=size**2, c=fill, marker=family.marker, lw=0.6, edgecolors=edge))
     settled(ax.figure)
     field = ax.get_window_extent()
     scale = DPI / ax.figure.dpi  # labels are measured in pixels of this resolution
@@ -176,13 +154,12 @@ def draw_likeness(ax: Axes, plan: LikenessPlan, look: Look) -> PathCollection:
     return drawn[0]
 
 
-def likeness_figure(plan: LikenessPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+def likeness_figure(plan: _LikenessPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """The arrangement of heads with a legend; the more heads, the larger."""
-    handles = [
-        Line2D([], [], marker=family.marker, ls="", ms=_size(family, look), mfc=_fill(family, look),
-               mec=_edge(family, look), mew=0.6, label=label)
-        for family, label in counted_families(plan.families)
-    ]  # fmt: skip
+    handles = []
+    for family, label in counted_families(plan.families):
+        size, fill, edge = _dot(family, look)
+        handles.append(Line2D([], [], marker=family.marker, ls="", ms=size, mfc=fill, mec=edge, mew=0.6, label=label))
     width = page_width(look, _WIDEST * min(1.0, math.sqrt(max(len(plan.points), 24) / 72)))
     _, (across, down) = _extent(plan.points)
     with figure_style():
@@ -193,18 +170,11 @@ def likeness_figure(plan: LikenessPlan, look: Look, vector: bool = False) -> Fig
         return page
 
 
-def _fill(family: Family, look: Look) -> str:
-    return look.greys.paper if family is NO_ROLE else family.colour
-
-
-def _edge(family: Family, look: Look) -> str:
-    return look.greys.quiet if family is NO_ROLE else look.greys.ink
-
-
-def _size(family: Family, look: Look) -> float:
-    """Points across; a diamond smaller, since it stands on its corner."""
+def _dot(family: Family, look: Look) -> tuple[float, str, str]:
+    """Points across (a diamond, which stands on its corner, has fewer), colour and edge."""
     size = 5.0 if family.marker == "D" else 3.5 if family is NO_ROLE else 6.0
-    return 0.75 * size if _is_narrow(look) else size
+    fill, edge = (look.greys.paper, look.greys.quiet) if family is NO_ROLE else (family.colour, look.greys.ink)
+    return 0.75 * size if _is_narrow(look) else size, fill, edge
 
 
 def _is_narrow(look: Look) -> bool:

@@ -1,7 +1,8 @@
 """What each head of a model does, measured on corpora."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,18 +10,11 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.verify import Verification
+from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_corpora
-from attnviz.commands.profile.repeats import RepeatScores
-from attnviz.commands.profile.roles import (
-    Role,
-    coreference_roles,
-    offset_roles,
-    repeat_roles,
-    semantic_roles,
-    statistic_roles,
-    syntax_roles,
-)
-from attnviz.commands.profile.tallies import NameTally, RelationCount, StatisticsTally
+from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
+from attnviz.commands.profile.roles import Role
+from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.processes import Process, gathered, joined_processes, own_file, this_process
 from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.corpora.resuming import Unfinished
@@ -52,20 +46,17 @@ class Profile(Result):
     """What the heads of a model do on the given corpora; parts that these cannot give are None.
 
     Attributes:
-        checkpoint: the model.
-        weights_sha256: of its weights, hexadecimal; None of a model that was already loaded.
+        checkpoint, weights_sha256: the model, and the hash of its weights; None of a model that was already loaded.
         corpora: what was measured, and how much of it.
         seed: of everything random.
-        verification: how closely the verified heads reproduce the model.
-        texts_verified: on how many texts.
+        verification, texts_verified: how closely the heads reproduce the model, and on how many texts.
         statistics: sums over all sentences.
         relations: syntactic relations, the most frequent first.
         gold: whether the trees are gold, not a parser's.
         coreference: of GAP's examples.
         repeats: of random tokens, repeated.
-        head_distances: mean Jensen-Shannon divergence of any two heads in nats, on the verified texts,
-            [n_all_heads, n_all_heads].
-        queries_compared: over how many queries that is.
+        head_distances, queries_compared: mean Jensen-Shannon divergence of any two heads in nats, on queries of the
+            verified texts, [n_all_heads, n_all_heads].
         roles: of every head, whether they pass or not.
     """
 
@@ -88,9 +79,8 @@ class Profile(Result):
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """The roles that each head passes, the largest margin above the baseline first; all heads are there."""
-        passed: dict[HeadId, list[Role]] = {
-            head: [] for head in all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads)
-        }
+        heads = all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads)
+        passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
         for role in sorted(self.roles, key=lambda role: (-role.margin, role.role)):
             if role.passed:
                 passed[role.id].append(role)
@@ -147,7 +137,10 @@ def profile_heads(
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()
-    corpora = _different([open_corpus(Path(path)) for path in paths])
+    corpora = [open_corpus(Path(path)) for path in paths]
+    for one, other in combinations(corpora, 2):
+        if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
+            raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser(corpora, parser) if syntax else None
     checkpoint, weights = _checkpoint(model, revision, device, dtype, process)
     identity = {
@@ -174,69 +167,37 @@ def profile_heads(
     return _profile(run, weights, None if repeated is None else repeated.results())
 
 
-def _different(corpora: list[Corpus]) -> list[Corpus]:
-    """The corpora, if none is there twice: its texts would count twice, and every interval would be too narrow."""
-    for position, corpus in enumerate(corpora):
-        for other in corpora[:position]:
-            if corpus.sha256 == other.sha256:
-                raise UsageError(
-                    f"expected different corpora, found the same content twice: {other.path}, {corpus.path}."
-                )
-    return corpora
-
-
 def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) -> Profile:
     """From sums to verdicts."""
     corpora = run.settings.corpora
-    counts = [
-        CorpusCount(corpus, measured.texts, measured.tokens, measured.left_out)
-        for corpus, measured in zip(corpora, run.measured, strict=True)
-    ]
-    for count in counts:
-        if not count.texts:
+    counts = []
+    for corpus, measured in zip(corpora, run.measured, strict=True):
+        if not measured.texts:
             raise CorpusError(
-                f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
-                "not within what the model can see."
+                f"no text of {corpus.path} could be measured: all {measured.left_out} are too long, too short, or not "
+                "within what the model can see."
             )
+        counts.append(CorpusCount(corpus, measured.texts, measured.tokens, measured.left_out))
     kinds = {corpus.kind for corpus in corpora}
     tallies: dict[str, Any] = dict(run.tallies)
     sentences, names = bool(kinds - {"gap"}), tallies["names"] if "gap" in kinds else None
     relations = tuple(tallies["relations"].results())
-    return Profile(
-        checkpoint=run.settings.checkpoint,
-        weights_sha256=weights,
-        corpora=tuple(counts),
-        seed=run.settings.seed,
-        verification=run.attention.verification,
-        texts_verified=run.attention.texts_verified,
-        statistics=tallies["statistics"] if sentences else None,
-        relations=relations or None,
-        gold="conllu" in kinds,
-        coreference=names,
-        repeats=repeats,
-        head_distances=tallies["distances"].results() if sentences else None,
-        queries_compared=tallies["distances"].n_queries,
-        roles=tuple(_roles(tallies, sentences, names, repeats, relations)),
-    )
-
-
-def _roles(
-    tallies: dict[str, Any],
-    sentences: bool,
-    names: NameTally | None,
-    repeats: RepeatScores | None,
-    relations: Sequence[RelationCount],
-) -> Iterator[Role]:
-    """Every role that the corpora can judge, of every head."""
+    roles: list[Role] = []
     if sentences:
-        yield from statistic_roles(tallies["statistics"])
-        yield from offset_roles(tallies["offsets"])
-        yield from semantic_roles(tallies["meanings"])
+        roles += judged.statistic_roles(tallies["statistics"])
+        roles += judged.offset_roles(tallies["offsets"])
+        roles += judged.semantic_roles(tallies["meanings"])
     if repeats is not None:
-        yield from repeat_roles(repeats, previous=not sentences)
-    yield from syntax_roles(relations)
+        roles += judged.repeat_roles(repeats, previous=not sentences)
+    roles += judged.syntax_roles(relations)
     if names is not None:
-        yield from coreference_roles(names)
+        roles += judged.coreference_roles(names)
+    return Profile(
+        run.settings.checkpoint, weights, tuple(counts), run.settings.seed, run.attention.verification,
+        run.attention.texts_verified, tallies["statistics"] if sentences else None, relations or None,
+        "conllu" in kinds, names, repeats, tallies["distances"].results() if sentences else None,
+        tallies["distances"].n_queries, tuple(roles),
+    )  # fmt: skip
 
 
 def _checkpoint(

@@ -1,22 +1,23 @@
 """A profile as profile.json, a row a head and role in profile.csv, and tables by relation, by head, by layer."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor
 
+from attnviz.commands.profile.instances import NameTally, RelationCount
 from attnviz.commands.profile.measure import CorpusCount, Profile
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.commands.profile.tallies import NameTally, RelationCount
+from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.texts import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
-from attnviz.patterns.registry import SHARES
+from attnviz.patterns.registry import PATTERNS
 from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table
@@ -33,23 +34,17 @@ _ROLES = 4
 def _content(profile: Profile, _: Choices) -> dict[str, Any]:
     """The document of profile.json; a part that the corpora cannot give is None."""
     return {
-        "model": {**model_entry(profile.checkpoint), "weights_sha256": profile.weights_sha256},
+        "model": model_entry(profile.checkpoint) | {"weights_sha256": profile.weights_sha256},
         "corpora": [
             {
-                "path": str(count.corpus.path),
-                "sha256": count.corpus.sha256,
-                "sentences": count.texts,
-                "tokens": count.tokens,
-                "left_out": count.left_out,
+                "path": str(count.corpus.path), "sha256": count.corpus.sha256, "sentences": count.texts,
+                "tokens": count.tokens, "left_out": count.left_out,
             }
             for count in profile.corpora
         ],
         "seed": profile.seed,
-        "verification": {
-            **verification_entry(profile.verification),
-            "sentences_verified": profile.texts_verified,
-        },
-        "statistics": _statistics(profile),
+        "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
+        "statistics": None if profile.statistics is None else _statistics(profile.statistics),
         "syntax": None if profile.relations is None else {
             "gold": profile.gold, "relations": [_relation(relation) for relation in profile.relations]
         },
@@ -64,27 +59,19 @@ def _content(profile: Profile, _: Choices) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _statistics(profile: Profile) -> dict[str, Any] | None:
-    if profile.statistics is None:
-        return None
-    values, _ = profile.statistics.results()
-    baselines = profile.statistics.baselines()
-    return {
-        **{name: _numbers(values[name]) for name in ("entropy", "distance", "confidence", "sink", *SHARES)},
-        "baseline": {name: baselines[name] for name in (*SHARES, "sink", "entropy")},
-    }
+def _statistics(tally: StatisticsTally) -> dict[str, Any]:
+    return {**{name: _numbers(values) for name, values in tally.results()[0].items()}, "baseline": tally.baselines()}
 
 
 def _relation(relation: RelationCount) -> dict[str, Any]:
     head, direction, hits = _best(relation)
-    accuracy = {name: _numbers(values.double() / relation.n) for name, values in relation.hits.items()}
     return {
         "relation": relation.relation,
         "n": relation.n,
         "offset": relation.offset,
         "offset_accuracy": relation.offset_hits / relation.n,
         "best": {"id": str(head), "direction": direction, "accuracy": hits / relation.n},
-        "accuracy": accuracy,
+        "accuracy": {name: _numbers(values.double() / relation.n) for name, values in relation.hits.items()},
     }
 
 
@@ -98,10 +85,8 @@ def _best(relation: RelationCount) -> tuple[HeadId, str, int]:
 def _coreference(names: NameTally | None) -> dict[str, Any] | None:
     if names is None or not names.n:
         return None
-    accuracy = {
-        direction: _numbers(names.hits[direction] / names.n) if direction in names.hits else None
-        for direction in NameTally.DIRECTIONS
-    }
+    accuracy: dict[str, Any] = dict.fromkeys(NameTally.DIRECTIONS)
+    accuracy |= {direction: _numbers(hits / names.n) for direction, hits in names.hits.items()}
     return {"n": names.n, "nearer_name": names.nearer / names.n, "accuracy": accuracy}
 
 
@@ -115,9 +100,7 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
 
 
 def _rows(document: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    for role in document["roles"]:
-        low, high = role["interval"]
-        yield {**role, "low": low, "high": high}
+    return ({**role, **dict(zip(("low", "high"), role["interval"], strict=True))} for role in document["roles"])
 
 
 def _tables(profile: Profile, choices: Choices, _: int) -> Iterator[RenderableType]:
@@ -131,19 +114,16 @@ def _tables(profile: Profile, choices: Choices, _: int) -> Iterator[RenderableTy
         yield _by_relation(profile, profile.relations, choices.top or None)
     yield _by_head(profile, choices.top or None)
     if profile.statistics is not None:
-        yield _by_layer(profile)
+        yield _by_layer(profile.statistics, profile.checkpoint.n_layers)
     if published := _published(profile):
         yield published_table(published)
     yield _notes(profile)
 
 
 def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: int | None) -> Table:
-    passing = Counter(role.role for role in profile.roles if role.passed)
-    judged = Counter(role.role for role in profile.roles)
-
     def verdicts(relation: RelationCount) -> str:
-        name = f"syntactic:{relation.relation}"
-        return f"{passing[name]}/{judged[name]}" if judged[name] else "–"
+        passed = [role.passed for role in profile.roles if role.role == f"syntactic:{relation.relation}"]
+        return f"{sum(passed)}/{len(passed)}" if passed else "–"
 
     columns: list[Column[RelationCount]] = [
         Column("Relation", lambda relation: relation.relation, left=True),
@@ -157,8 +137,8 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
     ]
     listed, total = relations[:top], len(relations)
     count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
-    title = f"Relations ({count}, the most frequent first)"
-    return column_table(title, columns, listed, caption=left_out(len(listed), total, "relation", "profile.json"))
+    caption = left_out(len(listed), total, "relation", "profile.json")
+    return column_table(f"Relations ({count}, the most frequent first)", columns, listed, caption=caption)
 
 
 def _by_head(profile: Profile, top: int | None) -> Table:
@@ -185,14 +165,12 @@ def _by_head(profile: Profile, top: int | None) -> Table:
     return column_table(title, columns, rows, caption=left_out(n_listed, len(roles), "head", "profile.csv"))
 
 
-def _by_layer(profile: Profile) -> Table:
-    assert profile.statistics is not None
-    values, _ = profile.statistics.results()
-    baselines = profile.statistics.baselines()
+def _by_layer(tally: StatisticsTally, n_layers: int) -> Table:
+    (values, _), baselines = tally.results(), tally.baselines()
     names = {
         "entropy": ("Entropy", "nats"), "distance": ("Distance", "tokens"), "confidence": ("Conf", ""),
-        "sink": ("Sink", ""), "previous": ("Prev", ""), "current": ("Curr", ""), "next": ("Next", ""),
-        "local": ("Local", ""), "long_range": ("Long", ""),
+        "sink": ("Sink", ""),
+        **{spec.statistic: (spec.column, "") for spec in PATTERNS if spec.column and not spec.on_repeats},
     }  # fmt: skip
 
     def mean(name: str, layer: int) -> float | None:
@@ -200,10 +178,9 @@ def _by_layer(profile: Profile) -> Table:
         return value if math.isfinite(value) else None
 
     columns = [Column[int]("Layer", lambda layer: layer, left=True)]
-    for name, (title, unit) in names.items():
-        columns.append(Column(title, lambda layer, name=name: mean(name, layer), unit))  # type: ignore[misc]
-    last = ["uniform", *(baselines.get(name) for name in names)]
-    return column_table("Layers (means over their heads)", columns, range(profile.checkpoint.n_layers), last=last)
+    columns += [Column(title, partial(mean, name), unit) for name, (title, unit) in names.items()]
+    last = ["uniform", *map(baselines.get, names)]
+    return column_table("Layers (means over their heads)", columns, range(n_layers), last=last)
 
 
 def _notes(profile: Profile) -> RenderableType:
@@ -211,17 +188,14 @@ def _notes(profile: Profile) -> RenderableType:
     return notes(
         f"Intervals hold for all heads of a role together but for a chance of {ERROR_RATE:g} (Bonferroni). "
         "Roles overlap: a head may have several; profile.json and profile.csv have every score.",
-        ""
-        if profile.relations is None
-        else f"Trees: {trees}. Offset +1: the head is the next word after the "
-        "dependent. Pass: heads that pass for the relation; – where it is too rare.",
+        f"Trees: {trees}. Offset +1: the head is the next word after the dependent. Pass: heads that pass for the "
+        "relation; – where it is too rare." if profile.relations is not None else "",
         *(
             f"{visible(count.corpus.path.name)}: {count.left_out:,} of {count.texts + count.left_out:,} texts left "
             f"out: {_why(count)}."
-            for count in profile.corpora
-            if count.left_out
+            for count in profile.corpora if count.left_out
         ),
-    )
+    )  # fmt: skip
 
 
 def _why(count: CorpusCount) -> str:

@@ -3,33 +3,21 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.meanings import MeaningTally
-from attnviz.commands.profile.offsets import OFFSETS, OffsetTally
-from attnviz.commands.profile.repeats import RepeatScores
-from attnviz.commands.profile.tallies import NameTally, RelationCount, StatisticsTally
+from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
+from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, OffsetTally, StatisticsTally
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
-from attnviz.model.head_ids import HeadId
+from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.patterns.registry import SHARE_NAMES
 from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.patterns.verdicts import BROAD_SHARE, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
-__all__ = [
-    "ERROR_RATE",
-    "Role",
-    "coreference_roles",
-    "offset_roles",
-    "repeat_roles",
-    "semantic_roles",
-    "statistic_roles",
-    "syntax_roles",
-    "wilson",
-]
+__all__ = ["ERROR_RATE", "Role", "coreference_roles", "offset_roles", "repeat_roles", "semantic_roles",
+           "statistic_roles", "syntax_roles", "wilson"]  # fmt: skip
 
 ERROR_RATE = 0.05
 """The chance that any of a role's intervals misses, over all heads of the model together (Bonferroni)."""
@@ -85,11 +73,9 @@ class Role:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Scores of all heads for one role, and what their intervals rest on.
+    """Scores of all heads for one role, [n_layers, n_heads], NaN where a head has none, and their standard errors.
 
     Attributes:
-        scores: [n_layers, n_heads]; NaN where a head has none.
-        errors: standard errors, the same shape.
         baseline: None or NaN where the role cannot be measured.
         n: what the scores rest on.
         texts: over how many texts, or sequences, the errors are.
@@ -104,19 +90,14 @@ class _Measured:
     least: float = 0.0
 
     def heads(self, looks: int = 0) -> Iterator[tuple[HeadId, float, tuple[float, float]]]:
-        """Every head that has a score, with it and its interval.
-
-        Args:
-            looks: how many scores were tried; 0: one a head.
-        """
+        """Every head that has a score, with it and its interval; ``looks`` scores were tried, 0: one a head."""
         z = _z(looks or self.scores.numel())
-        for layer, head in product(*map(range, self.scores.shape)):
-            score, error = float(self.scores[layer, head]), float(self.errors[layer, head])
+        for id in all_heads(*self.scores.shape):
+            score, error = float(self.scores[id]), float(self.errors[id])
             if math.isfinite(score):
                 known = self.texts >= ENOUGH_TEXTS and math.isfinite(error)
                 low, high = (score - z * error, score + z * error) if known else (self.least, 1.0)
-                bounds = max(self.least, low), min(1.0, high)
-                yield HeadId(layer, head), min(1.0, score), bounds  # rounding may lead beyond 1
+                yield id, min(1.0, score), (max(self.least, low), min(1.0, high))  # rounding may lead beyond 1
 
 
 def statistic_roles(tally: StatisticsTally) -> Iterator[Role]:
@@ -129,8 +110,8 @@ def statistic_roles(tally: StatisticsTally) -> Iterator[Role]:
 
     for name, role in SHARE_NAMES.items():
         yield from _scored(role, measured(name), _POSITIONAL, 1 - scores["sink"])
-    sink = f"over {SINK_SHARE} (Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
-    yield from _scored("sink", measured("sink"), _Rule(sink, MARGIN, SINK_SHARE))
+    rule = f"over {SINK_SHARE} (Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
+    yield from _scored("sink", measured("sink"), _Rule(rule, MARGIN, SINK_SHARE))
     uniform = baselines["entropy"] or math.nan
     shares = _Measured(scores["entropy"] / uniform, errors["entropy"] / uniform, 1.0, tally.n_content, tally.n_texts)
     rule = (
@@ -159,13 +140,13 @@ def offset_roles(tally: OffsetTally) -> Iterator[Role]:
 
 
 def semantic_roles(tally: MeaningTally) -> Iterator[Role]:
-    """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to.
-
-    A head that rests on sinks or on the token itself shows too little of its attention here for a verdict.
-    """
+    """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to."""
     scores, errors, baseline = tally.results()
     measured = _Measured(scores, errors, baseline, tally.n_queries, tally.n_texts, least=-1.0)
-    yield from _scored("semantic", measured, _SEMANTIC, tally.on_pairs())
+    rule = f"cosine of centred input embeddings {SEMANTIC_MARGIN} above uniform attention (attnviz's own choice)"
+    yield from _scored(
+        "semantic", measured, _Rule(f"{rule}{_NOT_RESTING}{_CORRECTED}", SEMANTIC_MARGIN), tally.on_pairs()
+    )
 
 
 def syntax_roles(relations: Sequence[RelationCount]) -> Iterator[Role]:
@@ -218,36 +199,19 @@ class _Rule:
 
 _POSITIONAL = _Rule(
     f"over {MAJORITY} of the attention on content (Clark et al. 2019), {MARGIN} above uniform attention "
-    f"(after Voita et al. 2019){_NOT_RESTING}{_CORRECTED}",
-    MARGIN,
-    MAJORITY,
-)
-
-_SEMANTIC = _Rule(
-    f"cosine of centred input embeddings {SEMANTIC_MARGIN} above uniform attention (attnviz's own choice){_NOT_RESTING}"
-    f"{_CORRECTED}",
-    SEMANTIC_MARGIN,
-)
+    f"(after Voita et al. 2019){_NOT_RESTING}{_CORRECTED}", MARGIN, MAJORITY,
+)  # fmt: skip
 
 
 def _scored(
     role: str, measured: _Measured, rule: _Rule, measurable: Tensor | None = None, looks: int = 0
 ) -> Iterator[Role]:
-    """One role of every head that has a score.
-
-    Args:
-        role: its name.
-        measured: scores, errors and baseline.
-        rule: the threshold.
-        measurable: [n_layers, n_heads], the share of a head's attention that the score is about; where that is too
-            little, no verdict passes. None: all.
-        looks: how many scores were tried; 0: one a head.
-    """
+    """One role of the heads; none passes if too little of its attention is what the score is about, ``measurable``."""
     baseline = measured.baseline
     if baseline is None or not math.isfinite(baseline):
         return
     for id, score, interval in measured.heads(looks):
-        resting = measurable is not None and float(measurable[id.layer, id.head]) < 1 - SINK_ONLY - _ROUNDING
+        resting = measurable is not None and float(measurable[id]) < 1 - SINK_ONLY - _ROUNDING
         far = score > rule.above and score - baseline >= rule.margin - _ROUNDING
         passed = far and interval[0] > baseline and not resting
         yield Role(id, role, score, baseline, measured.n, interval, rule.text, passed)
@@ -259,12 +223,11 @@ def _counted(
     """The heads of [directions, n_layers, n_heads] hits, each in its better direction; two looks a head."""
     z = _z(hits.numel())
     best, direction = hits.max(0)
-    for layer, head in product(*map(range, best.shape)):
-        count = int(best[layer, head])
+    for id in all_heads(*best.shape):
+        count = int(best[id])
         low, high = wilson(count, n, z)
         passed = count / n - baseline >= MARGIN - _ROUNDING and low > baseline
-        better = directions[int(direction[layer, head])]
-        yield Role(HeadId(layer, head), role, count / n, baseline, n, (low, high), rule, passed, better)
+        yield Role(id, role, count / n, baseline, n, (low, high), rule, passed, directions[int(direction[id])])
 
 
 def _z(looks: int) -> float:

@@ -1,20 +1,19 @@
 """What is counted over a corpus, layer by layer and batch by batch: sums that never grow with it."""
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES, standard_error
+from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.masks import allowed_units, distances
-from attnviz.patterns.registry import PATTERNS, SHARES, MaskInput, masks_of
-from attnviz.patterns.syntax import DIRECTIONS, best_offset
+from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 
-__all__ = ["NameTally", "RelationCount", "RelationTally", "StatisticsTally", "SumTally", "Tally", "between_spans"]
+__all__ = ["OFFSETS", "MeaningTally", "OffsetTally", "StatisticsTally", "SumTally", "Tally", "mean_embedding"]
 
 _MEANS = ("entropy", "distance", "confidence")
 
@@ -38,68 +37,88 @@ class Tally(Protocol):
         """What was counted so far: tensors, numbers and dicts of them."""
 
     def absorb(self, state: dict[str, Any]) -> None:
-        """Add what another tally of the same kind counted."""
+        """Add what another tally of the same kind and shape counted."""
 
 
 class SumTally:
     """A tally whose counts are tensors of sums."""
 
-    _sums_by_name: dict[str, Tensor]
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        self._counts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
     def state(self) -> dict[str, Tensor]:
         """What was counted so far."""
-        return self._sums_by_name
+        return self._counts
 
     def absorb(self, state: dict[str, Tensor]) -> None:
         """Add what another tally of the same kind and shape counted."""
         for name, sums in state.items():
-            self._sums_by_name[name] += sums
+            self._counts[name] += sums
 
 
-def between_spans(pattern: Tensor, members: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Attention between the spans of each text: sums over the pieces attended to, means over those attending.
+class _TextTally(SumTally):
+    """Sums over texts; after the first of ``sums`` stand those of bootstrap replicates."""
 
-    Args:
-        pattern: [batch, n_heads, n, n].
-        members: for each text, for each of its spans, token positions; a span may have none.
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        super().__init__(counted=(2,), **shapes)
+        self._weights = torch.empty(0)
 
-    Returns:
-        [batch, n_heads, n_spans, n_spans]; zeros for spans without tokens and beyond a text's last span.
-    """
-    batch, _, n, _ = pattern.shape
-    n_spans = max((len(spans) for spans in members), default=0)
-    belongs = torch.zeros(batch, n_spans, n)
-    for text, spans in enumerate(members):
-        rows = [row for row, positions in enumerate(spans) for _ in positions]
-        columns = [position for positions in spans for position in positions]
-        belongs[text, rows, columns] = 1.0
-    belongs = belongs.to(pattern)[:, None]
-    means = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
-    return means @ pattern @ belongs.transpose(-1, -2)
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Count the texts and the content of a batch."""
+        self._counts["counted"] += torch.tensor([len(batch.items), int(batch.content.sum())])
+        self._weights = weights
+
+    def _add(self, layer: int, sums: Tensor) -> None:
+        """Add one layer's sums, [batch, n_heads, n_sums], to each replicate."""
+        self._counts["sums"][:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums.double().cpu())
+
+    @property
+    def n_texts(self) -> int:
+        """Texts counted."""
+        return int(self._counts["counted"][0])
+
+    @property
+    def n_content(self) -> int:
+        """Content positions counted."""
+        return int(self._counts["counted"][1])
 
 
-class StatisticsTally(SumTally):
+class StatisticsTally(_TextTally):
     """Entropy, distance, confidence, sink and shares of every head over a corpus.
 
-    Means are over all positions of the corpus, shares are ratios of sums over the corpus. Beside the
-    sums stand ``replicates`` others of a bootstrap over texts, whose spread is the standard error.
+    Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
+    bootstrap samples of its texts is the standard error. A mask that reads the text is made for each text.
     """
 
     def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
         self.causal = causal
-        shares = len(SHARES) + 1
-        self._sums = torch.zeros(replicates + 1, n_layers, n_heads, len(_MEANS) + shares, dtype=torch.float64)
-        self._positions = torch.zeros(replicates + 1, 3, dtype=torch.float64)  # all, content, texts
-        self._baselines = torch.zeros(len(SHARES) + 2, dtype=torch.float64)
-        self._sums_by_name = {"sums": self._sums, "positions": self._positions, "baselines": self._baselines}
-        self._weights = torch.empty(0)
+        self._patterns = [spec for spec in PATTERNS if not spec.on_repeats]
+        without = masks_of(MaskInput(("",), (0,), causal), self._patterns)
+        self._possible = {name: mask is not None for name, mask in without.items()}
+        n_shares = len(self._patterns)
+        super().__init__(
+            sums=(replicates + 1, n_layers, n_heads, len(_MEANS) + 1 + n_shares),
+            positions=(replicates + 1, 2),  # all, content
+            baselines=(n_shares + 2,),
+        )
+        self._masks = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Count the positions of a batch."""
-        self._weights = weights
-        positions = torch.stack([batch.valid.sum(1), batch.content.sum(1), batch.valid.any(1)], 1)
-        self._positions += self._weights @ positions.double().cpu()
-        self._add_baselines(batch)
+        """Count the positions of a batch, and what uniform attention does there."""
+        super().begin(batch, weights)
+        positions = torch.stack([batch.valid.sum(1), batch.content.sum(1)], 1)
+        self._counts["positions"] += weights @ positions.double().cpu()
+        self._masks = self._masks_of(batch)
+        content, valid = batch.content.cpu(), batch.valid.cpu()
+        allowed, baselines = allowed_units(valid.shape[1], self.causal), self._counts["baselines"]
+        keys = content[:, None, :] & allowed & content[:, :, None]
+        count = keys.sum(-1).clamp(min=1)
+        for place, mask in enumerate(self._masks.unbind(1)):
+            baselines[place] += ((keys & mask).sum(-1) / count).double().sum()
+        seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1)
+        sinks = (valid & ~content)[:, None, :] & allowed
+        baselines[-2] += (sinks.sum(-1) / seen)[content].double().sum()
+        baselines[-1] += seen.double().log()[valid].sum()
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
@@ -109,186 +128,193 @@ class StatisticsTally(SumTally):
         far = torch.einsum("bhqk,qk->bhq", pattern, distances(n).abs().to(pattern))
         means = torch.stack([torch.special.entr(pattern).sum(-1), far, pattern.amax(-1)], -1)
         means = (means * queries[..., None]).sum(2)
-        masks = torch.stack([torch.ones(n, n, dtype=torch.bool), *self._masks(n)]).flatten(1).T.to(pattern)
-        shares = (pattern * pairs).flatten(2) @ masks
-        sums = torch.cat([means, shares], -1).double().cpu()
-        self._sums[:, layer] += torch.einsum("rb,bhk->rhk", self._weights, sums)
+        masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
+        shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
+        self._add(layer, torch.cat([means, shares], -1))
 
-    def _masks(self, n: int) -> list[Tensor]:
-        text = MaskInput(("",) * n, range(n), self.causal)
-        masks = masks_of(text, [spec for spec in PATTERNS if not spec.on_repeats])
-        nothing = torch.zeros(n, n, dtype=torch.bool)
-        return [nothing if (mask := masks[name]) is None else mask for name in SHARES]
-
-    def _add_baselines(self, batch: Batch) -> None:
-        """Sums over content queries of each mask's share of the keys, over queries of ln of their number."""
+    def _masks_of(self, batch: Batch) -> Tensor:
+        """The masks of each text, boolean [n_texts, n_shares, n, n]; [1, …] where none reads the text."""
         n = batch.valid.shape[1]
-        content, valid = batch.content.cpu(), batch.valid.cpu()
-        allowed = allowed_units(n, self.causal)
-        keys = content[:, None, :] & allowed & content[:, :, None]
-        count = keys.sum(-1).clamp(min=1)
-        for place, mask in enumerate(self._masks(n)):
-            self._baselines[place] += ((keys & mask).sum(-1) / count).double().sum()
-        seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1)
-        sinks = (valid & ~content)[:, None, :] & allowed
-        self._baselines[-2] += (sinks.sum(-1) / seen)[content].double().sum()
-        self._baselines[-1] += seen.double().log()[valid].sum()
+        texts = [MaskInput(("",) * n, range(n), self.causal)]
+        if any(spec.reads_text for spec in self._patterns):
+            texts = [MaskInput(item.pieces, item.ids, self.causal) for item in batch.items]
+        masks = torch.zeros(len(texts), len(self._patterns), n, n, dtype=torch.bool)
+        for of_text, text in zip(masks, texts, strict=True):
+            for place, mask in enumerate(masks_of(text, self._patterns).values()):
+                if mask is not None:
+                    of_text[place, : text.n, : text.n] = mask
+        return masks
 
     def results(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Each statistic, [n_layers, n_heads], and its standard error over texts; NaN where not measurable."""
-        positions = self._positions[:, :, None, None]
-        means = {name: self._sums[..., i] / positions[:, 0] for i, name in enumerate(_MEANS)}
-        total = self._sums[..., len(_MEANS)]
-        values = means | {"sink": 1 - total / positions[:, 1]}
-        for i, name in enumerate(SHARES, start=len(_MEANS) + 1):
-            share = self._sums[..., i] / total
-            values[name] = torch.full_like(share, torch.nan) if name == "next" and self.causal else share
-        return {name: value[0] for name, value in values.items()}, {
-            name: standard_error(value[1:]) for name, value in values.items()
-        }
+        sums, positions = self._counts["sums"], self._counts["positions"][:, :, None, None]
+        total = sums[..., len(_MEANS)]
+        values = {name: sums[..., i] / positions[:, 0] for i, name in enumerate(_MEANS)}
+        values["sink"] = 1 - total / positions[:, 1]
+        for i, (name, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 1):
+            values[name] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
+        errors = {name: standard_error(value[1:]) for name, value in values.items()}
+        return {name: value[0] for name, value in values.items()}, errors
 
     def baselines(self) -> dict[str, float | None]:
         """The same under uniform attention: of each share, of the sink, and the uniform entropy in nats."""
-        n_queries, n_content, _ = self._positions[0].tolist()
-        shares = {name: float(value / n_content) for name, value in zip(SHARES, self._baselines, strict=False)}
-        if self.causal:
-            shares["next"] = None  # type: ignore[assignment]
-        sink, entropy = float(self._baselines[-2] / n_content), float(self._baselines[-1] / n_queries)
-        return {**shares, "sink": sink, "entropy": entropy}
-
-    @property
-    def n_content(self) -> int:
-        """Content positions counted."""
-        return int(self._positions[0, 1])
-
-    @property
-    def n_texts(self) -> int:
-        """Texts counted."""
-        return int(self._positions[0, 2])
+        n_queries, n_content = self._counts["positions"][0].tolist()
+        *shares, sink, entropy = self._counts["baselines"]
+        return {
+            **{
+                name: float(share / n_content) if possible else None
+                for (name, possible), share in zip(self._possible.items(), shares, strict=True)
+            },
+            "sink": float(sink / n_content),
+            "entropy": float(entropy / n_queries),
+        }
 
 
-@dataclass(frozen=True)
-class RelationCount:
-    """One relation over a corpus.
+OFFSETS = tuple(range(-8, 9))
+"""Key position minus query position, in tokens: -1 is the previous token. How far they go is attnviz's own choice."""
 
-    Attributes:
-        relation: its name.
-        n: instances.
-        offset: the best fixed guess: +1 means that the head is the word after the dependent.
-        offset_hits: instances for which that guess is right.
-        hits: by direction, instances for which each head is right, [n_layers, n_heads].
+
+class OffsetTally(_TextTally):
+    """Over a corpus, the share of every offset in each head's attention on content, beside uniform attention.
+
+    Share and baseline are those of the mask k = q + offset (see :mod:`attnviz.patterns.statistics`).
     """
 
-    relation: str
-    n: int
-    offset: int
-    offset_hits: int
-    hits: dict[str, Tensor]
-
-
-class RelationTally:
-    """How often every head's most attended other word is the other end of a relation (Clark et al. 2019)."""
-
-    def __init__(self, n_layers: int, n_heads: int) -> None:
-        self._offsets: dict[str, Counter[int]] = defaultdict(Counter)
-        self._hits: dict[str, Tensor] = defaultdict(
-            lambda: torch.zeros(len(DIRECTIONS), n_layers, n_heads, dtype=torch.long)
+    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
+        self._causal = causal
+        super().__init__(
+            sums=(
+                replicates + 1,
+                n_layers,
+                n_heads,
+                len(OFFSETS) + 1,
+            ),  # attention at each offset, and on all content
+            uniform=(len(OFFSETS),),
         )
-        self._ends = torch.empty(0, dtype=torch.long)
-        self._names: list[str] = []
 
-    def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - counts need no bootstrap
-        """Count the instances of a batch; a subtype (``acl:relcl``) counts as its base relation, too."""
-        ends, names = [], []
-        for text, item in enumerate(batch.items):
-            for arc in item.source.arcs:
-                if item.members[arc.dependent] and item.members[arc.head]:
-                    for name in dict.fromkeys((arc.relation, arc.relation.partition(":")[0])):
-                        ends.append((text, arc.dependent, arc.head))
-                        names.append(name)
-                        self._offsets[name][arc.head - arc.dependent] += 1
-        self._ends, self._names = torch.tensor(ends, dtype=torch.long).reshape(-1, 3), names
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Count the content of a batch."""
+        super().begin(batch, weights)
+        content = batch.content.double().cpu()
+        keys = content.cumsum(1) if self._causal else content.sum(1, keepdim=True).expand_as(content)
+        share = content / keys.clamp(min=1)  # of one key, where it is content and may be attended to
+        for place, _, queries, keys_at in self._measured(content.shape[1]):
+            self._counts["uniform"][place] += (share[:, queries] * content[:, keys_at]).sum()
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        if not self._names:
-            return
-        merged = between_spans(pattern, [item.members for item in batch.items])
-        merged.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
-        weight, guess = merged.max(-1)
-        guess = guess.masked_fill(weight <= 0, -1).cpu()
-        text, dependent, head = self._ends.T
-        right = (guess[text, :, dependent] == head[:, None], guess[text, :, head] == dependent[:, None])
-        kinds = {name: i for i, name in enumerate(dict.fromkeys(self._names))}
-        of_kind = torch.tensor([kinds[name] for name in self._names])
-        for direction, hits in enumerate(right):
-            sums = torch.zeros(len(kinds), hits.shape[1], dtype=torch.long).index_add_(0, of_kind, hits.long())
-            for name, i in kinds.items():
-                self._hits[name][direction, layer] += sums[i]
+        content = batch.content.to(pattern)[:, None]
+        sums = pattern.new_zeros(*pattern.shape[:2], len(OFFSETS) + 1)
+        on_content = (pattern @ content[..., None])[..., 0]
+        sums[..., -1] = (on_content * content).sum(-1)
+        for place, offset, queries, keys in self._measured(pattern.shape[-1]):
+            both = content[..., queries] * content[..., keys]
+            sums[..., place] = (torch.diagonal(pattern, offset, -2, -1) * both).sum(-1)
+        self._add(layer, sums)
 
-    def results(self) -> list[RelationCount]:
-        """Every relation, the most frequent first."""
-        counts = [
-            RelationCount(
-                name, offsets.total(), *best_offset(offsets), dict(zip(DIRECTIONS, self._hits[name], strict=True))
-            )
-            for name, offsets in self._offsets.items()
-        ]
-        return sorted(counts, key=lambda relation: (-relation.n, relation.relation))
+    def results(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Share of each of :data:`OFFSETS`, its standard error over texts, and its share under uniform attention.
 
-    def state(self) -> dict[str, Any]:
-        """What was counted so far."""
-        offsets = {name: dict(counts) for name, counts in self._offsets.items()}
-        return {"offsets": offsets, "hits": dict(self._hits)}
+        Shapes: [n_layers, n_heads, n_offsets] twice, and [n_offsets]. NaN for what lies ahead of a causal
+        model's query, and for a head that leaves no attention on content.
+        """
+        sums = self._counts["sums"]
+        shares = sums[..., :-1] / sums[..., -1:]
+        baselines = self._counts["uniform"] / self.n_content
+        if self._causal:
+            ahead = torch.tensor(OFFSETS) > 0
+            shares[..., ahead], baselines[ahead] = torch.nan, torch.nan
+        return shares[0], standard_error(shares[1:]), baselines
 
-    def absorb(self, state: dict[str, Any]) -> None:
-        """Add what another tally counted."""
-        for name, counts in state["offsets"].items():
-            self._offsets[name].update(counts)
-        for name, hits in state["hits"].items():
-            self._hits[name] = self._hits[name] + hits  # ours may have been made in inference mode
+    def on_content(self) -> Tensor:
+        """Share of the attention of content queries that lands on content, [n_layers, n_heads]."""
+        return self._counts["sums"][0, ..., -1] / self.n_content
+
+    def _measured(self, n: int) -> Iterator[tuple[int, int, slice, slice]]:
+        """Place and value of the offsets that a text of n tokens has, and the queries and keys so far apart."""
+        furthest = 0 if self._causal else n - 1
+        for place, offset in enumerate(OFFSETS):
+            if -n < offset <= furthest:
+                behind, ahead = max(0, -offset), max(0, offset)
+                yield place, offset, slice(behind, n - ahead), slice(ahead, n - behind)
 
 
-class NameTally:
-    """How often every head finds which of two names a pronoun means (GAP, Webster et al. 2018).
+def mean_embedding(checkpoint: Checkpoint) -> Tensor:
+    """Mean input embedding of the vocabulary without special tokens and rows that the tokenizer never gives, [d_model].
 
-    The spans of a text are the pronoun and the two names. A head's guess is the name with more attention: from the
-    pronoun to the name, or from the name to the pronoun. A causal model cannot look ahead: give it only examples with
-    both names before the pronoun; the second direction is then not measurable.
+    Embeddings share a large common direction that makes all words look alike; without it, cosines tell words apart
+    (Mu & Viswanath 2018).
+    """
+    weight = _embeddings(checkpoint)
+    special = set(checkpoint.tokenizer.all_special_ids)
+    ordinary = [i for i in range(min(len(weight), len(checkpoint.tokenizer))) if i not in special]
+    return weight[ordinary].double().mean(0)
+
+
+class MeaningTally(_TextTally):
+    """Over a corpus, the mean cosine of the words that a head's attention joins, beside uniform attention.
+
+    Counted are pairs of a content query and a content key that it may attend to. Left out are a position and itself,
+    and two positions with the same vocabulary entry: their cosine is 1 by definition, so every duplicate-token head
+    would pass for a semantic one. A pair's cosine is that of the input embeddings (BERT's word embeddings, GPT-2's
+    wte; no positions) less :func:`mean_embedding`.
     """
 
-    DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
+    def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
+        self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
+        self._causal = checkpoint.architecture.causal
+        super().__init__(
+            sums=(
+                replicates + 1,
+                checkpoint.n_layers,
+                checkpoint.n_heads,
+                2,
+            ),  # attention times cosine, and attention
+            uniform=(replicates + 1, 2),  # mean cosines, and queries
+        )
+        self._masks = torch.empty(0)
 
-    def __init__(self, n_layers: int, n_heads: int, causal: bool = False) -> None:
-        self.n = 0
-        self.nearer = 0.0
-        directions = self.DIRECTIONS[:1] if causal else self.DIRECTIONS
-        self.hits = {name: torch.zeros(n_layers, n_heads, dtype=torch.long) for name in directions}
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Take the cosines of a batch."""
+        super().begin(batch, weights)
+        ids, content = batch.inputs["input_ids"], batch.content
+        vectors = torch.nn.functional.normalize((self._embeddings[ids].double() - self._mean).float(), dim=-1)
+        cosines = vectors @ vectors.mT  # 0 for an embedding that is the mean itself
+        allowed = allowed_units(ids.shape[1], self._causal).to(ids.device)
+        pairs = content[:, :, None] & content[:, None, :] & allowed & (ids[:, :, None] != ids[:, None, :])
+        keys = pairs.sum(-1)
+        means = (cosines * pairs).sum(-1) / keys.clamp(min=1)
+        self._counts["uniform"] += weights @ torch.stack([means.sum(1), (keys > 0).sum(1)], 1).double().cpu()
+        self._masks = torch.stack([cosines * pairs, pairs.to(cosines)], -1).flatten(1, 2)
 
-    def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - counts need no bootstrap
-        """Count the examples of a batch and how often the nearer name is right, by first tokens; half where equal."""
-        self.n += len(batch.items)
-        for item in batch.items:
-            pronoun, *names = (positions[0] for positions in item.members)
-            near = [abs(name - pronoun) for name in names]
-            self.nearer += 0.5 if near[0] == near[1] else float((near[1] < near[0]) == item.source.answer)
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+        """Count one layer's patterns, [batch, n_heads, n, n], of the batch begun last."""
+        self._add(layer, pattern.flatten(2) @ self._masks.to(pattern))
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
-        merged = between_spans(pattern, [item.members for item in batch.items])
-        answers = [item.source.answer for item in batch.items]
-        wanted = torch.tensor(answers, device=merged.device)[:, None] == 0
-        first = (merged[:, :, 0, 1] > merged[:, :, 0, 2], merged[:, :, 1, 0] > merged[:, :, 2, 0])
-        for name, guess in zip(self.hits, first, strict=False):
-            self.hits[name][layer] += (guess == wanted).sum(0).cpu()
+    def results(self) -> tuple[Tensor, Tensor, float]:
+        """Score, standard error over texts, and what uniform attention would score; all are cosines.
 
-    def state(self) -> dict[str, Any]:
-        """What was counted so far."""
-        return {"n": self.n, "nearer": self.nearer, "hits": self.hits}
+        The score is sum A cos / sum A over the pairs, [n_layers, n_heads]; NaN for a head that leaves none of its
+        attention there. The baseline is the mean over queries with a pair of the mean cosine of their pairs; NaN
+        where there are none. The error is that of the score above the baseline, since both depend on the texts.
+        """
+        sums, uniform = self._counts["sums"], self._counts["uniform"]
+        scores, baselines = sums[..., 0] / sums[..., 1], uniform[:, 0] / uniform[:, 1]
+        errors = standard_error((scores - baselines[:, None, None])[1:])
+        return scores[0], errors, float(baselines[0])
 
-    def absorb(self, state: dict[str, Any]) -> None:
-        """Add what another tally counted."""
-        self.n += state["n"]
-        self.nearer += state["nearer"]
-        for name, hits in state["hits"].items():
-            self.hits[name] += hits
+    def on_pairs(self) -> Tensor:
+        """Share of the attention of those queries that lands on such pairs, [n_layers, n_heads]."""
+        return self._counts["sums"][0, ..., 1] / self._counts["uniform"][0, 1]
+
+    @property
+    def n_queries(self) -> int:
+        """Content queries with at least one pair."""
+        return int(self._counts["uniform"][0, 1])
+
+
+def _embeddings(checkpoint: Checkpoint) -> Tensor:
+    """The input embeddings, [n_entries, d_model]."""
+    weight = checkpoint.model.get_input_embeddings().weight.detach()  # type: ignore[operator]
+    assert isinstance(weight, Tensor)
+    return weight

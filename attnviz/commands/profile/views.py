@@ -3,22 +3,27 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 
 from attnviz.commands.profile.charts import (
+    counted_families,
     draw_relations,
+    family_of,
     layers_figure,
     plan_layers,
     plan_relations,
     relations_figure,
+    source_line,
+    trees,
 )
 from attnviz.commands.profile.likeness import draw_likeness, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role
-from attnviz.commands.profile.sources import counted_families, family_of, signed, source_line, trees
 from attnviz.figures.families import FAMILIES, NO_ROLE
 from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted
@@ -36,11 +41,11 @@ MOST_MAPS = 24
 _NAME_WIDTH = 86
 """Pixels of the longest name in the map of roles."""
 
-_CONTENT = ("share of the attention on content", "uniform attention", "content tokens")
+_UNIFORM = ("uniform attention", "content tokens")
 _READING = {
-    "sink": ("attention on special tokens", "uniform attention", "content tokens"),
-    "semantic": ("cosine of centred input embeddings, weighted by attention", "uniform attention", "content tokens"),
-    "broad": ("entropy, as a share of uniform attention's", "uniform attention", "content tokens"),
+    "sink": ("attention on special tokens", *_UNIFORM),
+    "semantic": ("cosine of centred input embeddings, weighted by attention", *_UNIFORM),
+    "broad": ("entropy, as a share of uniform attention's", *_UNIFORM),
     "syntactic": ("accuracy, in the head's better direction", "best fixed offset", "instances"),
     "coreference": ("accuracy, in the head's better direction", "nearer name", "pronouns"),
     "induction": ("mean attention to the token after the copy", "uniform attention", "random sequences"),
@@ -68,10 +73,8 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
         for family, label in counted_families(families)
     ]
     source = source_line(profile)
-    title = (
-        f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
-        f"{sum(map(bool, passed))} of {len(passed)} have one"
-    )
+    title = f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
+    title += f"{sum(map(bool, passed))} of {len(passed)} have one"
     clearest = "Clearest: the largest score above its baseline among the roles passed; +2: two further roles."
     each = HeadMap(
         values, Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
@@ -92,19 +95,17 @@ def _names(roles: Sequence[Role]) -> str:
 def short_name(role: str) -> str:
     """A role's name where room is scarce: ``prev``, ``nsubj``, ``offset −3``."""
     kind, _, rest = role.partition(":")
-    return _SHORT.get(role) or visible(f"offset {signed(int(rest))}" if kind == "offset" else rest or role)
+    return _SHORT.get(role) or visible(f"offset {rest.replace('-', '−')}" if kind == "offset" else rest or role)
 
 
 def _plan_scores(profile: Profile, _: Choices) -> Iterator[HeadMapPlan]:
     """A map for each role that at least one head passes; of relations and offsets, the clearest."""
     by_role: dict[str, list[Role]] = {}
+    best: dict[str, float] = {}
     for role in profile.roles:
         by_role.setdefault(role.role, []).append(role)
-    best = {
-        name: max(role.margin for role in roles if role.passed)
-        for name, roles in by_role.items()
-        if any(role.passed for role in roles)
-    }
+        if role.passed:
+            best[role.role] = max(best.get(role.role, -math.inf), role.margin)
     names = sorted(best, key=lambda name: (":" in name, -best[name] if ":" in name else 0.0))[:MOST_MAPS]
     for name, stem in zip(names, file_stems(names), strict=True):
         yield _score_map(profile, name, by_role[name], f"roles/{stem}")
@@ -116,10 +117,11 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
         values[role.id] = role.score
     passed = frozenset((role.id.layer, role.id.head) for role in roles if role.passed)
     kind, _, rest = name.partition(":")
-    quantity, trivial, unit = _READING.get(kind, _CONTENT)
+    quantity, trivial, unit = _READING.get(kind, ("share of the attention on content", *_UNIFORM))
     if kind == "syntactic":
         quantity += f", {trees(profile)}"
-        trivial += "".join(f" ({signed(each.offset)})" for each in profile.relations or () if each.relation == rest)
+        offsets = [f" ({each.offset:+d})" for each in profile.relations or () if each.relation == rest]
+        trivial += "".join(offsets).replace("-", "−")
     baseline = roles[0].baseline
     notes = [
         f"Score: {quantity}. Baseline: {trivial}, {baseline:.2f}.",
@@ -141,12 +143,9 @@ def file_stems(roles: Sequence[str]) -> list[str]:
     """For each role a file name, safe and distinct on any file system, without suffix."""
     stems: list[str] = []
     for role in roles:
-        stem = candidate = re.sub(r"[^A-Za-z0-9._-]", "-", role)[:80].strip(".") or "role"
-        number = 1
-        while candidate.lower() in {name.lower() for name in stems}:
-            number += 1
-            candidate = f"{stem}-{number}"
-        stems.append(candidate)
+        stem = re.sub(r"[^A-Za-z0-9._-]", "-", role)[:80].strip(".") or "role"
+        candidates = (f"{stem}-{number}" if number > 1 else stem for number in count(1))
+        stems.append(next(each for each in candidates if each.lower() not in map(str.lower, stems)))
     return stems
 
 
@@ -159,11 +158,7 @@ def _no_relations(profile: Profile) -> str:
     return "" if judged else "no relation is frequent enough in these corpora"
 
 
-def _no_statistics(profile: Profile) -> str:
-    return "there are no sentences in these corpora" if profile.statistics is None else ""
-
-
-VIEWS = (
+VIEWS: tuple[View[Profile, Any], ...] = (
     View("roles", "the clearest role of every head", _plan_roles, head_map_figure, draw_head_map),
     View(
         "scores", "the scores of one role over all heads, for each role that a head passes", _plan_scores,
@@ -173,7 +168,10 @@ VIEWS = (
         "relations", "the best head of each relation beside the best fixed offset", plan_relations, relations_figure,
         draw_relations, missing=_no_relations,
     ),
-    View("layers", "entropy and distance by layer", plan_layers, layers_figure, missing=_no_statistics),
+    View(
+        "layers", "entropy and distance by layer", plan_layers, layers_figure,
+        missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
+    ),
     View(
         "likeness", "heads that attend alike, close together", plan_likeness, likeness_figure, draw_likeness,
         missing=likeness_missing,
