@@ -7,19 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.gradient_importance import GradientTally, layer_normalised
-from attnviz.commands.ablate.metrics import Metric
+from attnviz.commands.ablate.metrics import GradientTally, Metric, layer_normalised
 from attnviz.commands.ablate.passes import HeadSet, Passes
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.model.head_ids import HeadId
 from attnviz.progress import Progress
 
-__all__ = ["Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "SetEffect", "rank_heads", "removal_curve"]
+__all__ = [
+    "LESS", "MORE", "Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "SetEffect", "rank_heads",
+    "removal_curve",
+]  # fmt: skip
 
 REPLICATES = 1000
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
 
 _TAIL = 0.025
+
+MORE, LESS = 1.25, 0.8
+"""A set that does so many times what its heads do one at a time does more, or less, than their sum; attnviz's own
+choice. The interval of the difference has to lie on that side of zero too."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,31 @@ class SetEffect:
     damage: dict[str, Estimate]
     singles: dict[str, Estimate]
     excess: dict[str, Estimate]
+
+    def ratio(self, metric: str) -> float | None:
+        """How many times the sum of its heads one at a time it does; None unless both are positive."""
+        together, singles = self.damage[metric].value, self.singles[metric].value
+        return together / singles if together > 0 and singles > 0 else None
+
+    def verdict(self, metric: str) -> str | None:
+        """Whether it does more than its heads one at a time; None where there are no intervals.
+
+        ``compensated``: at least :data:`MORE` times the sum, and the interval of the difference is above zero: while
+        one head was missing, the others made up for some of it. ``overlapping``: at most :data:`LESS` times, and below
+        zero: heads cost the same thing, which can be lost only once. ``additive``: neither, though the difference is
+        clear. ``undecided``: the interval of the difference has zero in it. ``no cost``: what the set costs is not
+        clearly above zero, so that there is nothing to make up for, whatever single heads do.
+        """
+        side, ratio = self.excess[metric].side, self.ratio(metric)
+        if side is None:
+            return None
+        if self.damage[metric].side != 1:
+            return "no cost"
+        if side > 0:
+            return "compensated" if ratio is None or ratio >= MORE else "additive"
+        if side < 0:
+            return "overlapping" if ratio is None or ratio <= LESS else "additive"
+        return "undecided"
 
 
 @dataclass(frozen=True)

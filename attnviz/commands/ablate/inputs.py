@@ -40,14 +40,7 @@ _SUFFIXES = (".txt", ".conllu", ".tsv")
 
 @dataclass(frozen=True)
 class Sources:
-    """The texts, and where they are from.
-
-    Attributes:
-        texts: in order.
-        corpora: files that some are from.
-        given: texts that were given as such.
-        read: for each corpus, how many of its texts were read.
-    """
+    """The texts in order, the corpora that some are from, those given as such, and the number read of each corpus."""
 
     texts: tuple[Text, ...]
     corpora: tuple[Corpus, ...]
@@ -57,13 +50,9 @@ class Sources:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """One input of the model, and the positions that are measured.
+    """One input of the model, of one of the measured texts (``text``: its index).
 
-    Attributes:
-        item: its tokens.
-        text: index of its text among those that are measured.
-        positions: whose final state is compared.
-        labels: the token to predict at each position; empty where nothing is predicted.
+    The final states at ``positions`` are compared, where ``labels`` are predicted; empty where nothing is.
     """
 
     item: Item

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import torch
 
 from attnviz.commands.ablate.effects import Bootstrap, Curve, HeadEffect, SetEffect, rank_heads, removal_curve
-from attnviz.commands.ablate.gradient_importance import GradientTally, spearman
 from attnviz.commands.ablate.hooks import METHODS, Replacement
 from attnviz.commands.ablate.inputs import STATES, ModelInput, Sources, kind_of, model_inputs, read_sources
-from attnviz.commands.ablate.metrics import Metric, metrics_of
+from attnviz.commands.ablate.metrics import GradientTally, Metric, metrics_of, spearman
 from attnviz.commands.ablate.passes import HeadSet, Passes, SampleVerification, mean_values
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
@@ -101,6 +100,21 @@ class Ablation(Result):
         gradients = [head.gradient for head in self.heads if head.gradient is not None]
         damage = {metric.name: [head.damage[metric.name].value for head in self.heads] for metric in self.metrics}
         return {name: spearman(gradients, values) if gradients else None for name, values in damage.items()}
+
+    @property
+    def removable(self) -> int | None:
+        """How many of the least important heads can go, in steps of the curve, before the loss is clearly higher.
+
+        None without a curve or intervals, and where the metric cannot be negative, so that nothing comes for free.
+        """
+        metric, last = self.metrics[0], 0
+        if self.curve is None or not metric.signed or not self.has_intervals:
+            return None
+        for point in self.curve.points:
+            if point.least.damage[metric.name].side == 1:
+                break
+            last = point.removed
+        return last
 
     def head(self, head: str | HeadId) -> HeadEffect:
         """What removing one head does.

@@ -12,11 +12,9 @@ from torch import Tensor
 from attnviz.attention import reference as attention
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import Verification
-from attnviz.commands.ablate.gradient_importance import GradientTally
-from attnviz.commands.ablate.hooks import Replacement, removed_heads
+from attnviz.commands.ablate.hooks import KeptPass, Replacement, removed_heads, resume, run_and_keep, running
 from attnviz.commands.ablate.inputs import InputBatch, ModelInput, input_batches
-from attnviz.commands.ablate.metrics import BatchMetrics
-from attnviz.commands.ablate.resumed_forward import KeptPass, resume, run_and_keep, running
+from attnviz.commands.ablate.metrics import BatchMetrics, GradientTally
 from attnviz.corpora.sampling import EVERY, SampledAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
