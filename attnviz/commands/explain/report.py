@@ -12,10 +12,9 @@ from rich.text import Text
 from safetensors.torch import save
 
 from attnviz.commands.explain.measure import Explanation, LayerEnd
-from attnviz.commands.explain.numbers import signed
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, numbered_shape, step_of
+from attnviz.commands.explain.steps import norm_order, signed, step_of
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
 from attnviz.results.documents import model_entry, tokens_entry
@@ -152,7 +151,8 @@ def _walk_through(result: Explanation, width: int) -> Text:
         step = step_of(result, stage.name)
         text.append(f"{count:2d}  ")
         text.append(step.title, style="bold")
-        text.append(f"  {numbered_shape(stage.name, stage.shape)}\n", style="cyan")
+        shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
+        text.append(f"  {shape}\n", style="cyan")
         lines = [(step.formula, ""), (step.sentence, ""), (step.numbers(result, stage.name), "")]
         for content, style in (*lines, _check(stage, step.unseen)):
             wrapped = textwrap.wrap(content, width - 1, initial_indent=indent, subsequent_indent=indent,

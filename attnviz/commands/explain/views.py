@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnviz.commands.explain.measure import Explanation
-from attnviz.commands.explain.numbers import signed
 from attnviz.commands.explain.path import plan_path
 from attnviz.commands.explain.path_drawing import path_figure
 from attnviz.commands.explain.position_share import GROUPS, ScoreShares
+from attnviz.commands.explain.steps import signed
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
