@@ -119,13 +119,8 @@ def _bands(result: Explanation) -> tuple[tuple[str, tuple[Node, ...]], ...]:
     feed = [*panels("expanded", "activated", "feed_forward_output"), total]
     if result.pre_norm:
         attention = [*panels("input"), norm, *panels("attention_norm", joined=True), *core]
-        feed = [
-            *panels("attention_residual"),
-            norm,
-            *panels("feed_forward_norm", joined=True),
-            *feed,
-            *panels("output"),
-        ]
+        before = [*panels("attention_residual"), norm, *panels("feed_forward_norm", joined=True)]
+        feed = [*before, *feed, *panels("output")]
         if "final_norm" in result.stages:
             feed += [Node(operation="layer norm"), *panels("final_norm", joined=True)]
     else:
