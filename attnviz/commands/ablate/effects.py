@@ -18,10 +18,8 @@ __all__ = [
     "removal_curve",
 ]  # fmt: skip
 
-REPLICATES = 1000
+REPLICATES, _TAIL = 1000, 0.025
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
-
-_TAIL = 0.025
 
 MORE, LESS = 1.25, 0.8
 """A set that does so many times what its heads do one at a time does more, or less, than their sum; attnviz's own
@@ -44,40 +42,24 @@ class Estimate:
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """What removing one head alone does.
-
-    Attributes:
-        id: the head.
-        rank: from 1 for the head whose removal does the most, by the first metric.
-        damage: by the name of the metric, per token.
-        gradient: its importance by Michel et al. 2019, not normalised; None where it was not measured.
-        gradient_normalised: divided by the l2 norm over the heads of its layer.
-    """
+    """What removing one head alone does."""
 
     id: HeadId
-    rank: int
-    damage: dict[str, Estimate]
-    gradient: float | None
-    gradient_normalised: float | None
+    rank: int  # from 1 for the head whose removal does the most, by the first metric
+    damage: dict[str, Estimate]  # by the name of the metric, per token
+    gradient: float | None  # its importance by Michel et al. 2019; None where it was not measured
+    gradient_normalised: float | None  # divided by the l2 norm over the heads of its layer
 
 
 @dataclass(frozen=True)
 class SetEffect:
-    """What removing several heads at once does, beside what they do one at a time.
-
-    Attributes:
-        heads: the set.
-        layer: that it is of; None for a set over layers.
-        damage: of the set, by the name of the metric, per token.
-        singles: sum of what its heads do one at a time.
-        excess: how much more the set does than that sum.
-    """
+    """What removing several heads at once does, beside what they do one at a time."""
 
     heads: tuple[HeadId, ...]
-    layer: int | None
-    damage: dict[str, Estimate]
-    singles: dict[str, Estimate]
-    excess: dict[str, Estimate]
+    layer: int | None  # None for a set over layers
+    damage: dict[str, Estimate]  # of the set, by the name of the metric, per token
+    singles: dict[str, Estimate]  # sum of what its heads do one at a time
+    excess: dict[str, Estimate]  # how much more the set does than that sum
 
     def ratio(self, metric: str) -> float | None:
         """How many times the sum of its heads one at a time it does; None unless both are positive."""
@@ -94,10 +76,8 @@ class SetEffect:
         clearly above zero, so that there is nothing to make up for, whatever single heads do.
         """
         side, ratio = self.excess[metric].side, self.ratio(metric)
-        if side is None:
-            return None
-        if self.damage[metric].side != 1:
-            return "no cost"
+        if side is None or self.damage[metric].side != 1:
+            return None if side is None else "no cost"
         if side > 0:
             return "compensated" if ratio is None or ratio >= MORE else "additive"
         if side < 0:
@@ -161,11 +141,10 @@ def rank_heads(
     normalised = None if gradient is None else layer_normalised(gradient)
     damage = {head: bootstrap.estimates(sums) for head, sums in of_heads.items()}
     order = sorted(damage, key=lambda head: (-next(iter(damage[head].values())).value, head))
-    ranked = []
-    for rank, head in enumerate(order, start=1):
-        importance = [None if each is None else float(each[head]) for each in (gradient, normalised)]
-        ranked.append(HeadEffect(head, rank, damage[head], *importance))
-    return tuple(ranked)
+    importance = {
+        head: [None if each is None else float(each[head]) for each in (gradient, normalised)] for head in order
+    }
+    return tuple(HeadEffect(head, rank, damage[head], *importance[head]) for rank, head in enumerate(order, start=1))
 
 
 def removal_curve(

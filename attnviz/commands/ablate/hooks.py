@@ -109,19 +109,10 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
-    """Run the model from W_O of a layer on, on several copies of the batch at once.
+    """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
 
     All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
     W_O and all that follows.
-
-    Args:
-        checkpoint: the model, with any hooks.
-        kept: the pass to resume.
-        layer: the first one to run.
-        copies: of the batch, stacked.
-
-    Returns:
-        the last hidden state, [copies * rows, n, d_model].
     """
     repeated: dict[int, Any] = {}
     layers = checkpoint.architecture.modules(checkpoint.model)
@@ -158,13 +149,7 @@ def run_block(
 ) -> Tensor:
     """Run one layer of a kept pass, with its mask and other arguments, on another residual stream.
 
-    Args:
-        block: the layer.
-        kept: the pass whose arguments are used.
-        layer: which layer it is.
-        hidden: the residual stream, [copies * rows, n, d_model].
-        copies: how often the rows of the pass are repeated.
-        repeated: arguments that are repeated already, by identity; added to.
+    ``hidden``: [copies * rows, n, d_model]; ``repeated``: arguments that are repeated already, by identity; added to.
     """
     args, kwargs = kept.calls[layer]
     rows = len(args[0])
@@ -186,14 +171,10 @@ def run_block(
 def removed_heads(
     checkpoint: Checkpoint, variants: Sequence[Collection[HeadId]], replacement: Replacement, attention_mask: Tensor
 ) -> Iterator[None]:
-    """Inside the block, each copy of a batch lacks other heads.
+    """Inside the block, each copy of a batch lacks the heads of one variant.
 
-    Args:
-        checkpoint: the model.
-        variants: for each copy of the batch, the heads that it lacks.
-        replacement: what stands in their place.
-        attention_mask: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
-            copies, [n_variants * rows, n].
+    ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
+    copies, [n_variants * rows, n].
 
     Raises:
         VerificationError: a layer with a removed head did not run exactly once, so the output is not that of the

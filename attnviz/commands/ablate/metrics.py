@@ -26,15 +26,12 @@ _CHUNK = 2**24
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that says how much removing heads changes: its name in documents, title, unit.
+    """A number that says how much removing heads changes."""
 
-    ``signed`` ones can be negative: removing a head may also help.
-    """
-
-    name: str
+    name: str  # in documents
     title: str
     unit: str
-    signed: bool = False
+    signed: bool = False  # whether it can be negative: removing a head may also help
 
 
 METRICS = {
@@ -76,13 +73,9 @@ class BatchMetrics:
             self.baseline = self._by_row(nll_loss(self._predicted, self._labels, reduction="none"))
 
     def changes(self, final: Tensor) -> Tensor:
-        """The two metrics of :func:`metrics_of`, summed over the positions of each row.
+        """The two metrics of :func:`metrics_of`, summed over the positions of each row, [copies, rows, 2], float64.
 
-        Args:
-            final: last hidden states of copies of the batch, [copies * rows, n, d_model].
-
-        Returns:
-            [copies, rows, 2], float64, on the CPU.
+        ``final``: last hidden states of copies of the batch, [copies * rows, n, d_model].
         """
         copies = final.reshape(-1, self._n_rows, *final.shape[1:])
         return torch.stack([self._changes(copy[self._row, self._position]) for copy in copies])
@@ -103,11 +96,7 @@ class BatchMetrics:
         return torch.stack([self._by_row(torch.cat(losses)), self._by_row(torch.cat(divergences))], dim=-1)
 
     def loss_gradient(self, weights: Tensor) -> Tensor:
-        """The derivative of each row's loss, summed over its positions, times its weight [rows], by the final states.
-
-        Returns:
-            [rows, n, d_model], zero where nothing is measured.
-        """
+        """The derivative by the final states, [rows, n, d_model], of each row's summed loss times its weight [rows]."""
         assert self._labels is not None
         gradient = torch.zeros(self._shape, dtype=self._states.dtype, device=self._states.device)
         for part in self._parts():
@@ -211,17 +200,11 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Spearman's rank correlation, equal values sharing their mean rank; None for fewer than three, or all alike."""
     if len(first) < 3:
         return None
-    ranks = torch.stack([_ranks(first), _ranks(second)])
+    given = torch.tensor([first, second], dtype=torch.float64)
+    below, alike = ((compare(given[:, None], given[:, :, None])).sum(2) for compare in (torch.lt, torch.eq))
+    ranks = below + (alike + 1) / 2
     centred = ranks - ranks.mean(1, keepdim=True)
     lengths = centred.norm(dim=1)
     if not bool((lengths > 0).all()):
         return None
     return max(-1.0, min(1.0, float(centred[0] @ centred[1] / lengths.prod())))
-
-
-def _ranks(values: Sequence[float]) -> Tensor:
-    """Ranks from 1 on, equal values sharing their mean rank."""
-    given = torch.tensor(values, dtype=torch.float64)
-    below = (given[None] < given[:, None]).sum(1)
-    alike = (given[None] == given[:, None]).sum(1)
-    return below + (alike + 1) / 2
