@@ -35,31 +35,19 @@ class LayerEnd:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Result):
-    """One layer on one text, step by step.
-
-    Attributes:
-        checkpoint: the model.
-        text: as given.
-        pair: the second segment; None where there is none.
-        tokens: what the model reads.
-        head: the head that is followed, of the layer that is explained.
-        token: the position of the token that is followed.
-        stages: every step of the layer, verified: a mapping by name; each has ``name``, ``tensor`` and ``check``.
-        positions: content and position in the scores; None unless the layer is the first.
-        layers: how closely every layer was reproduced; None where only this one was asked for.
-    """
+    """One layer on one text, step by step."""
 
     command: ClassVar[str] = "explain"
 
     checkpoint: Checkpoint
-    text: str
-    pair: str | None
-    tokens: Tokens
-    head: HeadId
-    token: int
-    stages: VerifiedStages
-    positions: PositionShares | None
-    layers: tuple[LayerEnd, ...] | None
+    text: str  # as given
+    pair: str | None  # the second segment
+    tokens: Tokens  # what the model reads
+    head: HeadId  # that is followed, of the layer that is explained
+    token: int  # the position of the token that is followed
+    stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
+    positions: PositionShares | None  # content and position in the scores; None unless the layer is the first
+    layers: tuple[LayerEnd, ...] | None  # how closely every layer was reproduced; None where only this one is wanted
 
     @property
     def layer(self) -> int:

@@ -86,7 +86,6 @@ class PathPlan:
 def plan_path(result: Explanation, choices: Choices) -> Iterator[PathPlan]:  # noqa: ARG001
     """Plan the figure of a layer."""
     bands, facts = _bands(result), result.facts
-    pooled = bands[0][1][0].panels[0].pooling[0]
     order = "pre-norm: layer norms come first" if result.pre_norm else "post-norm: layer norms follow the sums"
     reading = (
         f"Rows: tokens; columns: dimensions, in scores, mask and pattern keys. Q to A V: head {result.head}, outlined "
@@ -104,7 +103,7 @@ def plan_path(result: Explanation, choices: Choices) -> Iterator[PathPlan]:  # n
         notes=(f"{facts.text_line}; {order}.", reading, verified),
         bands=bands,
         labels=Labels(tuple(visible(label) for label in result.tokens.labels), result.tokens.special),
-        pooled=pooled,
+        pooled=bands[0][1][0].panels[0].pooling[0],
         head=str(result.head),
     )
 
@@ -149,13 +148,11 @@ def _panel(result: Explanation, name: str) -> Panel:
     largest = float(np.abs(values).max())
     # of all numbers, drawn or not; where nearly all are 0 the largest
     limit = (float(np.quantile(np.abs(values), _SATURATED)) if kind == "signed" else 0.0) or largest or 1.0
-    scale = {"weights": f"0 to {_brief(largest)}", "mask": "all allowed" if values.all() else "key ≤ query"}.get(
-        kind, f"±{_brief(limit)} ({_brief(largest)})"
-    )
+    scales = {"weights": f"0 to {_brief(largest)}", "mask": "all allowed" if values.all() else "key ≤ query"}
+    scale = scales.get(kind, f"±{_brief(limit)} ({_brief(largest)})")
     widths = {result.checkpoint.d_head: _HEAD, result.checkpoint.d_model: _MODEL}
     side = _MASK if kind == "mask" else 1.0
-    head, n_heads = result.head.head, result.checkpoint.n_heads
-    share = drawn.shape[1] / n_heads
+    head, share = result.head.head, drawn.shape[1] / result.checkpoint.n_heads
     return Panel(
         name=name,
         label=step.label,

@@ -43,7 +43,7 @@ _Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Sizes:
-    """_Sizes on a page: letters in points, the rest in inches."""
+    """Sizes on a page: letters in points, the rest in inches."""
 
     title: float = 7.5
     text: float = 6.5  # letters of all words but titles
@@ -93,22 +93,22 @@ def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
     ratios = [*chain.from_iterable((sizes.strip, _height(row, sizes)) for row in rows), _FOOT]
     ratios[0] *= 0.6  # only the residual stream runs there
     every = named_every(sizes.side * 72 / math.ceil(len(plan.labels.texts) / plan.pooled), plan.pooled)
-    named = [f"Every {ordinal(every)} token is named."] if every > 1 else []
+    named = f"Every {ordinal(every)} token is named." if every > 1 else ""
     with figure_style():
-        page = new_page(plan.title, [*plan.notes, *named], look, width=width, body=sum(ratios))
+        page = new_page(plan.title, [*plan.notes, named], look, width=width, body=sum(ratios))
         engine: Any = page.get_layout_engine()
         page.set_layout_engine("constrained", rect=engine.get()["rect"], w_pad=sizes.gap / 2, h_pad=0.01)
         parts: Any = page.subfigures(len(ratios), 1, height_ratios=ratios)
         for part in parts:
             part.set_facecolor("none")
-        drawn = [_draw_row(parts[2 * row + 1], nodes, row, plan, look, sizes, vector) for row, nodes in enumerate(rows)]
+        drawn = [
+            (node, row, artists)
+            for row, nodes in enumerate(rows)
+            for node, artists in _draw_row(parts[2 * row + 1], nodes, row, plan, look, sizes, vector)
+        ]
         _colour_bars(parts[-1], look, sizes)
         frozen(page)
-        placed = [
-            _Placed.of(node, number, artists)
-            for number, row in enumerate(rows)
-            for node, artists in zip(row, drawn[number], strict=True)
-        ]
+        placed = [_Placed.of(*each) for each in drawn]
         strips = [part.bbox.transformed(page.dpi_scale_trans.inverted()) for part in parts[:-1:2]]
         _draw_lines(page, plan, placed, strips, look, (sizes.title, sizes.text))
         return page
@@ -154,18 +154,16 @@ def _row_width(row: Sequence[Node], number: int, sizes: _Sizes) -> float:
 
 def _inside(node: Node, sizes: _Sizes) -> float:
     """Inches of a node without the words above and below."""
-    if not node.panels:
-        return _OPERATION
-    return node.panels[0].width * sizes.side + (_LETTER if len(node.panels) > 1 else 0)
+    return node.panels[0].width * sizes.side + _LETTER * (len(node.panels) > 1) if node.panels else _OPERATION
 
 
 def _slot(node: Node, sizes: _Sizes) -> float:
     """Inches that a node takes with its words and the gap beside it."""
     words = [0.0]
     for panel in node.panels[-1:]:
-        words += [text_width(line, sizes.text, DPI) / DPI for line in (panel.brief, *_below(panel, sizes))]
-        words += [text_width(panel.label, sizes.title, DPI, "bold") / DPI]
-    return max(_inside(node, sizes), *words) + sizes.gap
+        words += [text_width(line, sizes.text, DPI) for line in (panel.brief, *_below(panel, sizes))]
+        words += [text_width(panel.label, sizes.title, DPI, "bold")]
+    return max(_inside(node, sizes), max(words) / DPI) + sizes.gap
 
 
 def _below(panel: Panel, sizes: _Sizes) -> list[str]:
@@ -180,22 +178,20 @@ def _below(panel: Panel, sizes: _Sizes) -> list[str]:
 def _height(row: Sequence[Node], sizes: _Sizes) -> float:
     """Inches of a row with the words above and below."""
     lines = max((len(_below(node.panels[-1], sizes)) for node in row if len(node.panels) == 1), default=0)
-    three = 3 * THIRD * sizes.side + 5.7 * sizes.text / 72 + 0.18
-    one = sizes.side + (2.9 * sizes.title + 1.4 * lines * sizes.text) / 72
-    return max(one, three if any(len(node.panels) > 1 for node in row) else 0)
+    three = (3 * THIRD * sizes.side + 5.7 * sizes.text / 72 + 0.18) * any(len(node.panels) > 1 for node in row)
+    return max(sizes.side + (2.9 * sizes.title + 1.4 * lines * sizes.text) / 72, three)
 
 
 def _draw_row(
     part: SubFigure, nodes: Sequence[Node], row: int, plan: PathPlan, look: Look, sizes: _Sizes, vector: bool
-) -> list[list[Axes | Text]]:
-    """The artists of every node."""
-    left_over = part.bbox.width / part.dpi - _row_width(nodes, row, sizes)
-    ratios = [sizes.lead if row else 0.01, *(_inside(node, sizes) for node in nodes), max(left_over, 0) + _TRAIL]
+) -> Iterator[tuple[Node, list[Axes | Text]]]:
+    """Every node with its artists."""
+    left_over = max(part.bbox.width / part.dpi - _row_width(nodes, row, sizes), 0)
+    ratios = [sizes.lead if row else 0.01, *(_inside(node, sizes) for node in nodes), left_over + _TRAIL]
     grid = part.add_gridspec(1, len(ratios), width_ratios=ratios)
-    drawn: list[list[Axes | Text]] = []
     for column, node in enumerate(nodes, start=1):
         if node.operation:
-            drawn.append([_draw_operation(part.add_subplot(grid[column]), node, look, sizes)])
+            yield node, [_draw_operation(part.add_subplot(grid[column]), node, look, sizes)]
             continue
         specs: Any = grid[column].subgridspec(3, 1) if len(node.panels) > 1 else [grid[column]]
         axes = [part.add_subplot(spec) for spec in specs]
@@ -204,8 +200,7 @@ def _draw_row(
             _write_words(ax, panel, len(axes) > 1, look, sizes)
         if len(axes) > 1:
             axes[0].set_title(plan.head, size=sizes.text, color=look.greys.ink, pad=2)
-        drawn.append([*axes])
-    return drawn
+        yield node, [*axes]
 
 
 def _draw_operation(ax: Axes, node: Node, look: Look, sizes: _Sizes) -> Text:
@@ -301,8 +296,7 @@ def _straight(one: _Placed, other: _Placed) -> Iterator[list[_Point]]:
     """From a node to its right neighbour; queries and keys to the scores each on its way."""
     turn = _gap(one, other, 0.6)
     shares = (0.8, 0.5) if len(one.boxes) > 1 else (0.5,)
-    starts = one.boxes[:2] if len(one.boxes) > 1 else one.boxes
-    for start, share in zip(starts, shares, strict=True):
+    for start, share in zip(one.boxes, shares, strict=False):  # values go elsewhere
         for box in other.boxes:
             entry, level = box.y0 + share * box.height, _middle(start)
             yield [(start.x1, level), (turn, level), (turn, entry), (box.x0, entry)]
@@ -316,8 +310,8 @@ def _values(placed: Sequence[_Placed], strips: Sequence[Bbox]) -> list[_Point]:
     down, rise = _gap(three, placed[split + 1], 0.6), _gap(placed[after - 1], weighted, 0.5)
     level, floor = _middle(three.boxes[2]), strip.y0 + _FLOOR * strip.height
     entry = weighted.box.y0 + 0.2 * weighted.box.height
-    down_and_up = [(down, level), (down, floor), (rise, floor), (rise, entry)]
-    return [(three.boxes[2].x1, level), *down_and_up, (weighted.box.x0, entry)]
+    between = [(down, level), (down, floor), (rise, floor), (rise, entry)]
+    return [(three.boxes[2].x1, level), *between, (weighted.box.x0, entry)]
 
 
 def _turned(one: _Placed, other: _Placed, strip: Bbox) -> Iterator[list[_Point]]:

@@ -131,18 +131,17 @@ def _heading(result: Explanation) -> Text:
 
 def _walk_through(result: Explanation, width: int) -> Text:
     """Every step: name and shape, formula, sentence, real numbers, check; longer words are left to the terminal."""
-    text, indent = Text(), "    "
+    text = Text()
     for count, stage in enumerate(result.stages.stages, start=1):
         step = step_of(result, stage.name)
         text.append(f"{count:2d}  ")
         text.append(step.title, style="bold")
         shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
         text.append(f"  {shape}\n", style="cyan")
-        lines = [(step.formula, ""), (step.sentence, ""), (step.numbers(result, stage.name), "")]
-        for content, style in (*lines, _check(stage, step.unseen)):
-            wrapped = textwrap.wrap(content, width - 1, initial_indent=indent, subsequent_indent=indent,
-                                    break_long_words=False, break_on_hyphens=False)  # fmt: skip
-            text.append("".join(f"{line}\n" for line in wrapped), style=style)
+        words = [(step.formula, ""), (step.sentence, ""), (step.numbers(result, stage.name), "")]
+        for content, style in (*words, _check(stage, step.unseen)):
+            lines = textwrap.wrap(content, width - 5, break_long_words=False, break_on_hyphens=False)
+            text.append("".join(f"    {line}\n" for line in lines), style=style)
     text.rstrip()
     return text
 

@@ -6,6 +6,7 @@ One forward pass, with hooks on the modules of each layer, shows the model's own
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -65,9 +66,8 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     state (after GPT-2's final norm: at the input of that).
     """
     architecture, model = checkpoint.architecture, checkpoint.model
-    layers = architecture.modules(model)
+    layers, final = architecture.modules(model), architecture.final_norm(model)
     of, pre = layers[layer], architecture.pre_norm
-    final = architecture.final_norm(model)
     probed: list[tuple[str, nn.Module, str]] = [
         ("input", of.block, "input"),
         *((f"projected.{number}", module, "output") for number, module in enumerate(of.projections)),
@@ -131,29 +131,26 @@ def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[Activations], 
             visit(_activations(layer, probes, seen))
             seen.clear()
 
-    with ExitStack() as stack:
-        for probe in probes:
-            stack.callback(_hook(probe, keep).remove)
-        yield
-
-
-def _hook(probe: Probe, keep: Callable[[Probe, Any], None]) -> torch.utils.hooks.RemovableHandle:
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(probe: Probe, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         keep(probe, args[0] if args else kwargs["hidden_states"])
 
-    def after(_: nn.Module, __: Any, result: Any) -> None:
+    def after(probe: Probe, _: nn.Module, __: Any, result: Any) -> None:
         whole = probe.side == "output" and isinstance(result, Tensor)
         keep(probe, result if whole else result[1 if probe.side == "pattern" else 0])
 
-    if probe.side == "input":
-        return probe.module.register_forward_pre_hook(before, with_kwargs=True)
-    return probe.module.register_forward_hook(after)
+    with ExitStack() as stack:
+        for probe in probes:
+            if probe.side == "input":
+                hooked = probe.module.register_forward_pre_hook(partial(before, probe), with_kwargs=True)
+            else:
+                hooked = probe.module.register_forward_hook(partial(after, probe))
+            stack.callback(hooked.remove)
+        yield
 
 
 def _activations(layer: int, probes: Sequence[Probe], seen: dict[str, list[Tensor]]) -> Activations:
     """Those of one text; a feed-forward network that runs in chunks of tokens is put together again."""
-    missing = [probe.place for probe in probes if probe.stage not in seen]
-    if missing:
+    if missing := [probe.place for probe in probes if probe.stage not in seen]:
         raise VerificationError(f"layer {layer} of the model ran without {missing[0]}; nothing can be verified.")
     values = {stage: (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))[0] for stage, parts in seen.items()}
     places = {probe.stage: probe.place for probe in probes}
@@ -228,9 +225,8 @@ class VerifiedStages(Mapping[str, Stage]):
         Raises:
             UnknownStageError: there is none.
         """
-        for stage in self.stages:
-            if stage.name == name:
-                return stage
+        if named := [stage for stage in self.stages if stage.name == name]:
+            return named[0]
         raise UnknownStageError(f"layer {self.layer} has no step {name!r}: expected one of {', '.join(self)}.")
 
     def __iter__(self) -> Iterator[str]:

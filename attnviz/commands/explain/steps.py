@@ -133,61 +133,36 @@ _STEPS = {
     "query": Step("Queries", "Q = {x} W_Q + b_Q", "What each token looks for, of all heads side by side.", "Q"),
     "key": Step("Keys", "K = {x} W_K + b_K", "What each token offers to be found by.", "K"),
     "value": Step("Values", "V = {x} W_V + b_V", "What each token hands on where it is attended to.", "V"),
-    "split": Step(
-        "Split into heads", "{d_model} = {n_heads} × {d_head}",
-        "Q, K and V are cut into {n_heads} heads of {d_head} dimensions each; d_head = d_model / n_heads.",
-        numbers=_split_numbers, unseen="the same numbers, regrouped",
-    ),
-    "scores": Step(
-        "Scores", "{scores}", "How well each query fits each key: their dot product, {scaled}.", "scores",
-        "{brief_scores}", _score_numbers, "the model does not show them: checked through the pattern",
-    ),
+    "split": Step("Split into heads", "{d_model} = {n_heads} × {d_head}", "Q, K and V are cut into {n_heads} heads of "
+                  "{d_head} dimensions each; d_head = d_model / n_heads.", numbers=_split_numbers,
+                  unseen="the same numbers, regrouped"),
+    "scores": Step("Scores", "{scores}", "How well each query fits each key: their dot product, {scaled}.", "scores",
+                   "{brief_scores}", _score_numbers, "the model does not show them: checked through the pattern"),
     "mask": Step("Mask", "allowed: {allowed}", "{masked}", "mask", "", _mask_numbers,
                  "the model does not show it: checked through the pattern"),
-    "pattern": Step(
-        "Attention pattern", "A = softmax(masked scores)",
-        "Every row of scores becomes weights that sum to 1: how much each query takes from each key.", "pattern A",
-        "softmax", _pattern_numbers,
-    ),
-    "weighted": Step(
-        "Weighted values", "A V", "Each token's new vector in a head: the values, mixed by the weights.", "A V", "",
-        _head_numbers, "the model does not show them by head: checked side by side, in the next step",
-    ),
-    "concatenated": Step(
-        "Concatenation", "{n_heads} × {d_head} = {d_model}",
-        "The heads' results are laid side by side again; no number changes.", "concatenated", "{n_heads} heads",
-    ),
-    "attention_output": Step(
-        "Attention output", "concat W_O + b_O",
-        "One linear map mixes the heads: each head's slice of W_O says what it writes into the residual stream.",
-        "attention", "· W_O + b_O",
-    ),
-    "attention_residual": Step(
-        "Residual", "h = x + attention",
-        "The attention's output is added to the layer's input, which passes around it unchanged.", "h", "x + attention",
-        _residual_numbers,
-    ),
-    "expanded": Step(
-        "Feed-forward: expand", "u = norm(h) W_1 + b_1",
-        "Every token alone, from {d_model} to {d_ff} dimensions: no token sees another from here on.", "expanded u",
-        "· W_1 + b_1",
-    ),
-    "activated": Step(
-        "Feed-forward: {activation}", "f(u), f(x) = {activation_formula}",
-        "The network's only step that is not linear: it lets some of the numbers through and holds others back.",
-        "{activation}", "f(u)", _activation_numbers,
-    ),
+    "pattern": Step("Attention pattern", "A = softmax(masked scores)", "Every row of scores becomes weights that sum "
+                    "to 1: how much each query takes from each key.", "pattern A", "softmax", _pattern_numbers),
+    "weighted": Step("Weighted values", "A V", "Each token's new vector in a head: the values, mixed by the weights.",
+                     "A V", "", _head_numbers,
+                     "the model does not show them by head: checked side by side, in the next step"),
+    "concatenated": Step("Concatenation", "{n_heads} × {d_head} = {d_model}", "The heads' results are laid side by "
+                         "side again; no number changes.", "concatenated", "{n_heads} heads"),
+    "attention_output": Step("Attention output", "concat W_O + b_O", "One linear map mixes the heads: each head's "
+                             "slice of W_O says what it writes into the residual stream.", "attention", "· W_O + b_O"),
+    "attention_residual": Step("Residual", "h = x + attention", "The attention's output is added to the layer's input, "
+                               "which passes around it unchanged.", "h", "x + attention", _residual_numbers),
+    "expanded": Step("Feed-forward: expand", "u = norm(h) W_1 + b_1", "Every token alone, from {d_model} to {d_ff} "
+                     "dimensions: no token sees another from here on.", "expanded u", "· W_1 + b_1"),
+    "activated": Step("Feed-forward: {activation}", "f(u), f(x) = {activation_formula}", "The network's only step that "
+                      "is not linear: it lets some of the numbers through and holds others back.", "{activation}",
+                      "f(u)", _activation_numbers),
     "feed_forward_output": Step("Feed-forward: contract", "f(u) W_2 + b_2",
                                 "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_2 + b_2"),
     "feed_forward_residual": Step("Residual", "y = norm(h) + feed forward",
                                   "The network's output is added to what went into it.", numbers=_residual_numbers),
-    "final_norm": Step(
-        "Final layer norm", _NORM_OUT,
-        "After the last layer, outside of it: what the language-modelling head reads.", "final norm", "",
-        _norm_numbers,
-    ),
+    "final_norm": Step("Final layer norm", _NORM_OUT, "After the last layer, outside of it: what the "
+                       "language-modelling head reads.", "final norm", "", _norm_numbers),
 }  # fmt: skip
-
 _PRE_NORM = {
     "attention_norm": Step("Layer norm before the attention", _NORM,
                            f"{_TO_ONE}: pre-norm, only the attention sees it.", "norm(x)", "", _norm_numbers),
@@ -196,7 +171,6 @@ _PRE_NORM = {
     "output": Step("Output", "h + feed forward", "The network's output is added to the residual stream. {taken}",
                    "output", "", _residual_numbers),
 }  # fmt: skip
-
 _POST_NORM = {
     "attention_norm": Step("Layer norm after the residual", _NORM_H,
                            f"{_TO_ONE}: post-norm, it is now the residual stream.", "norm(h)", "", _norm_numbers),
@@ -226,16 +200,10 @@ def norm_order(result: Explanation) -> str:
 
 
 def _model_words(result: Explanation) -> dict[str, object]:
-    model, activation = result.checkpoint, activation_named(result.activation)
-    return {
-        "x": "norm(x)" if result.pre_norm else "x",
-        "d_model": model.d_model,
-        "n_heads": model.n_heads,
-        "d_head": model.d_head,
-        "d_ff": result.d_ff,
-        "activation": activation.name,
-        "activation_formula": activation.formula,
-    }
+    activation = activation_named(result.activation)
+    sizes = {name: getattr(result.checkpoint, name) for name in ("d_model", "n_heads", "d_head")}
+    names = {"activation": activation.name, "activation_formula": activation.formula}
+    return {"x": "norm(x)" if result.pre_norm else "x", **sizes, "d_ff": result.d_ff, **names}
 
 
 def _score_words(result: Explanation) -> dict[str, str]:
