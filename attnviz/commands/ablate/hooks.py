@@ -201,8 +201,8 @@ def removed_heads(
         if replacement.means is not None:
             instead = replacement.means[layer].to(values)
         elif replacement.method == "uniform":
-            instead = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), attention_mask)
-            instead = instead.reshape(copies.shape)
+            uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), attention_mask)
+            instead = uniform.reshape(copies.shape)
         replaced = torch.where(missing[:, layer, None, None, :, None], instead, copies)
         return (replaced.reshape(values.shape), *args[1:]), kwargs
 

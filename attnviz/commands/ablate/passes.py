@@ -108,8 +108,7 @@ class Passes:
                     gradients.add(inputs, kept, metrics)
                 if metrics.baseline is not None:
                     self.baseline = baseline.index_add_(0, texts, metrics.baseline)
-                done += len(inputs.inputs)
-                tell(done, len(self._inputs))
+                tell(done := done + len(inputs.inputs), len(self._inputs))
         return sums
 
     def _changes(

@@ -87,9 +87,8 @@ def amount(value: float) -> str:
 
 def interval(estimate: Estimate) -> str:
     """The interval in brackets; empty where there is none."""
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f"[{amount(estimate.low)}, {amount(estimate.high)}]"
+    low, high = estimate.low, estimate.high
+    return "" if low is None or high is None else f"[{amount(low)}, {amount(high)}]"
 
 
 def _content(result: Ablation, _: Choices) -> dict[str, Any]:
@@ -125,9 +124,8 @@ def _content(result: Ablation, _: Choices) -> dict[str, Any]:
 
 
 def _estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
-    if estimate is None:
-        return None
-    return {"value": estimate.value, "interval": None if estimate.low is None else [estimate.low, estimate.high]}
+    ends = None if estimate is None or estimate.low is None else [estimate.low, estimate.high]
+    return None if estimate is None else {"value": estimate.value, "interval": ends}
 
 
 def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> dict[str, Any]:
@@ -199,10 +197,8 @@ def _head_table(result: Ablation, top: int | None, width: int) -> Table:
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, sentence_case(metric.title), metric.unit, wide and result.has_intervals)
     if result.options.gradient:
-        columns += [
-            Column("Gradient", lambda head: amount(head.gradient or 0.0)),
-            Column("in its\nlayer", lambda head: head.gradient_normalised),
-        ]
+        columns.append(Column("Gradient", lambda head: amount(head.gradient or 0.0)))
+        columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
     count = f"{len(heads)} of {n}" if len(heads) < n else str(n)
     title = f"Heads removed one at a time ({count}, the one that matters most first)"
     return column_table(title, columns, heads, caption=left_out(len(heads), n, "head", "ablate.csv"))

@@ -66,14 +66,12 @@ def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
     values = np.full((model.n_layers, model.n_heads), np.nan)
     for head in result.heads:
         values[head.id] = head.damage[metric.name].value
-    estimates = {(head.id.layer, head.id.head): head.damage[metric.name] for head in result.heads}
-    unsure = frozenset(head for head, each in estimates.items() if each.side == 0)
+    unsure = frozenset(head.id for head in result.heads if head.damage[metric.name].side == 0)
     largest = float(np.nanmax(np.abs(values)))
     factor = 1 if largest >= 1 or largest == 0 else 1_000 if largest >= 0.001 else 1_000_000
     signed, top = bool(np.nanmin(values) < 0), largest * factor or 1.0
     unit = f"{_POWERS[factor]}({metric.unit})" if " " in metric.unit and factor > 1 else _POWERS[factor] + metric.unit
-    left_out = values.size - len(result.heads)
-    title = f"{metric.title} on removing each head"
+    left_out, title = values.size - len(result.heads), f"{metric.title} on removing each head"
     what = f"{title}, layers by heads, in {unit}, colours by the square root of the size"
     brackets = "in brackets: the 95 % interval has zero in it" if unsure else ""
     hatched = f"hatched: not removed ({counted(left_out, 'head')})" if left_out else ""
@@ -267,10 +265,12 @@ def _no_gradient(result: Ablation) -> str:
     return _one_head(result) or ("" if result.options.gradient else "no gradients were asked for")
 
 
-_DOTS = "effects by gradients"
 VIEWS: tuple[View[Any, Any], ...] = (
     View("heads", "the most important heads, with intervals", _plan_heads, _heads_figure, stems="ablate-heads"),
     View("map", "every head's effect", _plan_map, head_map_figure, draw_head_map, "ablate-map", missing=_one_head),
     View("curve", "ever more heads removed", _plan_curve, _curve_figure, draw_curve, "ablate-curve", missing=_no_curve),
-    View("gradient", _DOTS, _plan_gradient, _gradient_figure, stems="ablate-gradient", missing=_no_gradient),
-)
+    View(
+        "gradient", "effects by gradients", _plan_gradient, _gradient_figure, stems="ablate-gradient",
+        missing=_no_gradient,
+    ),
+)  # fmt: skip
