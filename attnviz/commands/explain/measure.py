@@ -81,11 +81,7 @@ class Explanation(Result):
         return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
 
     def tensor(self, name: str) -> Tensor:
-        """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1).
-
-        Raises:
-            UsageError: there is no such step.
-        """
+        """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1); UsageError where there is none."""
         return self.stages[name].wide
 
     def __repr__(self) -> str:

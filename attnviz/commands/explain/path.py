@@ -131,9 +131,8 @@ def _bands(result: Explanation) -> tuple[tuple[str, tuple[Node, ...]], ...]:
 def _split(result: Explanation) -> tuple[Panel, ...]:
     """Queries, keys and values of the head; queries and keys, which are compared, on one scale."""
     query, key, value = (replace(_panel(result, name), width=_HEAD, height=THIRD) for name in _PARTS)
-    limit = max(query.limit, key.limit)
-    scales = (f"Q, K ±{_brief(limit)}", f"V ±{_brief(value.limit)}")
-    words = (str(list(result.stages["split"].shape[1:])), *scales)
+    limit, shape = max(query.limit, key.limit), str(list(result.stages["split"].shape[1:]))
+    words = (shape, f"Q, K ±{_brief(limit)}", f"V ±{_brief(value.limit)}")
     return *(replace(each, limit=limit, words=()) for each in (query, key)), replace(value, words=words)
 
 

@@ -124,11 +124,7 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
 
 
 def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
-    """The parts of the first layer's attention input, [n, d_model] each, in float32 at least; they add up to it.
-
-    Returns:
-        ``content``, ``position``, ``segment`` and ``constant``.
-    """
+    """Parts of the input, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
     raw = {name: widened(part) for name, part in embeddings_of(checkpoint, tokens).items()}
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
     norm = checkpoint.architecture.embeddings(checkpoint.model).norm
@@ -145,11 +141,9 @@ def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterat
     """The terms of the scores of one head, [n, n] each."""
     query, key = (_projected(parts, projection, head) for projection in (heads.query, heads.key))
     varying = query["content"] + query["position"] + query["constant"]
-    for one in ("content", "position"):
+    for one in ("content", "position", "constant"):
         for other in ("content", "position"):
             yield f"{one}_{other}", heads.scale * query[one] @ key[other].T
-    for other in ("content", "position"):
-        yield f"constant_{other}", heads.scale * query["constant"] @ key[other].T
     whole_key = key["content"] + key["position"] + key["constant"]
     yield "segment", heads.scale * (varying @ key["segment"].T + query["segment"] @ (whole_key + key["segment"]).T)
     yield "constant", heads.scale * varying @ key["constant"].T

@@ -107,11 +107,7 @@ ACTIVATIONS = {
 
 
 def activation_named(name: object) -> Activation:
-    """The activation of a config.
-
-    Raises:
-        ArchitectureError: it is not among those that are reproduced.
-    """
+    """The activation of a config; ArchitectureError where it is not among those that are reproduced."""
     activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if activation is None:
         given = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
@@ -137,11 +133,7 @@ class LayerParameters:
 
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
-    """The parameters of a layer, with the settings of the config.
-
-    Raises:
-        ArchitectureError: the activation is not among those that are reproduced.
-    """
+    """The parameters of a layer, with the settings of the config; ArchitectureError for an unknown activation."""
 
     def linear_map(module: Any) -> LinearMap:  # nn.Linear keeps its weight [d_out, d_in], Conv1D [d_in, d_out]
         return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
@@ -170,9 +162,8 @@ def norm_parameters(checkpoint: Checkpoint, norm: Any) -> LayerNorm:
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, d_model] each."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    ids, types = (
-        torch.tensor(values, device=checkpoint.device) for values in (tokens.ids, tokens.type_ids or [0] * len(tokens))
-    )
+    both = tokens.ids, tokens.type_ids or [0] * len(tokens)
+    ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
     parts = {"content": tables.words[ids], "position": tables.positions[: len(tokens)]}
     return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
 

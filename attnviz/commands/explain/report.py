@@ -96,8 +96,7 @@ def _tensors(result: Explanation, _: Choices) -> bytes:
     """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
     tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.stages}
     labels = json.dumps(list(result.tokens.labels))
-    content: bytes = save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels})
-    return content
+    return bytes(save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels}))
 
 
 def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableType]:

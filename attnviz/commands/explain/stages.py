@@ -220,11 +220,7 @@ class VerifiedStages(Mapping[str, Stage]):
     stages: tuple[Stage, ...]
 
     def __getitem__(self, name: str) -> Stage:
-        """The step of this name.
-
-        Raises:
-            UnknownStageError: there is none.
-        """
+        """The step of this name; UnknownStageError where there is none."""
         if named := [stage for stage in self.stages if stage.name == name]:
             return named[0]
         raise UnknownStageError(f"layer {self.layer} has no step {name!r}: expected one of {', '.join(self)}.")

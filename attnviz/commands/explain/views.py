@@ -108,9 +108,8 @@ def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = Fa
 
 
 def _no_positions(result: Explanation) -> str:
-    if result.positions is not None:
-        return ""
-    return f"content and position are told apart in layer 0 only, not in layer {result.layer}"
+    why = f"content and position are told apart in layer 0 only, not in layer {result.layer}"
+    return why if result.positions is None else ""
 
 
 _PATH = "the whole path of the layer: a panel of actual numbers a step, the residual path around its halves"
