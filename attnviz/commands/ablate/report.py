@@ -19,7 +19,10 @@ from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["REPORT", "compensation_text", "method_words", "sentence_case", "source_line", "what_is_measured"]
+__all__ = [
+    "REPORT", "amount", "compensation_text", "interval", "method_words", "sentence_case", "source_line",
+    "what_is_measured",
+]  # fmt: skip
 
 _WIDE = 100
 _COLUMNS = (

@@ -57,6 +57,7 @@ def _keys(result: Explanation, row: Tensor, write: Callable[[float], str]) -> st
 
 
 def _token_numbers(result: Explanation, name: str) -> str:
+    """Length and first numbers of the token's vector."""
     return f"{_label(result, result.token)}: {_vector(result.tensor(name)[result.token])}"
 
 
