@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from attnviz.attention import reference as attention
-from attnviz.commands.ablate import effects, measure, resumed_forward
+from attnviz.commands.ablate import effects, hooks, measure
 from attnviz.commands.ablate import passes as ablation_passes
-from attnviz.commands.ablate.hooks import METHODS, Replacement, removed_heads
+from attnviz.commands.ablate.hooks import METHODS, Replacement, removed_heads, resume, run_and_keep, running
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
-from attnviz.commands.ablate.resumed_forward import resume, run_and_keep, running
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
 from attnviz.model.checkpoint import from_loaded
@@ -333,7 +332,7 @@ def _swapped(project: Any) -> Any:
     ("module", "name", "wrong", "message"),
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
-        (resumed_forward, "run_block", _left_out, "a pass resumed at layer"),
+        (hooks, "run_block", _left_out, "a pass resumed at layer"),
         (ablation_passes.attention, "project", _swapped, "what would be removed of L0H0 is not what"),
     ],
     ids=["pattern", "layer left out", "heads swapped"],

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from attnviz.commands.ablate.compensation import amount, compensation_text, interval, ratio_of, removable, verdict_of
 from attnviz.commands.ablate.effects import Curve, CurvePoint, Estimate, HeadEffect, SetEffect
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.metrics import METRICS
-from attnviz.commands.ablate.report import REPORT, source_line
+from attnviz.commands.ablate.report import REPORT, amount, compensation_text, interval, source_line
 from attnviz.model.head_ids import HeadId, all_heads
 from tests.ablations import TEXTS, measured
 from tests.corpora import sentences
-
-LOSS = METRICS["loss"]
 
 
 def estimate(value: float, low: float | None = None, high: float | None = None) -> dict[str, Estimate]:
@@ -49,8 +45,8 @@ def a_set(together: float, singles: float, low: float | None, high: float | None
 )
 def test_verdicts(together: float, singles: float, low: float | None, high: float | None, expected: str | None) -> None:
     effect = a_set(together, singles, low, high)
-    assert verdict_of(effect, LOSS) == expected
-    assert ratio_of(effect, LOSS) == (together / singles if together > 0 and singles > 0 else None)
+    assert effect.verdict("loss") == expected
+    assert effect.ratio("loss") == (together / singles if together > 0 and singles > 0 else None)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +99,7 @@ def test_the_paragraph_follows_from_the_numbers(made_up: Ablation) -> None:
         "As many in a random order give 2.000.",
     ):
         assert part in text
-    assert removable(made_up) == 3
+    assert made_up.removable == 3
 
 
 def test_the_paragraph_of_other_numbers(made_up: Ablation) -> None:
@@ -129,7 +125,7 @@ def test_few_texts_conclude_nothing(plain: Ablation) -> None:
     assert "4 texts are too few for intervals (at least 30), so how far the others compensate is not concluded" in text
     assert "The 4 heads of layer 0 give" in text
     assert "compensate for one that fails" not in text
-    assert removable(plain) is None
+    assert plain.removable is None
     one = compensation_text(measured(NEXT, "the cat ran", select=["L0H0"]))
     assert one.startswith("Removing L0H0 alone gives a loss increase of ")
     assert "1 text is too few" in one

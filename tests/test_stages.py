@@ -13,7 +13,6 @@ from transformers.activations import ACT2FN
 from attnviz.attention import reference as attention
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.commands.explain import reference, stages
-from attnviz.commands.explain.capture import Probe, capture_stages, probes_of
 from attnviz.commands.explain.reference import (
     ACTIVATIONS,
     LayerNorm,
@@ -22,7 +21,14 @@ from attnviz.commands.explain.reference import (
     activation_named,
     layer_norm,
 )
-from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
+from attnviz.commands.explain.stages import (
+    Probe,
+    StageCheck,
+    VerifiedStages,
+    capture_stages,
+    probes_of,
+    verify_stages,
+)
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.conftest import SENTENCE, needs_minilm
@@ -335,13 +341,13 @@ def test_what_nothing_is_compared_to_is_an_error(more: str, message: str, monkey
         module = block if more == "extra" else torch.nn.Linear(1, 1)
         return [Probe("extra", module, "nowhere", "input"), *probes_of(checkpoint, layer)]
 
-    monkeypatch.setattr("attnviz.commands.explain.capture.probes_of", with_one_more)
+    monkeypatch.setattr("attnviz.commands.explain.stages.probes_of", with_one_more)
     with pytest.raises(VerificationError, match=message):
         steps_of(gpt2(), [0])
 
 
 def test_a_layer_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnviz.commands.explain.capture.capture_layers", lambda *_: None)
+    monkeypatch.setattr("attnviz.commands.explain.stages.capture_layers", lambda *_: None)
     with pytest.raises(VerificationError, match=r"expected the steps of layers \[0\], found those of \[\]"):
         steps_of(bert(), [0])
 

@@ -7,19 +7,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.commands.ablate.gradient_importance import GradientTally, layer_normalised
-from attnviz.commands.ablate.metrics import Metric
+from attnviz.commands.ablate.metrics import GradientTally, Metric, layer_normalised
 from attnviz.commands.ablate.passes import HeadSet, Passes
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.model.head_ids import HeadId
 from attnviz.progress import Progress
 
-__all__ = ["Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "SetEffect", "rank_heads", "removal_curve"]
+__all__ = [
+    "LESS", "MORE", "Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "SetEffect", "rank_heads",
+    "removal_curve",
+]  # fmt: skip
 
-REPLICATES = 1000
+REPLICATES, _TAIL = 1000, 0.025
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
 
-_TAIL = 0.025
+MORE, LESS = 1.25, 0.8
+"""A set that does so many times what its heads do one at a time does more, or less, than their sum; attnviz's own
+choice. The interval of the difference has to lie on that side of zero too."""
 
 
 @dataclass(frozen=True)
@@ -38,40 +42,47 @@ class Estimate:
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """What removing one head alone does.
-
-    Attributes:
-        id: the head.
-        rank: from 1 for the head whose removal does the most, by the first metric.
-        damage: by the name of the metric, per token.
-        gradient: its importance by Michel et al. 2019, not normalised; None where it was not measured.
-        gradient_normalised: divided by the l2 norm over the heads of its layer.
-    """
+    """What removing one head alone does."""
 
     id: HeadId
-    rank: int
-    damage: dict[str, Estimate]
-    gradient: float | None
-    gradient_normalised: float | None
+    rank: int  # from 1 for the head whose removal does the most, by the first metric
+    damage: dict[str, Estimate]  # by the name of the metric, per token
+    gradient: float | None  # its importance by Michel et al. 2019; None where it was not measured
+    gradient_normalised: float | None  # divided by the l2 norm over the heads of its layer
 
 
 @dataclass(frozen=True)
 class SetEffect:
-    """What removing several heads at once does, beside what they do one at a time.
-
-    Attributes:
-        heads: the set.
-        layer: that it is of; None for a set over layers.
-        damage: of the set, by the name of the metric, per token.
-        singles: sum of what its heads do one at a time.
-        excess: how much more the set does than that sum.
-    """
+    """What removing several heads at once does, beside what they do one at a time."""
 
     heads: tuple[HeadId, ...]
-    layer: int | None
-    damage: dict[str, Estimate]
-    singles: dict[str, Estimate]
-    excess: dict[str, Estimate]
+    layer: int | None  # None for a set over layers
+    damage: dict[str, Estimate]  # of the set, by the name of the metric, per token
+    singles: dict[str, Estimate]  # sum of what its heads do one at a time
+    excess: dict[str, Estimate]  # how much more the set does than that sum
+
+    def ratio(self, metric: str) -> float | None:
+        """How many times the sum of its heads one at a time it does; None unless both are positive."""
+        together, singles = self.damage[metric].value, self.singles[metric].value
+        return together / singles if together > 0 and singles > 0 else None
+
+    def verdict(self, metric: str) -> str | None:
+        """Whether it does more than its heads one at a time; None where there are no intervals.
+
+        ``compensated``: at least :data:`MORE` times the sum, and the interval of the difference is above zero: while
+        one head was missing, the others made up for some of it. ``overlapping``: at most :data:`LESS` times, and below
+        zero: heads cost the same thing, which can be lost only once. ``additive``: neither, though the difference is
+        clear. ``undecided``: the interval of the difference has zero in it. ``no cost``: what the set costs is not
+        clearly above zero, so that there is nothing to make up for, whatever single heads do.
+        """
+        side, ratio = self.excess[metric].side, self.ratio(metric)
+        if side is None or self.damage[metric].side != 1:
+            return None if side is None else "no cost"
+        if side > 0:
+            return "compensated" if ratio is None or ratio >= MORE else "additive"
+        if side < 0:
+            return "overlapping" if ratio is None or ratio <= LESS else "additive"
+        return "undecided"
 
 
 @dataclass(frozen=True)
@@ -130,11 +141,10 @@ def rank_heads(
     normalised = None if gradient is None else layer_normalised(gradient)
     damage = {head: bootstrap.estimates(sums) for head, sums in of_heads.items()}
     order = sorted(damage, key=lambda head: (-next(iter(damage[head].values())).value, head))
-    ranked = []
-    for rank, head in enumerate(order, start=1):
-        importance = [None if each is None else float(each[head]) for each in (gradient, normalised)]
-        ranked.append(HeadEffect(head, rank, damage[head], *importance))
-    return tuple(ranked)
+    importance = {
+        head: [None if each is None else float(each[head]) for each in (gradient, normalised)] for head in order
+    }
+    return tuple(HeadEffect(head, rank, damage[head], *importance[head]) for rank, head in enumerate(order, start=1))
 
 
 def removal_curve(

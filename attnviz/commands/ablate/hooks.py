@@ -1,57 +1,180 @@
-"""Taking heads out of a running model, by hooks on transformers' own modules.
+"""Run a model once, then resume it at the layer at which heads are taken out: all layers below keep their results.
 
 What a head writes is decided where the heads' weighted values stand side by side, just before W_O: the head's slice of
 d_head columns is replaced there, and everything after it is the model's own. b_O belongs to no head and stays.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attention import reference as attention
-from attnviz.commands.ablate.resumed_forward import attention_input, pre_hook
+from attnviz.attention.capture import eager_and_eval
 from attnviz.errors import VerificationError
+from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["METHODS", "Replacement", "gated_heads", "removed_heads"]
+__all__ = [
+    "METHODS", "KeptPass", "Replacement", "gated_heads", "removed_heads", "resume", "run_and_keep", "run_block",
+    "running",
+]  # fmt: skip
 
 METHODS = ("zero", "mean", "uniform")
-"""A removed head gives zeros; its mean over all tokens of the texts; or the mean of the values that it may see."""
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """What stands in the place of a removed head's weighted values.
+    """What stands in the place of a removed head's weighted values, by one of :data:`METHODS`.
 
-    Attributes:
-        method: one of :data:`METHODS`. ``zero``: nothing, so that the layer gives what the other heads and b_O give
-            (Michel et al. 2019). ``mean``: the head's mean weighted value, the same for every token. ``uniform``: what
-            the head would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019).
-        means: for ``mean``, [n_layers, n_heads, d_head]; else None.
+    ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
+    head's mean weighted value, the same for every token, of ``means`` [n_layers, n_heads, d_head]. ``uniform``: what
+    the head would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019).
     """
 
     method: str
     means: Tensor | None = None
 
 
+_Hook = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Called with the positional and named arguments of a module, before it runs."""
+
+
+@dataclass(frozen=True)
+class KeptPass:
+    """One pass of the model as it is, with what its layers were given."""
+
+    calls: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]
+    """Of each layer the positional and named arguments; the first is the residual stream, [rows, n, d_model]."""
+    attention_inputs: tuple[Tensor, ...]
+    """For each layer what W_Q, W_K and W_V are applied to, [rows, n, d_model]; empty where that was not asked for."""
+    concatenated: tuple[Tensor, ...]
+    """For each layer the heads' weighted values side by side, [rows, n, n_heads * d_head]."""
+    final: Tensor
+    """The last hidden state, after GPT-2's final norm, [rows, n, d_model]."""
+
+
+@contextmanager
+def running(checkpoint: Checkpoint) -> Iterator[None]:
+    """Eager attention, no dropout, no gradients and no autocast, for as long as the block takes.
+
+    Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(eager_and_eval(checkpoint.model))
+        head = checkpoint.language_head
+        if head is not None and head.training:
+            head.eval()
+            stack.callback(head.train)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
+        yield
+
+
+@contextmanager
+def _pre_hook(module: nn.Module, hook: _Hook) -> Iterator[None]:
+    """Inside the block, call the hook before each run of the module with its arguments; it may return others."""
+    handle = module.register_forward_pre_hook(lambda _, *given: hook(*given), with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """What W_Q, W_K and W_V are applied to, from the arguments of an attention module."""
+    states: Tensor = args[0] if args else kwargs["hidden_states"]
+    return states
+
+
+def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
+    """Run the model once inside :func:`running`, and keep every layer's input, on request also that of attention."""
+    calls: list[Any] = []
+    attention_inputs: list[Tensor] = []
+    concatenated: list[Tensor] = []
+    with ExitStack() as stack:
+        for modules in checkpoint.architecture.modules(checkpoint.model):
+            stack.enter_context(_pre_hook(modules.block, lambda *given: calls.append(given)))
+            stack.enter_context(_pre_hook(modules.concatenated, lambda args, _: concatenated.append(args[0])))
+            if inside:
+                keep: _Hook = lambda *given: attention_inputs.append(_attention_input(*given))  # noqa: E731
+                stack.enter_context(_pre_hook(modules.pattern, keep))
+        final = checkpoint.model(**inputs, use_cache=False).last_hidden_state
+    return KeptPass(tuple(calls), tuple(attention_inputs), tuple(concatenated), final)
+
+
+def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
+    """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
+
+    All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
+    W_O and all that follows.
+    """
+    repeated: dict[int, Any] = {}
+    layers = checkpoint.architecture.modules(checkpoint.model)
+    hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
+    with _attention_known(layers[layer], kept.concatenated[layer].repeat(copies, 1, 1)):
+        hidden = run_block(layers[layer].block, kept, layer, hidden, copies, repeated)
+    for number in range(layer + 1, len(layers)):
+        hidden = run_block(layers[number].block, kept, number, hidden, copies, repeated)
+    norm = checkpoint.architecture.final_norm(checkpoint.model)
+    final: Tensor = hidden if norm is None else norm(hidden)
+    return final
+
+
+@contextmanager
+def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
+    """Inside the block, a layer's attention takes these weighted values instead of computing them for every copy."""
+    module: Any = layer.pattern
+    before = vars(module).get("forward")
+
+    def forward(*_: Any, **__: Any) -> tuple[Tensor, None]:
+        return (layer.concatenated(values) if layer.output is module else values), None
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
+
+
+def run_block(
+    block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copies: int, repeated: dict[int, Any]
+) -> Tensor:
+    """Run one layer of a kept pass, with its mask and other arguments, on another residual stream.
+
+    ``hidden``: [copies * rows, n, d_model]; ``repeated``: arguments that are repeated already, by identity; added to.
+    """
+    args, kwargs = kept.calls[layer]
+    rows = len(args[0])
+
+    def again(value: Any) -> Any:
+        if copies == 1 or not isinstance(value, Tensor) or value.shape[:1] != (rows,) or rows == 1:
+            return value  # one row is broadcast
+        if id(value) not in repeated:
+            repeated[id(value)] = value.repeat(copies, *[1] * (value.ndim - 1))
+        return repeated[id(value)]
+
+    given = {name: again(value) for name, value in kwargs.items()}
+    result = block(hidden, *(again(value) for value in args[1:]), **given)
+    after: Tensor = result[0] if isinstance(result, tuple) else result
+    return after
+
+
 @contextmanager
 def removed_heads(
     checkpoint: Checkpoint, variants: Sequence[Collection[HeadId]], replacement: Replacement, attention_mask: Tensor
 ) -> Iterator[None]:
-    """Inside the block, each copy of a batch lacks other heads.
+    """Inside the block, each copy of a batch lacks the heads of one variant.
 
-    Args:
-        checkpoint: the model.
-        variants: for each copy of the batch, the heads that it lacks.
-        replacement: what stands in their place.
-        attention_mask: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
-            copies, [n_variants * rows, n].
+    ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
+    copies, [n_variants * rows, n].
 
     Raises:
         VerificationError: a layer with a removed head did not run exactly once, so the output is not that of the
@@ -68,7 +191,7 @@ def removed_heads(
     attention_inputs: dict[int, Tensor] = {}
 
     def remember(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        attention_inputs[layer] = attention_input(args, kwargs)
+        attention_inputs[layer] = _attention_input(args, kwargs)
 
     def replace(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         runs[layer] += 1
@@ -78,16 +201,16 @@ def removed_heads(
         if replacement.means is not None:
             instead = replacement.means[layer].to(values)
         elif replacement.method == "uniform":
-            instead = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), attention_mask)
-            instead = instead.reshape(copies.shape)
+            uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), attention_mask)
+            instead = uniform.reshape(copies.shape)
         replaced = torch.where(missing[:, layer, None, None, :, None], instead, copies)
         return (replaced.reshape(values.shape), *args[1:]), kwargs
 
     with ExitStack() as stack:
         for layer in layers:
             if replacement.method == "uniform":
-                stack.enter_context(pre_hook(modules[layer].pattern, partial(remember, layer)))
-            stack.enter_context(pre_hook(modules[layer].concatenated, partial(replace, layer)))
+                stack.enter_context(_pre_hook(modules[layer].pattern, partial(remember, layer)))
+            stack.enter_context(_pre_hook(modules[layer].concatenated, partial(replace, layer)))
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
@@ -104,7 +227,7 @@ def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[N
         heads = args[0].unflatten(-1, (checkpoint.n_heads, checkpoint.d_head))
         return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), kwargs
 
-    with pre_hook(checkpoint.architecture.modules(checkpoint.model)[layer].concatenated, multiply):
+    with _pre_hook(checkpoint.architecture.modules(checkpoint.model)[layer].concatenated, multiply):
         yield
 
 

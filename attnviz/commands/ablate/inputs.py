@@ -40,14 +40,7 @@ _SUFFIXES = (".txt", ".conllu", ".tsv")
 
 @dataclass(frozen=True)
 class Sources:
-    """The texts, and where they are from.
-
-    Attributes:
-        texts: in order.
-        corpora: files that some are from.
-        given: texts that were given as such.
-        read: for each corpus, how many of its texts were read.
-    """
+    """The texts in order, the corpora that some are from, those given as such, and the number read of each corpus."""
 
     texts: tuple[Text, ...]
     corpora: tuple[Corpus, ...]
@@ -57,13 +50,9 @@ class Sources:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """One input of the model, and the positions that are measured.
+    """One input of the model, of one of the measured texts (``text``: its index).
 
-    Attributes:
-        item: its tokens.
-        text: index of its text among those that are measured.
-        positions: whose final state is compared.
-        labels: the token to predict at each position; empty where nothing is predicted.
+    The final states at ``positions`` are compared, where ``labels`` are predicted; empty where nothing is.
     """
 
     item: Item
@@ -90,10 +79,7 @@ def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
     """
     if not given:
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu).")
-    texts: list[Text] = []
-    corpora: list[Corpus] = []
-    plain: list[str] = []
-    read: list[int] = []
+    texts, corpora, plain, read = list[Text](), list[Corpus](), list[str](), list[int]()
     for each in given:
         if _is_folder(each):
             raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .conllu), or a text.")
@@ -136,11 +122,9 @@ def _is_folder(given: str | Path) -> bool:
 
 def kind_of(checkpoint: Checkpoint) -> str:
     """What can be measured: predictions with a language-modelling head, else final states."""
-    if checkpoint.language_head is None:
-        return STATES
-    if checkpoint.architecture.causal:
+    if checkpoint.language_head is not None and checkpoint.architecture.causal:
         return NEXT
-    return STATES if checkpoint.tokenizer.mask_token_id is None else MASKED
+    return STATES if checkpoint.language_head is None or checkpoint.tokenizer.mask_token_id is None else MASKED
 
 
 def model_inputs(
@@ -158,15 +142,13 @@ def model_inputs(
         warn(f"left out {text.place}: {why}")
 
     single = "it has a single token, so there is no next one to predict"
-    inputs: list[ModelInput] = []
-    kept: list[Text] = []
+    inputs, kept = list[ModelInput](), list[Text]()
     for item in encode(checkpoint, sources.texts, leave_out):
-        made = _inputs(checkpoint, item, kind, len(kept))
-        if not made:
+        if made := _inputs(checkpoint, item, kind, len(kept)):
+            inputs += made
+            kept.append(item.source)
+        else:
             leave_out(item.source, single if kind == NEXT else "it has no token to mask")
-            continue
-        inputs += made
-        kept.append(item.source)
     if not kept:
         raise TextError("no text is left to measure on: all are too long, too short or empty for this model.")
     return inputs, kept
@@ -178,13 +160,11 @@ def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[Mo
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = checkpoint.tokenizer.mask_token_id
-    inputs = []
-    for position, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True)):
-        if sink or token == mask:  # nobody knows what stood under a mask of the text
-            continue
-        ids = (*item.ids[:position], mask, *item.ids[position + 1 :])
-        inputs.append(ModelInput(replace(item, ids=ids), text, (position,), (token,)))
-    return inputs
+    return [
+        ModelInput(replace(item, ids=(*item.ids[:at], mask, *item.ids[at + 1 :])), text, (at,), (token,))
+        for at, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True))
+        if not sink and token != mask  # nobody knows what stood under a mask of the text
+    ]
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:

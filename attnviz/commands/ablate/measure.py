@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from attnviz.commands.ablate.effects import Bootstrap, Curve, HeadEffect, SetEffect, rank_heads, removal_curve
-from attnviz.commands.ablate.gradient_importance import GradientTally, spearman
 from attnviz.commands.ablate.hooks import METHODS, Replacement
 from attnviz.commands.ablate.inputs import STATES, ModelInput, Sources, kind_of, model_inputs, read_sources
-from attnviz.commands.ablate.metrics import Metric, metrics_of
+from attnviz.commands.ablate.metrics import GradientTally, Metric, metrics_of, spearman
 from attnviz.commands.ablate.passes import HeadSet, Passes, SampleVerification, mean_values
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
@@ -52,22 +52,7 @@ class AblationOptions:
 
 @dataclass(frozen=True, repr=False)
 class Ablation(Result):
-    """What :func:`ablate` measured.
-
-    Attributes:
-        checkpoint: the model.
-        sources: texts and corpora.
-        options: how.
-        kind: ``next-token``, ``masked-token`` or ``states``.
-        n_texts: texts that were measured.
-        n_positions: measured tokens in them.
-        clean_loss: of the unchanged model, in nats a token; None where nothing is predicted.
-        verified: what was compared with the model.
-        heads: every head that was removed, the most important first.
-        layers: for each layer of which two heads or more were removed, these together; empty where not asked for.
-        together: the selected heads as one set; None where not asked for.
-        curve: ever more heads removed; None where not asked for.
-    """
+    """What :func:`ablate` measured."""
 
     command: ClassVar[str] = "ablate"
     first_view: ClassVar[str] = "map"
@@ -75,15 +60,15 @@ class Ablation(Result):
     checkpoint: Checkpoint
     sources: Sources
     options: AblationOptions
-    kind: str
-    n_texts: int
-    n_positions: int
-    clean_loss: float | None
-    verified: SampleVerification
-    heads: tuple[HeadEffect, ...]
-    layers: tuple[SetEffect, ...]
-    together: SetEffect | None
-    curve: Curve | None
+    kind: str  # next-token, masked-token or states
+    n_texts: int  # that were measured
+    n_positions: int  # measured tokens in them
+    clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted
+    verified: SampleVerification  # what was compared with the model
+    heads: tuple[HeadEffect, ...]  # that were removed, the most important first
+    layers: tuple[SetEffect, ...]  # where two heads or more of a layer were removed, these together
+    together: SetEffect | None  # the selected heads as one set; None where not asked for
+    curve: Curve | None  # ever more heads removed; None where not asked for
 
     @property
     def metrics(self) -> tuple[Metric, Metric]:
@@ -101,6 +86,18 @@ class Ablation(Result):
         gradients = [head.gradient for head in self.heads if head.gradient is not None]
         damage = {metric.name: [head.damage[metric.name].value for head in self.heads] for metric in self.metrics}
         return {name: spearman(gradients, values) if gradients else None for name, values in damage.items()}
+
+    @property
+    def removable(self) -> int | None:
+        """How many of the least important heads can go, in steps of the curve, before the loss is clearly higher.
+
+        None without a curve or intervals, and where the metric cannot be negative, so that nothing comes for free.
+        """
+        metric = self.metrics[0]
+        if self.curve is None or not metric.signed or not self.has_intervals:
+            return None
+        free = takewhile(lambda point: point.least.damage[metric.name].side != 1, self.curve.points)
+        return max((point.removed for point in free), default=0)
 
     def head(self, head: str | HeadId) -> HeadEffect:
         """What removing one head does.
@@ -168,9 +165,8 @@ def ablate(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
             a layer, do not reproduce the model.
     """
-    options = AblationOptions(
-        method, tuple(selection_texts(select)), together, limit, batch_size, seed, curve, gradient
-    )
+    selected = tuple(selection_texts(select))
+    options = AblationOptions(method, selected, together, limit, batch_size, seed, curve, gradient)
     given = [texts] if isinstance(texts, str | Path) else texts
     if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
@@ -229,14 +225,13 @@ def _replacement(
     if options.method != "mean":
         return Replacement(options.method)
     measured = {each.item.source.number for each in inputs}
-    whole, _ = model_inputs(checkpoint, sources, STATES, lambda _: None)
-    whole = [each for each in whole if each.item.source.number in measured]
+    every, _ = model_inputs(checkpoint, sources, STATES, lambda _: None)
+    whole = [each for each in every if each.item.source.number in measured]
     means = mean_values(checkpoint, whole, options.batch_size, lambda done, total: progress("means", done, total))
     return Replacement("mean", means)
 
 
 def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
     """The heads of each layer of which there are two or more."""
-    layers = sorted({head.layer for head in heads})
-    sets = [frozenset(head for head in heads if head.layer == layer) for layer in layers]
+    sets = [frozenset(each) for _, each in groupby(sorted(heads), key=lambda head: head.layer)]
     return [each for each in sets if len(each) > 1]

@@ -12,11 +12,9 @@ from torch import Tensor
 from attnviz.attention import reference as attention
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import Verification
-from attnviz.commands.ablate.gradient_importance import GradientTally
-from attnviz.commands.ablate.hooks import Replacement, removed_heads
+from attnviz.commands.ablate.hooks import KeptPass, Replacement, removed_heads, resume, run_and_keep, running
 from attnviz.commands.ablate.inputs import InputBatch, ModelInput, input_batches
-from attnviz.commands.ablate.metrics import BatchMetrics
-from attnviz.commands.ablate.resumed_forward import KeptPass, resume, run_and_keep, running
+from attnviz.commands.ablate.metrics import BatchMetrics, GradientTally
 from attnviz.corpora.sampling import EVERY, SampledAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
@@ -35,23 +33,15 @@ HeadSet = frozenset[HeadId]
 
 @dataclass(frozen=True)
 class SampleVerification:
-    """What was compared with the model, and how closely it agrees; it exists only where all of it passed.
+    """What was compared with the model, and how closely it agrees; it exists only where all of it passed."""
 
-    Attributes:
-        heads: patterns and attention outputs, by the reference attention.
-        n_inputs: inputs of the model on which all of this was compared.
-        values_error: largest difference between what is replaced of a head, its weighted values, and the reference's,
-            divided by the layer's largest.
-        resumed_error: largest difference between the final states of passes resumed at any layer, nothing removed, and
-            the model's own, divided by the largest.
-        tolerance: of the last two.
-    """
-
-    heads: Verification
-    n_inputs: int
+    heads: Verification  # patterns and attention outputs, by the reference attention
+    n_inputs: int  # on which all of this was compared
     values_error: float
+    """Largest difference between a head's weighted values and the reference's, as a share of the layer's largest."""
     resumed_error: float
-    tolerance: float
+    """The same of final states of passes resumed at any layer, nothing removed, and the model's own."""
+    tolerance: float  # of both
 
 
 class Passes:
@@ -105,8 +95,7 @@ class Passes:
         """
         sums = torch.zeros(len(sets), len(self.counts), 2, dtype=torch.float64)
         baseline = torch.zeros_like(self.counts)
-        done = 0
-        tell(done, len(self._inputs))
+        tell(done := 0, len(self._inputs))
         with running(self._checkpoint):
             for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
                 texts = torch.tensor([each.text for each in inputs.inputs])
@@ -119,8 +108,7 @@ class Passes:
                     gradients.add(inputs, kept, metrics)
                 if metrics.baseline is not None:
                     self.baseline = baseline.index_add_(0, texts, metrics.baseline)
-                done += len(inputs.inputs)
-                tell(done, len(self._inputs))
+                tell(done := done + len(inputs.inputs), len(self._inputs))
         return sums
 
     def _changes(
@@ -129,8 +117,7 @@ class Passes:
         """Indices of sets and what removing them changes in each row; sets of the same first layer share passes."""
         by_layer: dict[int, list[int]] = {}
         for number, heads in enumerate(sets):
-            if heads:
-                by_layer.setdefault(min(head.layer for head in heads), []).append(number)
+            by_layer.setdefault(min(heads).layer, []).append(number)
         mask = inputs.batch.inputs["attention_mask"]
         copies = max(1, _AT_ONCE // mask.numel())
         for layer, numbers in by_layer.items():

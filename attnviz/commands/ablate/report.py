@@ -7,12 +7,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.commands.ablate.compensation import amount, compensation_text, interval, ratio_of, removable, verdict_of
-from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, SetEffect
-from attnviz.commands.ablate.gradient_importance import PROJECTIONS
+from attnviz.commands.ablate.effects import LESS, MORE, CurvePoint, Estimate, HeadEffect, SetEffect
 from attnviz.commands.ablate.inputs import MASKED, STATES
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.metrics import METRICS
+from attnviz.commands.ablate.metrics import METRICS, PROJECTIONS, Metric
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted, quoted
 from attnviz.results.documents import model_entry, verification_entry
@@ -20,7 +19,10 @@ from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["REPORT", "method_words", "sentence_case", "source_line", "what_is_measured"]
+__all__ = [
+    "REPORT", "amount", "compensation_text", "interval", "method_words", "sentence_case", "source_line",
+    "what_is_measured",
+]  # fmt: skip
 
 _WIDE = 100
 _COLUMNS = (
@@ -28,6 +30,25 @@ _COLUMNS = (
     *(f"{name}{end}" for name in METRICS for end in ("", "_low", "_high")),
     "gradient", "gradient_normalised",
 )  # fmt: skip
+_SETS = {
+    "compensated": "more than the sum, so the others made up for some of what each single removal took away",
+    "overlapping": "less than the sum, so what each one takes away is partly the same; no sign of compensation",
+    "additive": "about the sum, so hardly anything was made up for",
+    "undecided": "the interval of the difference has zero in it, so compensation is not shown",
+    "no cost": "removing them costs nothing that can be told from zero, so there is nothing to make up for",
+}
+_METHODS = {
+    "zero": "gives zeros (b_O stays)",
+    "mean": "gives its mean over all tokens of the texts",
+    "uniform": "attends to all that it may alike",
+}
+_LAYERS = {
+    "compensated": f"more (at least {MORE:g} times, difference above zero)",
+    "additive": "about as much",
+    "overlapping": f"less (at most {LESS:g} times, difference below zero)",
+    "undecided": "what cannot be told from the sum",
+    "no cost": "nothing that can be told from zero",
+}
 
 
 def source_line(result: Ablation) -> str:
@@ -52,11 +73,7 @@ def what_is_measured(result: Ablation) -> str:
 
 def method_words(result: Ablation) -> str:
     """What stands in the place of a removed head."""
-    return {
-        "zero": "a removed head gives zeros (b_O stays)",
-        "mean": "a removed head gives its mean over all tokens of the texts",
-        "uniform": "a removed head attends to all that it may alike",
-    }[result.options.method]
+    return f"a removed head {_METHODS[result.options.method]}"
 
 
 def sentence_case(words: str) -> str:
@@ -64,8 +81,23 @@ def sentence_case(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}"
 
 
+def amount(value: float) -> str:
+    """A number in three digits or so, however small: ``0.0123``, ``1.4e-05``."""
+    if value == 0:
+        return "0"
+    return f"{value:.1e}" if abs(value) < 0.0005 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
+
+
+def interval(estimate: Estimate) -> str:
+    """The interval in brackets; empty where there is none."""
+    low, high = estimate.low, estimate.high
+    return "" if low is None or high is None else f"[{amount(low)}, {amount(high)}]"
+
+
 def _content(result: Ablation, _: Choices) -> dict[str, Any]:
     options, sources, checked = result.options, result.sources, result.verified
+    projections = f"{PROJECTIONS} random projections of the final states"
+    of = projections if result.kind == STATES else f"{result.kind} loss"
     return {
         "model": model_entry(result.checkpoint),
         "corpora": [
@@ -80,68 +112,50 @@ def _content(result: Ablation, _: Choices) -> dict[str, Any]:
         "verification": verification_entry(checked.heads)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
-        "heads": [_head_entry(head) for head in result.heads],
+        "heads": [
+            {"id": str(head.id), "layer": head.id.layer, "head": head.id.head, "rank": head.rank}
+            | {name: _estimate_entry(head.damage.get(name)) for name in METRICS}
+            | {"gradient": head.gradient, "gradient_normalised": head.gradient_normalised}
+            for head in result.heads
+        ],
         "layers": [_set_entry(layer, result) for layer in result.layers],
         "together": None if result.together is None else _set_entry(result.together, result),
         "curve": _curve_entry(result),
-        "gradient": _gradient_entry(result),
-        "compensation": {"text": compensation_text(result), "removable": removable(result)},
+        "gradient": {"of": of, "spearman": result.rank_correlations} if options.gradient else None,
+        "compensation": {"text": compensation_text(result), "removable": result.removable},
     }
 
 
 def _estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
-    if estimate is None:
-        return None
-    return {"value": estimate.value, "interval": None if estimate.low is None else [estimate.low, estimate.high]}
-
-
-def _head_entry(head: HeadEffect) -> dict[str, Any]:
-    return {
-        **{"id": str(head.id), "layer": head.id.layer, "head": head.id.head, "rank": head.rank},
-        **{name: _estimate_entry(head.damage.get(name)) for name in METRICS},
-        "gradient": head.gradient,
-        "gradient_normalised": head.gradient_normalised,
-    }
+    ends = None if estimate is None or estimate.low is None else [estimate.low, estimate.high]
+    return None if estimate is None else {"value": estimate.value, "interval": ends}
 
 
 def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> dict[str, Any]:
-    return {
-        together: _estimate_entry(effect.damage[name]),
-        "one_at_a_time": _estimate_entry(effect.singles[name]),
-        "difference": _estimate_entry(effect.excess[name]),
-    }
+    effects = {together: effect.damage, "one_at_a_time": effect.singles, "difference": effect.excess}
+    return {key: _estimate_entry(estimates[name]) for key, estimates in effects.items()}
 
 
 def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
-    metric = result.metrics[0]
+    first = result.metrics[0].name
     return {
         "layer": effect.layer,
         "heads": [str(head) for head in effect.heads],
         **{each.name: _effect_entry(effect, each.name) for each in result.metrics},
-        "ratio": ratio_of(effect, metric),
-        "verdict": verdict_of(effect, metric),
+        **{"ratio": effect.ratio(first), "verdict": effect.verdict(first)},
     }
 
 
 def _curve_entry(result: Ablation) -> dict[str, Any] | None:
     if result.curve is None:
         return None
-    points: list[dict[str, Any]] = []
-    for point in result.curve.points:
-        points.append({"removed": point.removed})
+    points: list[dict[str, Any]] = [{"removed": point.removed} for point in result.curve.points]
+    for entry, point in zip(points, result.curve.points, strict=True):
         for name in (metric.name for metric in result.metrics):
             least, shuffled = _effect_entry(point.least, name, "least_important"), point.random.damage[name]
-            points[-1][name] = {**least, "random_order": _estimate_entry(shuffled)}
+            entry[name] = {**least, "random_order": _estimate_entry(shuffled)}
     orders = {"order": result.curve.order, "random_order": result.curve.random_order}
     return {**{name: [str(head) for head in order] for name, order in orders.items()}, "points": points}
-
-
-def _gradient_entry(result: Ablation) -> dict[str, Any] | None:
-    if not result.options.gradient:
-        return None
-    projections = f"{PROJECTIONS} random projections of the final states"
-    of = projections if result.kind == STATES else f"{result.kind} loss"
-    return {"of": of, "spearman": result.rank_correlations}
 
 
 def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -181,18 +195,13 @@ def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: b
 
 def _head_table(result: Ablation, top: int | None, width: int) -> Table:
     heads, n = result.heads[:top], len(result.heads)
-    columns: list[Column[HeadEffect]] = [
-        Column("Rank", lambda head: head.rank),
-        Column("Head", lambda head: head.id, left=True),
-    ]
+    columns = [Column[HeadEffect]("Rank", lambda head: head.rank), Column("Head", lambda head: head.id, left=True)]
     for metric, wide in zip(result.metrics, (True, width >= _WIDE), strict=True):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
         columns += _measured(of, sentence_case(metric.title), metric.unit, wide and result.has_intervals)
     if result.options.gradient:
-        columns += [
-            Column("Gradient", lambda head: amount(head.gradient or 0.0)),
-            Column("in its\nlayer", lambda head: head.gradient_normalised),
-        ]
+        columns.append(Column("Gradient", lambda head: amount(head.gradient or 0.0)))
+        columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
     count = f"{len(heads)} of {n}" if len(heads) < n else str(n)
     title = f"Heads removed one at a time ({count}, the one that matters most first)"
     return column_table(title, columns, heads, caption=left_out(len(heads), n, "head", "ablate.csv"))
@@ -205,11 +214,11 @@ def _set_table(result: Ablation, sets: Sequence[SetEffect]) -> Table:
         Column("Heads", lambda each: len(each.heads)),
         Column("Together", lambda each: amount(each.damage[metric.name].value)),
         Column("One at\na time", lambda each: amount(each.singles[metric.name].value)),
-        Column("Ratio", lambda each: ratio_of(each, metric)),
+        Column("Ratio", lambda each: each.ratio(metric.name)),
         *_measured(lambda each: each.excess[metric.name], "Difference", "", result.has_intervals),
     ]
     if result.has_intervals:
-        columns.append(Column("Verdict", lambda each: verdict_of(each, metric), left=True))
+        columns.append(Column("Verdict", lambda each: each.verdict(metric.name), left=True))
     return column_table(f"Heads removed together ({metric.title}, {metric.unit})", columns, sets)
 
 
@@ -240,6 +249,99 @@ def _notes(result: Ablation) -> Iterator[str]:
         )
     if result.has_intervals:
         yield "Intervals: bootstrap over texts, 95 % each; they speak of texts like these, not of all."
+
+
+def compensation_text(result: Ablation) -> str:
+    """A paragraph that says, from the numbers, how far the remaining heads compensate."""
+    metric, sets = result.metrics[0], [result.together] if result.together else list(result.layers)
+    sentences = [_singles(result, metric)]
+    if not result.has_intervals:
+        few = "1 text is" if result.n_texts == 1 else f"{result.n_texts} texts are"
+        sentences.append(
+            f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so how far the others compensate is not "
+            "concluded from these numbers."
+        )
+        sentences += [f"{_set_numbers(each, metric)}." for each in sets[:1]]
+    elif result.together is not None:
+        sentences.append(_set(result.together, metric, "The selected heads (%d)"))
+    elif result.layers:
+        sentences.append(_layers(result, metric))
+    if result.has_intervals:
+        sentences += _curve(result, metric)
+    if result.kind == STATES and sets:
+        sentences.append(
+            "Changes of the states in unrelated directions add up in cosine distance, and changes in one direction "
+            "give more than the sum: some of an excess may be that."
+        )
+    return " ".join(sentences)
+
+
+def _singles(result: Ablation, metric: Metric) -> str:
+    values = [head.damage[metric.name] for head in result.heads]
+    most = result.heads[0].id
+    unit = metric.unit if "/" in metric.unit else ""
+    largest = " ".join(part for part in (amount(values[0].value), unit, interval(values[0])) if part)
+    if len(values) == 1:
+        return f"Removing {most} alone gives a {metric.title} of {largest}."
+    middle = sorted(value.value for value in values)[len(values) // 2]
+    text = (
+        f"Removing one head at a time gives a {metric.title} of at most {largest} ({most}), and {amount(middle)} for "
+        f"the middle one of {len(values)}."
+    )
+    if not metric.signed or not result.has_intervals:
+        return text
+    raised, lowered = (sum(value.side == side for value in values) for side in (1, -1))
+    return (
+        f"{text} {raised} raise the loss and {lowered} lower it (95 % interval on that side of zero, of each head by "
+        f"itself); for {len(values) - raised - lowered} it is not decided."
+    )
+
+
+def _set_numbers(effect: SetEffect, metric: Metric, name: str = "") -> str:
+    layer = "The selected heads" if effect.layer is None else f"The %d heads of layer {effect.layer}"
+    subject = (name or layer).replace("%d", str(len(effect.heads)))
+    together, singles = (amount(each[metric.name].value) for each in (effect.damage, effect.singles))
+    return f"{subject} give {together} together, and {singles} summed over one at a time"
+
+
+def _set(effect: SetEffect, metric: Metric, name: str) -> str:
+    """The numbers of a set, then the words that its verdict stands for."""
+    excess, verdict = effect.excess[metric.name], effect.verdict(metric.name) or "undecided"
+    meaning = _SETS[verdict]
+    if verdict == "compensated" and effect.singles[metric.name].value <= 0:
+        meaning = "more than the sum; one at a time they cost nothing, so the others stood in for each"
+    return f"{_set_numbers(effect, metric, name)} (difference {amount(excess.value)} {interval(excess)}): {meaning}."
+
+
+def _layers(result: Ablation, metric: Metric) -> str:
+    names: dict[str, list[str]] = {verdict: [] for verdict in _LAYERS}
+    for layer in result.layers:
+        ratio = layer.ratio(metric.name)
+        name = f"L{layer.layer}" if ratio is None else f"L{layer.layer} ({ratio:.2g}×)"
+        names[layer.verdict(metric.name) or "undecided"].append(name)
+    n, held = len(result.layers), len(names["compensated"])
+    part = "every layer" if held == n else "no layer" if not held else f"{held} of {n} layers"
+    parts = [f"{_LAYERS[verdict]} in {', '.join(those)}" for verdict, those in names.items() if those]
+    return (
+        f"That other heads of a layer compensate for one that fails is seen in {part}: removed together, against the "
+        f"sum of one at a time, they do {'; '.join(parts)}."
+    )
+
+
+def _curve(result: Ablation, metric: Metric) -> list[str]:
+    if result.curve is None:
+        return []
+    free, n = result.removable, len(result.curve.order)
+    sentences = []
+    if free is not None:
+        several = f"The {free} least important heads can go together" if free > 1 else "The least important head can go"
+        ends = f"{several} before the loss is clearly higher (in the steps of the curve)."
+        sentences.append(ends if free else "Already the least important head is missed.")
+    half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
+    if 1 < half.removed < n:
+        sentences.append(_set(half.least, metric, "The less important half of all heads (%d)"))
+        sentences.append(f"As many in a random order give {amount(half.random.damage[metric.name].value)}.")
+    return sentences
 
 
 _SAME = ("attnviz", "model", "corpora", "texts", "options", "measured")

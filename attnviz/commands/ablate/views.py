@@ -33,6 +33,8 @@ __all__ = ["VIEWS", "EffectsPlan", "draw_curve", "draw_gradient", "draw_heads"]
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
 _POWERS = {1: "", 1_000: "10⁻³ ", 1_000_000: "10⁻⁶ "}
+_ROOT = (lambda values: np.sign(values) * np.sqrt(np.abs(values))), lambda values: np.sign(values) * np.square(values)
+"""The scale of the map, and its inverse."""
 _NAMED = 5
 _SIDES = ((5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center", "bottom"), (0, -5, "center", "top"))
 """Where a dot is named: x and y in points from the dot, horizontal and vertical alignment."""
@@ -40,21 +42,14 @@ _SIDES = ((5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center",
 
 @dataclass(frozen=True)
 class EffectsPlan:
-    """A figure of effects.
-
-    Attributes:
-        stem, caption: of the file.
-        title, notes: above the panels.
-        result: whose numbers are drawn.
-        heads: that are drawn, or named.
-    """
+    """A figure of effects."""
 
     stem: str
     caption: str
     title: str
     notes: tuple[str, ...]
     result: Ablation
-    heads: tuple[HeadEffect, ...] = ()
+    heads: tuple[HeadEffect, ...] = ()  # that are drawn, or named
 
 
 def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
@@ -71,20 +66,18 @@ def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
     values = np.full((model.n_layers, model.n_heads), np.nan)
     for head in result.heads:
         values[head.id] = head.damage[metric.name].value
-    estimates = {(head.id.layer, head.id.head): head.damage[metric.name] for head in result.heads}
-    unsure = frozenset(head for head, each in estimates.items() if each.side == 0)
+    unsure = frozenset(head.id for head in result.heads if head.damage[metric.name].side == 0)
     largest = float(np.nanmax(np.abs(values)))
     factor = 1 if largest >= 1 or largest == 0 else 1_000 if largest >= 0.001 else 1_000_000
     signed, top = bool(np.nanmin(values) < 0), largest * factor or 1.0
     unit = f"{_POWERS[factor]}({metric.unit})" if " " in metric.unit and factor > 1 else _POWERS[factor] + metric.unit
-    left_out = values.size - len(result.heads)
-    title = f"{metric.title} on removing each head"
+    left_out, title = values.size - len(result.heads), f"{metric.title} on removing each head"
     what = f"{title}, layers by heads, in {unit}, colours by the square root of the size"
     brackets = "in brackets: the 95 % interval has zero in it" if unsure else ""
     hatched = f"hatched: not removed ({counted(left_out, 'head')})" if left_out else ""
     drawn = HeadMap(
         values=values * factor,
-        norm=FuncNorm((_root, _square), -top if signed else 0.0, top, clip=True),
+        norm=FuncNorm(_ROOT, -top if signed else 0.0, top, clip=True),
         bar=f"{metric.title} ({unit}; root scale)",
         colours=choices.look.diverging_map() if signed else None,
         write=lambda value: written(value) if np.isfinite(value) else "",
@@ -168,7 +161,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, look: Look) -> Line2D:
     assert plan.result.curve is not None
     metric, points = plan.result.metrics[0], plan.result.curve.points
     removed = [point.removed for point in points]
-    lines = []
+    lines: list[Line2D] = []
     for name, effects, colour, style, marker in (
         ("least important first", [point.least.damage for point in points], _BLUE, "-", "o"),
         ("their sum, one at a time", [point.least.singles for point in points], _BLUE, "--", ""),
@@ -183,8 +176,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, look: Look) -> Line2D:
     ax.locator_params(axis="x", integer=True)
     ax.legend(fontsize=6.5, handlelength=1.8, labelcolor=outer_ink(look), frameon=False)
     _dress(ax, look)
-    line: Line2D = lines[0]
-    return line
+    return lines[0]
 
 
 def _gradient_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
@@ -260,14 +252,6 @@ def _dress(ax: Axes, look: Look) -> None:
         axis.label.set(size=7.5, color=outer_ink(look, "axes.labelcolor"))
 
 
-def _root(values: Any) -> Any:
-    return np.sign(values) * np.sqrt(np.abs(values))
-
-
-def _square(values: Any) -> Any:
-    return np.sign(values) * np.square(values)
-
-
 def _one_head(result: Ablation) -> str:
     return "one head alone was removed" if len(result.heads) == 1 else ""
 
@@ -286,12 +270,7 @@ VIEWS: tuple[View[Any, Any], ...] = (
     View("map", "every head's effect", _plan_map, head_map_figure, draw_head_map, "ablate-map", missing=_one_head),
     View("curve", "ever more heads removed", _plan_curve, _curve_figure, draw_curve, "ablate-curve", missing=_no_curve),
     View(
-        "gradient",
-        "effects by gradients",
-        _plan_gradient,
-        _gradient_figure,
-        None,
-        "ablate-gradient",
+        "gradient", "effects by gradients", _plan_gradient, _gradient_figure, stems="ablate-gradient",
         missing=_no_gradient,
     ),
-)
+)  # fmt: skip

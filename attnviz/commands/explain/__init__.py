@@ -1,6 +1,6 @@
 """The command ``attnviz explain``: one layer, step by step, every step held against the running model.
 
-capture + reference -> stages, position_share -> measure -> numbers -> steps -> report; path, path_drawing -> views
+reference -> stages, position_share -> measure -> steps -> report; path, path_drawing -> views
 """
 
 __all__: list[str] = []

@@ -25,50 +25,30 @@ __all__ = ["Explanation", "LayerEnd", "explain"]
 
 @dataclass(frozen=True)
 class LayerEnd:
-    """How closely one of all layers was reproduced.
-
-    Attributes:
-        layer: counted from 0.
-        compared: steps that were compared with the model.
-        worst: the name of the step that differs most, as a share of its tolerance.
-        worst_error: its largest difference, as a share of its largest value.
-        output_error: the same of the layer's output.
-    """
+    """How closely one of all layers was reproduced; errors are shares of a step's largest value."""
 
     layer: int
-    compared: int
-    worst: str
+    compared: int  # steps
+    worst: str  # the step that differs most, as a share of its tolerance
     worst_error: float
     output_error: float
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Result):
-    """One layer on one text, step by step.
-
-    Attributes:
-        checkpoint: the model.
-        text: as given.
-        pair: the second segment; None where there is none.
-        tokens: what the model reads.
-        head: the head that is followed, of the layer that is explained.
-        token: the position of the token that is followed.
-        stages: every step of the layer, verified: a mapping by name; each has ``name``, ``tensor`` and ``check``.
-        positions: content and position in the scores; None unless the layer is the first.
-        layers: how closely every layer was reproduced; None where only this one was asked for.
-    """
+    """One layer on one text, step by step."""
 
     command: ClassVar[str] = "explain"
 
     checkpoint: Checkpoint
-    text: str
-    pair: str | None
-    tokens: Tokens
-    head: HeadId
-    token: int
-    stages: VerifiedStages
-    positions: PositionShares | None
-    layers: tuple[LayerEnd, ...] | None
+    text: str  # as given
+    pair: str | None  # the second segment
+    tokens: Tokens  # what the model reads
+    head: HeadId  # that is followed, of the layer that is explained
+    token: int  # the position of the token that is followed
+    stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
+    positions: PositionShares | None  # content and position in the scores; None unless the layer is the first
+    layers: tuple[LayerEnd, ...] | None  # how closely every layer was reproduced; None where only this one is wanted
 
     @property
     def layer(self) -> int:
@@ -102,11 +82,7 @@ class Explanation(Result):
         return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
 
     def tensor(self, name: str) -> Tensor:
-        """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1).
-
-        Raises:
-            UsageError: there is no such step.
-        """
+        """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1); UsageError where there is none."""
         return self.stages[name].wide
 
     def __repr__(self) -> str:
@@ -189,8 +165,7 @@ def _layer_and_head(layer: int | None, head: str | int | HeadId | None, checkpoi
     named = None if head is None or alone else HeadId.parse(str(head))
     if named is not None and layer is not None and named.layer != layer:
         raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
-    number = int(head) if isinstance(head, str | int) and named is None else 0
-    followed = named or HeadId(layer or 0, number)
+    followed = named or HeadId(layer or 0, 0 if head is None else int(str(head)))
     check_layer(checkpoint, followed.layer)
     if not 0 <= followed.head < checkpoint.n_heads:
         raise UsageError(
@@ -205,9 +180,6 @@ def _position(tokens: Tokens, token: object) -> int:
     if isinstance(token, str):
         return find_positions(tokens.labels, token)[0]
     if token is not None:
-        raise UsageError(
-            "expected the token to follow (token) as a string, its text or '#' and its position, such as 'cat' or "
-            f"'#3', found {token!r}."
-        )
-    of_text = [position for position, special in enumerate(tokens.special) if not special]
-    return of_text[-1] if of_text else len(tokens) - 1
+        as_text = "as a string, its text or '#' and its position, such as 'cat' or '#3'"
+        raise UsageError(f"expected the token to follow (token) {as_text}, found {token!r}.")
+    return max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)

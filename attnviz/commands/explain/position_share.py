@@ -32,25 +32,13 @@ from torch import Tensor
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.explain.reference import LayerNorm, embeddings_of, layer_parameters, norm_parameters, widened
+from attnviz.commands.explain.reference import embeddings_of, layer_parameters, norm_parameters, widened
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
 __all__ = ["GROUPS", "TERMS", "PositionShares", "ScoreShares", "input_parts", "position_shares"]
-
-TERMS = (
-    "content_content",
-    "constant_content",
-    "position_position",
-    "constant_position",
-    "content_position",
-    "position_content",
-    "segment",
-    "constant",
-)
-"""Part of the query, part of the key; ``segment``: of the key or the query; ``constant``: of the key."""
 
 GROUPS = {
     "content": ("content_content", "constant_content"),
@@ -61,60 +49,44 @@ GROUPS = {
 }
 """What a term depends on, besides a part that is the same for all tokens, and the terms of each."""
 
+TERMS = tuple(term for terms in GROUPS.values() for term in terms)
+"""Part of the query, part of the key; ``segment``: of the key or the query; ``constant``: of the key."""
+
 _ROUNDING = 1e-6
 """Scores that differ by less than this share of the largest one differ by rounding."""
 
 
 @dataclass(frozen=True)
 class ScoreShares:
-    """Where the scores of a head, or of all heads, come from.
-
-    Attributes:
-        terms: by name, the share of each of :data:`TERMS`; None where no score differs from another of the same query
-            by more than rounding, and for ``segment`` where there is one segment alone.
-        spread: root mean square difference of a score from the mean of its query's scores.
-    """
+    """Where the scores of a head, or of all heads, come from."""
 
     terms: dict[str, float | None]
+    """The share of each of :data:`TERMS`; None where no score differs from another of the same query by more than
+    rounding, and for ``segment`` where there is one segment alone."""
     spread: float
+    """Root mean square difference of a score from the mean of its query's scores."""
 
     @property
     def groups(self) -> dict[str, float | None]:
         """By name, the share of each of :data:`GROUPS`."""
         parts = {name: [self.terms[term] for term in terms] for name, terms in GROUPS.items()}
-        return {
-            name: None if None in shares else sum(share or 0.0 for share in shares) for name, shares in parts.items()
-        }
+        return {name: None if None in part else sum(share or 0.0 for share in part) for name, part in parts.items()}
 
 
 @dataclass(frozen=True)
 class PositionShares:
-    """The shares of every head of the first layer, and of all its scores together.
-
-    Attributes:
-        heads: [n_heads].
-        layer: of the scores of all heads together: a head whose scores vary more counts for more.
-        error: largest difference between the sum of the terms and the score, divided by ``scale``.
-        scale: the largest absolute score.
-        tolerance: what ``error`` may be.
-        segments: whether the text has two segments, which the model tells apart.
-    """
+    """The shares of every head of the first layer, and of all its scores together."""
 
     heads: tuple[ScoreShares, ...]
-    layer: ScoreShares
-    error: float
-    scale: float
+    layer: ScoreShares  # a head whose scores vary more counts for more
+    error: float  # largest difference between the sum of the terms and the score, divided by scale
+    scale: float  # the largest absolute score
     tolerance: float
-    segments: bool
+    segments: bool  # whether the text has two segments, which the model tells apart
 
 
 def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStages) -> PositionShares:
-    """Split the scores of the first layer, head by head.
-
-    Args:
-        checkpoint: the model.
-        tokens: the text.
-        stages: its first layer.
+    """Split the scores of the first layer on a text, head by head.
 
     Raises:
         VerificationError: the terms do not add up to the scores that were verified.
@@ -146,45 +118,32 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
         )
     sums = torch.tensor(products, dtype=torch.float64)
     segments = checkpoint.architecture.segments and len(set(tokens.type_ids or ())) > 1
-    shares = tuple(
-        _shares(row, count, largest, segments) for row, count, largest in zip(sums, counts, scales, strict=True)
-    )
+    shares = tuple(_shares(*each, segments) for each in zip(sums, counts, scales, strict=True))
     of_all = _shares(sums.sum(0), sum(counts), scale, segments)
     return PositionShares(shares, of_all, relative, scale, tolerance, segments)
 
 
 def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
-    """The parts of the first layer's attention input, [n, d_model] each, in float32 at least; they add up to it.
-
-    Returns:
-        ``content``, ``position``, ``segment`` and ``constant``.
-    """
+    """Parts of the input, [n, d_model]: ``content``, ``position``, ``segment``, ``constant``; they add up."""
     raw = {name: widened(part) for name, part in embeddings_of(checkpoint, tokens).items()}
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
     norm = checkpoint.architecture.embeddings(checkpoint.model).norm
     first = checkpoint.architecture.modules(checkpoint.model)[0].attention_norm
-    return _through(norm_parameters(checkpoint, first if norm is None else norm), raw)
-
-
-def _through(norm: LayerNorm, raw: dict[str, Tensor]) -> dict[str, Tensor]:
-    whole = torch.stack(list(raw.values())).sum(0)
+    parameters = norm_parameters(checkpoint, first if norm is None else norm)
+    scale = parameters.scale(torch.stack(list(raw.values())).sum(0))
     means = {name: part.mean(0, keepdim=True) for name, part in raw.items()}
-    scale = norm.scale(whole)
-    parts = {name: norm.linear_part(part - means[name], scale) for name, part in raw.items()}
+    parts = {name: parameters.linear_part(part - means[name], scale) for name, part in raw.items()}
     common = torch.stack(list(means.values())).sum(0)
-    return {**parts, "constant": norm.linear_part(common, scale) + widened(norm.bias)}
+    return {**parts, "constant": parameters.linear_part(common, scale) + widened(parameters.bias)}
 
 
 def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterator[tuple[str, Tensor]]:
     """The terms of the scores of one head, [n, n] each."""
-    query = _projected(parts, heads.query, head)
-    key = _projected(parts, heads.key, head)
+    query, key = (_projected(parts, projection, head) for projection in (heads.query, heads.key))
     varying = query["content"] + query["position"] + query["constant"]
-    for one in ("content", "position"):
+    for one in ("content", "position", "constant"):
         for other in ("content", "position"):
             yield f"{one}_{other}", heads.scale * query[one] @ key[other].T
-    for other in ("content", "position"):
-        yield f"constant_{other}", heads.scale * query["constant"] @ key[other].T
     whole_key = key["content"] + key["position"] + key["constant"]
     yield "segment", heads.scale * (varying @ key["segment"].T + query["segment"] @ (whole_key + key["segment"]).T)
     yield "constant", heads.scale * varying @ key["constant"].T
@@ -207,9 +166,8 @@ def _shares(sums: Tensor, count: int, scale: float, segments: bool) -> ScoreShar
     """From the products of every term with the score, the last entry that of the score with itself."""
     variance = float(sums[-1])
     spread = (variance / count) ** 0.5
-    measured = spread > _ROUNDING * scale
-    shares = {
-        term: float(value) / variance if measured and (segments or term != "segment") else None
-        for term, value in zip(TERMS, sums[:-1], strict=True)
-    }
+    shares: dict[str, float | None] = dict.fromkeys(TERMS)
+    if spread > _ROUNDING * scale:
+        terms = zip(TERMS, sums, strict=False)  # the last is no term
+        shares |= {term: float(value) / variance for term, value in terms if segments or term != "segment"}
     return ScoreShares(shares, spread)

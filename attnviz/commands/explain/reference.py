@@ -26,20 +26,9 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
 __all__ = [
-    "ACTIVATIONS",
-    "Activation",
-    "LayerNorm",
-    "LayerParameters",
-    "LinearMap",
-    "activation_named",
-    "embedded",
-    "embeddings_of",
-    "layer_norm",
-    "layer_parameters",
-    "norm_parameters",
-    "recompute_layer",
-    "widened",
-]
+    "ACTIVATIONS", "Activation", "LayerNorm", "LayerParameters", "LinearMap", "activation_named", "embedded",
+    "embeddings_of", "layer_norm", "layer_parameters", "norm_parameters", "recompute_layer", "widened",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,25 +70,15 @@ def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
 
 @dataclass(frozen=True)
 class Activation:
-    """The function between the two linear maps of a feed-forward network.
-
-    Attributes:
-        name: as transformers' configs give it.
-        formula: for people.
-        function: of a tensor in float32 at least.
-    """
+    """The function between the two linear maps of a feed-forward network, by its name in transformers' configs."""
 
     name: str
     formula: str
-    function: Callable[[Tensor], Tensor]
+    function: Callable[[Tensor], Tensor]  # of a tensor in float32 at least
 
     def __call__(self, x: Tensor) -> Tensor:
         """Of every number of x; in the dtype of x."""
         return self.function(widened(x)).to(x.dtype)
-
-
-def _gelu(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -112,7 +91,10 @@ _TANH_NAMES = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accura
 ACTIVATIONS = {
     activation.name: activation
     for activation in (
-        *(Activation(name, "x Φ(x)", _gelu) for name in ("gelu", "gelu_python")),
+        *(
+            Activation(name, "x Φ(x)", lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))))
+            for name in ("gelu", "gelu_python")
+        ),
         *(Activation(name, _GELU_TANH, _gelu_tanh) for name in _TANH_NAMES),
         Activation("quick_gelu", "x σ(1.702 x)", lambda x: x * torch.sigmoid(1.702 * x)),
         Activation("relu", "max(x, 0)", lambda x: x.clamp(min=0)),
@@ -125,11 +107,7 @@ ACTIVATIONS = {
 
 
 def activation_named(name: object) -> Activation:
-    """The activation of a config.
-
-    Raises:
-        ArchitectureError: it is not among those that are reproduced.
-    """
+    """The activation of a config; ArchitectureError where it is not among those that are reproduced."""
     activation = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if activation is None:
         given = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
@@ -142,44 +120,33 @@ def activation_named(name: object) -> Activation:
 
 @dataclass(frozen=True)
 class LayerParameters:
-    """The parameters of one whole layer.
-
-    Attributes:
-        heads: of the attention.
-        attention_norm: the layer norm before the attention (pre-norm), or after its residual (post-norm).
-        expand: the feed-forward network's first map, d_model to d_ff.
-        activation: between its maps.
-        contract: its second map, d_ff to d_model.
-        feed_forward_norm: the layer norm before the network (pre-norm), or after its residual (post-norm).
-        pre_norm: which of the two.
-        final_norm: the layer norm of the model after this layer; None where there is none.
-    """
+    """The parameters of one whole layer; its norms stand before attention and network (pre-norm) or after residuals."""
 
     heads: HeadParameters
     attention_norm: LayerNorm
-    expand: LinearMap
+    expand: LinearMap  # d_model to d_ff
     activation: Activation
-    contract: LinearMap
+    contract: LinearMap  # d_ff to d_model
     feed_forward_norm: LayerNorm
     pre_norm: bool
-    final_norm: LayerNorm | None
+    final_norm: LayerNorm | None  # of the model, after its last layer
 
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
-    """The parameters of a layer, with the settings of the config.
+    """The parameters of a layer, with the settings of the config; ArchitectureError for an unknown activation."""
 
-    Raises:
-        ArchitectureError: the activation is not among those that are reproduced.
-    """
+    def linear_map(module: Any) -> LinearMap:  # nn.Linear keeps its weight [d_out, d_in], Conv1D [d_in, d_out]
+        return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
+
     architecture, model = checkpoint.architecture, checkpoint.model
     modules = architecture.modules(model)[layer]
     final = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
     return LayerParameters(
         heads=architecture.parameters(model, layer),
         attention_norm=norm_parameters(checkpoint, modules.attention_norm),
-        expand=_linear_map(modules.expand),
+        expand=linear_map(modules.expand),
         activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
-        contract=_linear_map(modules.contract),
+        contract=linear_map(modules.contract),
         feed_forward_norm=norm_parameters(checkpoint, modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,
         final_norm=None if final is None else norm_parameters(checkpoint, final),
@@ -195,9 +162,8 @@ def norm_parameters(checkpoint: Checkpoint, norm: Any) -> LayerNorm:
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, d_model] each."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    ids, types = (
-        torch.tensor(values, device=checkpoint.device) for values in (tokens.ids, tokens.type_ids or [0] * len(tokens))
-    )
+    both = tokens.ids, tokens.type_ids or [0] * len(tokens)
+    ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
     parts = {"content": tables.words[ids], "position": tables.positions[: len(tokens)]}
     return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
 
@@ -210,12 +176,9 @@ def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
 
 
 def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
-    """Every step of a layer, in the order of computing.
+    """Every step of a layer, in the order of computing, from the residual stream x, [n, d_model].
 
-    Args:
-        x: the residual stream that enters, [n, d_model].
-        parameters: of the layer.
-        allowed: boolean [n, n], True = may attend.
+    ``allowed``: boolean [n, n], True = may attend.
 
     Returns:
         by name: ``attention_norm`` (where it comes first), ``query``, ``key``, ``value`` [n, d_model], ``split``
@@ -230,10 +193,8 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
         attended = steps["attention_norm"] = layer_norm(x, parameters.attention_norm)
     _attend(attended, parameters.heads, allowed, steps)
     middle = steps["attention_residual"] = x + steps["attention_output"]
-    name, norm = ("feed_forward_norm", parameters.feed_forward_norm)
-    if not parameters.pre_norm:
-        name, norm = ("attention_norm", parameters.attention_norm)
-    normed = steps[name] = layer_norm(middle, norm)
+    name = "feed_forward_norm" if parameters.pre_norm else "attention_norm"
+    normed = steps[name] = layer_norm(middle, getattr(parameters, name))
     steps["expanded"] = parameters.expand(normed)
     steps["activated"] = parameters.activation(steps["expanded"])
     steps["feed_forward_output"] = parameters.contract(steps["activated"])
@@ -262,11 +223,6 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     steps["weighted"] = torch.matmul(steps["pattern"], value)
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
     steps["attention_output"] = steps["concatenated"] @ heads.output_weight.flatten(0, 1) + heads.output_bias
-
-
-def _linear_map(module: Any) -> LinearMap:
-    """nn.Linear keeps its weight [d_out, d_in], transformers' Conv1D [d_in, d_out]."""
-    return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
 
 
 def widened(x: Tensor) -> Tensor:

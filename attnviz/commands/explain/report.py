@@ -3,6 +3,7 @@
 import json
 import textwrap
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,9 @@ from rich.text import Text
 from safetensors.torch import save
 
 from attnviz.commands.explain.measure import Explanation, LayerEnd
-from attnviz.commands.explain.numbers import signed
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, numbered_shape, step_of
+from attnviz.commands.explain.steps import norm_order, signed, step_of
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
 from attnviz.results.documents import model_entry, tokens_entry
@@ -29,6 +29,13 @@ _COLUMNS = (
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
     "tolerance",
 )  # fmt: skip
+_LAYER_COLUMNS: tuple[Column[LayerEnd], ...] = (
+    Column("Layer", lambda end: end.layer),
+    Column("Steps\ncompared", lambda end: end.compared),
+    Column("Least close step", lambda end: end.worst.replace("_", " "), left=True),
+    Column("its error", lambda end: error(end.worst_error), "of largest"),
+    Column("Output error", lambda end: error(end.output_error), "of largest"),
+)
 
 
 def _content(result: Explanation, _: Choices) -> dict[str, Any]:
@@ -37,55 +44,33 @@ def _content(result: Explanation, _: Choices) -> dict[str, Any]:
         "model": {**model_entry(result.checkpoint), "d_ff": result.d_ff, "activation": result.activation},
         "text": result.text,
         "pair": result.pair,
-        "options": {
-            "layer": result.layer,
-            "head": str(result.head),
-            "token": result.token,
-            "tokens_cut_off": tokens.truncated,
-        },
+        "options": {"layer": result.layer, "head": str(result.head)}
+        | {"token": result.token, "tokens_cut_off": tokens.truncated},
         "tokens": [{key: entry[key] for key in ("id", "text", "special")} for entry in tokens_entry(tokens)],
         "norm_order": "pre-norm" if result.pre_norm else "post-norm",
-        "verification": _verification(result),
+        "verification": {
+            "passed": True,
+            "stages_compared": len(result.stages.checks),
+            "pattern_tolerance": result.stages.checks["pattern"].tolerance,
+            **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
+            "layers": None if result.layers is None else [_layer(end) for end in result.layers],
+        },
         "stages": [_stage(result, stage) for stage in result.stages.stages],
         "positions": None if result.positions is None else _positions(result.positions),
     }
 
 
-def _verification(result: Explanation) -> dict[str, Any]:
-    checks = result.stages.checks
-    return {
-        "passed": True,
-        "stages_compared": len(checks),
-        "pattern_tolerance": checks["pattern"].tolerance,
-        "output_tolerance": result.output.tolerance,
-        "output_error": result.output.error,
-        "output_scale": result.output.scale,
-        "layers": None
-        if result.layers is None
-        else [
-            {
-                "layer": end.layer,
-                "stages_compared": end.compared,
-                "worst_stage": end.worst,
-                "worst_error": end.worst_error,
-                "output_error": end.output_error,
-            }
-            for end in result.layers
-        ],
-    }
+def _layer(end: LayerEnd) -> dict[str, Any]:
+    names = {"stages_compared": end.compared, "worst_stage": end.worst}
+    return {"layer": end.layer, **names, "worst_error": end.worst_error, "output_error": end.output_error}
 
 
 def _stage(result: Explanation, stage: Stage) -> dict[str, Any]:
     """``norm`` is the mean Euclidean length along the last axis; of the mask, ``mean`` is the share that is allowed."""
     step, check, wide = step_of(result, stage.name), stage.check, stage.wide
     return {
-        "name": stage.name,
-        "title": step.title,
-        "formula": step.formula,
-        "shape": list(stage.shape),
-        "min": float(wide.min()),
-        "max": float(wide.max()),
-        "mean": float(wide.mean()),
+        **{"name": stage.name, "title": step.title, "formula": step.formula, "shape": list(stage.shape)},
+        **{"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())},
         "norm": None if stage.name == "mask" else float(torch.linalg.vector_norm(wide, dim=-1).mean()),
         "compared": check is not None,
         **{key: getattr(check, key, None) for key in ("place", "error", "scale", "tolerance")},
@@ -97,9 +82,7 @@ def _positions(shares: PositionShares) -> dict[str, Any]:
         return {**share.groups, "terms": share.terms, "spread": share.spread}
 
     return {
-        "error": shares.error,
-        "scale": shares.scale,
-        "tolerance": shares.tolerance,
+        **{key: getattr(shares, key) for key in ("error", "scale", "tolerance")},
         "layer": entry(shares.layer),
         "heads": [{"id": f"L0H{head}", **entry(share)} for head, share in enumerate(shares.heads)],
     }
@@ -113,15 +96,15 @@ def _tensors(result: Explanation, _: Choices) -> bytes:
     """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
     tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.stages}
     labels = json.dumps(list(result.tokens.labels))
-    content: bytes = save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels})
-    return content
+    return bytes(save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels}))
 
 
 def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableType]:
     yield _heading(result)
     yield _walk_through(result, width)
     if result.layers is not None:
-        yield _layers_table(result.layers)
+        title = "Every layer, each from what the model's layer before it gave"
+        yield column_table(title, _LAYER_COLUMNS, result.layers)
     if result.positions is None:
         yield notes("Content and position: for the first layer only (--layer 0), which the embeddings enter.")
     else:
@@ -147,17 +130,17 @@ def _heading(result: Explanation) -> Text:
 
 def _walk_through(result: Explanation, width: int) -> Text:
     """Every step: name and shape, formula, sentence, real numbers, check; longer words are left to the terminal."""
-    text, indent = Text(), "    "
+    text = Text()
     for count, stage in enumerate(result.stages.stages, start=1):
         step = step_of(result, stage.name)
         text.append(f"{count:2d}  ")
         text.append(step.title, style="bold")
-        text.append(f"  {numbered_shape(stage.name, stage.shape)}\n", style="cyan")
-        lines = [(step.formula, ""), (step.sentence, ""), (step.numbers(result, stage.name), "")]
-        for content, style in (*lines, _check(stage, step.unseen)):
-            wrapped = textwrap.wrap(content, width - 1, initial_indent=indent, subsequent_indent=indent,
-                                    break_long_words=False, break_on_hyphens=False)  # fmt: skip
-            text.append("".join(f"{line}\n" for line in wrapped), style=style)
+        shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
+        text.append(f"  {shape}\n", style="cyan")
+        words = [(step.formula, ""), (step.sentence, ""), (step.numbers(result, stage.name), "")]
+        for content, style in (*words, _check(stage, step.unseen)):
+            lines = textwrap.wrap(content, width - 5, break_long_words=False, break_on_hyphens=False)
+            text.append("".join(f"    {line}\n" for line in lines), style=style)
     text.rstrip()
     return text
 
@@ -171,32 +154,17 @@ def _check(stage: Stage, unseen: str) -> tuple[str, str]:
     return f"✓ the model's own, {how}", "green"
 
 
-def _layers_table(layers: tuple[LayerEnd, ...]) -> Table:
-    columns: list[Column[LayerEnd]] = [
-        Column("Layer", lambda end: end.layer),
-        Column("Steps\ncompared", lambda end: end.compared),
-        Column("Least close step", lambda end: end.worst.replace("_", " "), left=True),
-        Column("its error", lambda end: error(end.worst_error), "of largest"),
-        Column("Output error", lambda end: error(end.output_error), "of largest"),
-    ]
-    return column_table("Every layer, each from what the model's layer before it gave", columns, layers)
-
-
 def _positions_table(shares: PositionShares) -> Table:
     """Content and position in the scores of the first layer, a row a head."""
 
-    def share_of(name: str) -> Column[tuple[str, ScoreShares]]:
-        def value(row: tuple[str, ScoreShares]) -> object:
-            share = row[1].groups[name]
-            return None if share is None else signed(share)
+    def written(row: tuple[str, ScoreShares], name: str) -> str | None:
+        share = row[1].groups[name]
+        return None if share is None else signed(share)
 
-        return Column("Common" if name == "constant" else name.capitalize(), value)
-
-    columns: list[Column[tuple[str, ScoreShares]]] = [
-        Column("Head", lambda row: row[0], left=True),
-        *(share_of(name) for name in GROUPS if name != "segment" or shares.segments),
-        Column("Spread", lambda row: row[1].spread, "scores"),
-    ]
+    columns = [Column[tuple[str, ScoreShares]]("Head", lambda row: row[0], left=True)]
+    for name in (name for name in GROUPS if name != "segment" or shares.segments):
+        columns.append(Column("Common" if name == "constant" else name.capitalize(), partial(written, name=name)))
+    columns.append(Column("Spread", lambda row: row[1].spread, "scores"))
     heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
     last = [column.value(("all heads", shares.layer)) for column in columns]
     return column_table("Scores of layer 0: shares of their variance", columns, heads, last=last)
@@ -226,7 +194,4 @@ def _verified(result: Explanation) -> Text:
     )
 
 
-REPORT = Report(
-    content=_content, columns=_COLUMNS, rows=_rows, tables=_tables, tensors=("stages.safetensors", _tensors)
-)
-"""How ``attnviz explain`` tells a layer."""
+REPORT: Report[Explanation] = Report(_content, _COLUMNS, _rows, _tables, tensors=("stages.safetensors", _tensors))

@@ -1,37 +1,127 @@
-"""The steps of a layer as data, in one entry a step: what it is called, its formula, what it does, how it is drawn."""
+"""The steps of a layer as data, an entry a step: its name, its formula, what it does, its numbers, how it is drawn."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from attnviz.commands.explain import numbers
-from attnviz.commands.explain.measure import Explanation
-from attnviz.commands.explain.numbers import Numbers
-from attnviz.commands.explain.reference import activation_named
+import torch
+from torch import Tensor
 
-__all__ = ["Step", "norm_order", "numbered_shape", "step_of"]
+from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.reference import activation_named
+from attnviz.model.tokens import visible
+from attnviz.model.wording import counted
+
+__all__ = ["Step", "norm_order", "signed", "step_of"]
+
+_FIRST, _STRONGEST, _LONGEST = 4, 4, 16
+_ADDED = {
+    "attention_residual": ("input", "attention_output"),
+    "feed_forward_residual": ("attention_norm", "feed_forward_output"),
+    "output": ("attention_residual", "feed_forward_output"),
+}
+"""The stream and what is added to it."""
+
+
+def signed(value: float) -> str:
+    """Two decimals, with a true minus sign, and no minus before a zero."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+
+
+def _label(result: Explanation, position: int) -> str:
+    label = visible(result.tokens.labels[position])
+    return f"‘{label if len(label) <= _LONGEST else label[: _LONGEST - 1] + '…'}’"
+
+
+def _of_head(result: Explanation, name: str) -> tuple[str, Tensor]:
+    """The token and the head in words, and their row."""
+    row = result.tensor(name)[..., result.head.head, result.token, :]
+    return f"{_label(result, result.token)} in {result.head}", row
+
+
+def _length(vector: Tensor) -> str:
+    return f"length {float(vector.norm()):.3g}"
+
+
+def _vector(vector: Tensor) -> str:
+    first = ", ".join(signed(float(value)) for value in vector[:_FIRST])
+    return f"{_length(vector)}; [{first}{', …' if len(vector) > _FIRST else ''}]"
+
+
+def _keys(result: Explanation, row: Tensor, write: Callable[[float], str]) -> str:
+    """The largest numbers of a row with their keys, of those that the mask allows."""
+    allowed = result.tensor("mask")[result.token] > 0
+    order = torch.where(allowed, row, -torch.inf).argsort(descending=True, stable=True)
+    keys = [int(key) for key in order[: min(_STRONGEST, int(allowed.sum()))]]
+    return ", ".join(f"{_label(result, key)} {write(float(row[key]))}" for key in keys)
+
+
+def _token_numbers(result: Explanation, name: str) -> str:
+    """Length and first numbers of the token's vector."""
+    return f"{_label(result, result.token)}: {_vector(result.tensor(name)[result.token])}"
+
+
+def _head_numbers(result: Explanation, name: str) -> str:
+    words, row = _of_head(result, name)
+    return f"{words}: {_vector(row)}"
+
+
+def _split_numbers(result: Explanation, name: str) -> str:
+    words, vectors = _of_head(result, name)
+    lengths = (f"{part} {_length(vector)}" for part, vector in zip(("query", "key", "value"), vectors, strict=True))
+    return f"{words}: {', '.join(lengths)}"
+
+
+def _score_numbers(result: Explanation, name: str) -> str:
+    words, row = _of_head(result, name)
+    return f"{words}, highest: {_keys(result, row, signed)}"
+
+
+def _mask_numbers(result: Explanation, name: str) -> str:
+    allowed = int(result.tensor(name)[result.token].sum())
+    return f"{_label(result, result.token)} may attend to {allowed} of {counted(len(result.tokens), 'token')}"
+
+
+def _pattern_numbers(result: Explanation, name: str) -> str:
+    words, row = _of_head(result, name)
+    return f"{words} attends to {_keys(result, row, '{:.2f}'.format)}; sum {float(row.sum()):.4f}"
+
+
+def _norm_numbers(result: Explanation, name: str) -> str:
+    """What the layer norm takes out of the token's vector, and its length afterwards."""
+    before = {"final_norm": "output", "output": "feed_forward_residual", "feed_forward_norm": "attention_residual"}
+    source = before.get(name, "input" if result.pre_norm else "attention_residual")
+    old, new = (result.tensor(part)[result.token] for part in (source, name))
+    mean, spread = signed(float(old.mean())), float(old.var(correction=0).sqrt())
+    taken = f"mean {mean} and standard deviation {spread:.3g} are taken out"
+    return f"{_label(result, result.token)}: {taken}; {_length(new)}"
+
+
+def _residual_numbers(result: Explanation, name: str) -> str:
+    """Lengths and angle of the stream and what is added to it."""
+    stream, added, total = (result.tensor(part)[result.token] for part in (*_ADDED[name], name))
+    cosine = signed(float(torch.nn.functional.cosine_similarity(stream, added, dim=0)))
+    lengths = f"{float(stream.norm()):.3g} + {float(added.norm()):.3g}"
+    return f"{_label(result, result.token)}: lengths {lengths} at a cosine of {cosine} give {float(total.norm()):.3g}"
+
+
+def _activation_numbers(result: Explanation, name: str) -> str:
+    before, after = (result.tensor(part)[result.token] for part in ("expanded", name))
+    positive = f"{int((before > 0).sum())} of {len(before)} inputs are positive"
+    return f"{_label(result, result.token)}: {positive}; {_vector(after)}"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a layer. Texts have names in braces for what differs from model to model; see :func:`step_of`.
-
-    Attributes:
-        title: what it is called.
-        formula: with this model's numbers.
-        sentence: what it does.
-        label: above its panel in the figure; empty where it has none.
-        brief: the formula, as short as a panel needs it.
-        numbers: one line of real numbers.
-        unseen: why it has no check of its own.
-    """
+    """One step of a layer. Texts have names in braces for what differs from model to model; see :func:`step_of`."""
 
     title: str
-    formula: str
-    sentence: str
-    label: str = ""
-    brief: str = ""
-    numbers: Numbers = numbers.of_token
-    unseen: str = ""
+    formula: str  # with this model's numbers
+    sentence: str  # what it does
+    label: str = ""  # above its panel in the figure; empty where it has none
+    brief: str = ""  # the formula, as short as a panel needs it
+    numbers: Callable[[Explanation, str], str] = _token_numbers  # one line of real numbers
+    unseen: str = ""  # why it has no check of its own
 
 
 _NORM = "norm(x) = (x − mean) / √(var + ε) · γ + β"
@@ -44,93 +134,62 @@ _STEPS = {
     "query": Step("Queries", "Q = {x} W_Q + b_Q", "What each token looks for, of all heads side by side.", "Q"),
     "key": Step("Keys", "K = {x} W_K + b_K", "What each token offers to be found by.", "K"),
     "value": Step("Values", "V = {x} W_V + b_V", "What each token hands on where it is attended to.", "V"),
-    "split": Step(
-        "Split into heads", "{d_model} = {n_heads} × {d_head}",
-        "Q, K and V are cut into {n_heads} heads of {d_head} dimensions each; d_head = d_model / n_heads.",
-        numbers=numbers.of_split, unseen="the same numbers, regrouped",
-    ),
-    "scores": Step(
-        "Scores", "{scores}", "How well each query fits each key: their dot product, {scaled}.", "scores",
-        "{brief_scores}", numbers.of_scores, "the model does not show them: checked through the pattern",
-    ),
-    "mask": Step("Mask", "allowed: {allowed}", "{masked}", "mask", "", numbers.of_mask,
+    "split": Step("Split into heads", "{d_model} = {n_heads} × {d_head}", "Q, K and V are cut into {n_heads} heads of "
+                  "{d_head} dimensions each; d_head = d_model / n_heads.", numbers=_split_numbers,
+                  unseen="the same numbers, regrouped"),
+    "scores": Step("Scores", "{scores}", "How well each query fits each key: their dot product, {scaled}.", "scores",
+                   "{brief_scores}", _score_numbers, "the model does not show them: checked through the pattern"),
+    "mask": Step("Mask", "allowed: {allowed}", "{masked}", "mask", "", _mask_numbers,
                  "the model does not show it: checked through the pattern"),
-    "pattern": Step(
-        "Attention pattern", "A = softmax(masked scores)",
-        "Every row of scores becomes weights that sum to 1: how much each query takes from each key.", "pattern A",
-        "softmax", numbers.of_pattern,
-    ),
-    "weighted": Step(
-        "Weighted values", "A V", "Each token's new vector in a head: the values, mixed by the weights.", "A V", "",
-        numbers.of_head, "the model does not show them by head: checked side by side, in the next step",
-    ),
-    "concatenated": Step(
-        "Concatenation", "{n_heads} × {d_head} = {d_model}",
-        "The heads' results are laid side by side again; no number changes.", "concatenated", "{n_heads} heads",
-    ),
-    "attention_output": Step(
-        "Attention output", "concat W_O + b_O",
-        "One linear map mixes the heads: each head's slice of W_O says what it writes into the residual stream.",
-        "attention", "· W_O + b_O",
-    ),
-    "attention_residual": Step(
-        "Residual", "h = x + attention",
-        "The attention's output is added to the layer's input, which passes around it unchanged.", "h", "x + attention",
-        numbers.of_residual,
-    ),
-    "expanded": Step(
-        "Feed-forward: expand", "u = norm(h) W_1 + b_1",
-        "Every token alone, from {d_model} to {d_ff} dimensions: no token sees another from here on.", "expanded u",
-        "· W_1 + b_1",
-    ),
-    "activated": Step(
-        "Feed-forward: {activation}", "f(u), f(x) = {activation_formula}",
-        "The network's only step that is not linear: it lets some of the numbers through and holds others back.",
-        "{activation}", "f(u)", numbers.of_activation,
-    ),
+    "pattern": Step("Attention pattern", "A = softmax(masked scores)", "Every row of scores becomes weights that sum "
+                    "to 1: how much each query takes from each key.", "pattern A", "softmax", _pattern_numbers),
+    "weighted": Step("Weighted values", "A V", "Each token's new vector in a head: the values, mixed by the weights.",
+                     "A V", "", _head_numbers,
+                     "the model does not show them by head: checked side by side, in the next step"),
+    "concatenated": Step("Concatenation", "{n_heads} × {d_head} = {d_model}", "The heads' results are laid side by "
+                         "side again; no number changes.", "concatenated", "{n_heads} heads"),
+    "attention_output": Step("Attention output", "concat W_O + b_O", "One linear map mixes the heads: each head's "
+                             "slice of W_O says what it writes into the residual stream.", "attention", "· W_O + b_O"),
+    "attention_residual": Step("Residual", "h = x + attention", "The attention's output is added to the layer's input, "
+                               "which passes around it unchanged.", "h", "x + attention", _residual_numbers),
+    "expanded": Step("Feed-forward: expand", "u = norm(h) W_1 + b_1", "Every token alone, from {d_model} to {d_ff} "
+                     "dimensions: no token sees another from here on.", "expanded u", "· W_1 + b_1"),
+    "activated": Step("Feed-forward: {activation}", "f(u), f(x) = {activation_formula}", "The network's only step that "
+                      "is not linear: it lets some of the numbers through and holds others back.", "{activation}",
+                      "f(u)", _activation_numbers),
     "feed_forward_output": Step("Feed-forward: contract", "f(u) W_2 + b_2",
                                 "Back from {d_ff} to {d_model} dimensions.", "feed-forward", "· W_2 + b_2"),
     "feed_forward_residual": Step("Residual", "y = norm(h) + feed forward",
-                                  "The network's output is added to what went into it.", numbers=numbers.of_residual),
-    "final_norm": Step(
-        "Final layer norm", _NORM_OUT,
-        "After the last layer, outside of it: what the language-modelling head reads.", "final norm", "",
-        numbers.of_norm,
-    ),
+                                  "The network's output is added to what went into it.", numbers=_residual_numbers),
+    "final_norm": Step("Final layer norm", _NORM_OUT, "After the last layer, outside of it: what the "
+                       "language-modelling head reads.", "final norm", "", _norm_numbers),
 }  # fmt: skip
-
 _PRE_NORM = {
     "attention_norm": Step("Layer norm before the attention", _NORM,
-                           f"{_TO_ONE}: pre-norm, only the attention sees it.", "norm(x)", "", numbers.of_norm),
+                           f"{_TO_ONE}: pre-norm, only the attention sees it.", "norm(x)", "", _norm_numbers),
     "feed_forward_norm": Step("Layer norm before the feed-forward network", _NORM_H,
-                              f"{_TO_ONE}: pre-norm, only the network sees it.", "norm(h)", "", numbers.of_norm),
+                              f"{_TO_ONE}: pre-norm, only the network sees it.", "norm(h)", "", _norm_numbers),
     "output": Step("Output", "h + feed forward", "The network's output is added to the residual stream. {taken}",
-                   "output", "", numbers.of_residual),
+                   "output", "", _residual_numbers),
 }  # fmt: skip
-
 _POST_NORM = {
     "attention_norm": Step("Layer norm after the residual", _NORM_H,
-                           f"{_TO_ONE}: post-norm, it is now the residual stream.", "norm(h)", "", numbers.of_norm),
-    "output": Step("Output", _NORM_Y, "The second layer norm. {taken}", "output", "", numbers.of_norm),
+                           f"{_TO_ONE}: post-norm, it is now the residual stream.", "norm(h)", "", _norm_numbers),
+    "output": Step("Output", _NORM_Y, "The second layer norm. {taken}", "output", "", _norm_numbers),
 }  # fmt: skip
 
 
-def step_of(explanation: Explanation, name: str) -> Step:
+def step_of(result: Explanation, name: str) -> Step:
     """A step in words, for this layer of this model."""
-    template = _STEPS.get(name) or (_PRE_NORM if explanation.pre_norm else _POST_NORM)[name]
-    values = _model_words(explanation) | _score_words(explanation) | _place_words(explanation)
+    template = _STEPS.get(name) or (_PRE_NORM if result.pre_norm else _POST_NORM)[name]
+    values = _model_words(result) | _score_words(result) | _place_words(result)
     texts = ("title", "formula", "sentence", "label", "brief")
     return replace(template, **{text: getattr(template, text).format_map(values) for text in texts})
 
 
-def numbered_shape(name: str, shape: tuple[int, ...]) -> str:
-    """``[12, 9, 32]``; of queries, keys and values together ``3 × [12, 9, 32]``."""
-    return f"3 × {list(shape[1:])}" if name == "split" else str(list(shape))
-
-
-def norm_order(explanation: Explanation) -> str:
+def norm_order(result: Explanation) -> str:
     """Where the layer norms stand, in one sentence."""
-    if explanation.pre_norm:
+    if result.pre_norm:
         return (
             "Pre-norm (GPT-2): a layer norm stands before the attention and one before the feed-forward network; what "
             "they give is added to the residual stream, which itself is never normed inside a layer."
@@ -141,48 +200,39 @@ def norm_order(explanation: Explanation) -> str:
     )
 
 
-def _model_words(explanation: Explanation) -> dict[str, object]:
-    model, activation = explanation.checkpoint, activation_named(explanation.activation)
-    return {
-        "x": "norm(x)" if explanation.pre_norm else "x",
-        "d_model": model.d_model,
-        "n_heads": model.n_heads,
-        "d_head": model.d_head,
-        "d_ff": explanation.d_ff,
-        "activation": activation.name,
-        "activation_formula": activation.formula,
-    }
+def _model_words(result: Explanation) -> dict[str, object]:
+    activation = activation_named(result.activation)
+    sizes = {name: getattr(result.checkpoint, name) for name in ("d_model", "n_heads", "d_head")}
+    names = {"activation": activation.name, "activation_formula": activation.formula}
+    return {"x": "norm(x)" if result.pre_norm else "x", **sizes, "d_ff": result.d_ff, **names}
 
 
-def _score_words(explanation: Explanation) -> dict[str, str]:
+def _score_words(result: Explanation) -> dict[str, str]:
     """The scale that this layer has: GPT-2's config may leave it out, or divide by the layer's number too."""
-    model = explanation.checkpoint
-    scale, d_head = float(model.architecture.parameters(model.model, explanation.layer).scale), model.d_head
-    causal = model.architecture.causal
-    texts = "in a single text" if explanation.pair is None else "in a pair of texts either"
-    masked = {
-        "allowed": "key ≤ query" if causal else "every key",
-        "masked": "A token may attend only to itself and to what precedes it; all other scores become −∞."
-        if causal
-        else f"Every token may attend to every token: nothing is masked {texts}.",
-    }
-    if abs(scale * math.sqrt(d_head) - 1) < 1e-9:
-        scaled = "scaled so that it does not grow with d_head"
-        return {"scores": f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}", "brief_scores": f"Q Kᵀ/√{d_head}", "scaled": scaled,
-                **masked}  # fmt: skip
-    if scale == 1:
-        return {"scores": "Q Kᵀ", "brief_scores": "Q Kᵀ", "scaled": "which this model does not scale", **masked}
+    model = result.checkpoint
+    scale, d_head = float(model.architecture.parameters(model.model, result.layer).scale), model.d_head
+    texts = "in a single text" if result.pair is None else "in a pair of texts either"
+    allowed, masked = "every key", f"Every token may attend to every token: nothing is masked {texts}."
+    if model.architecture.causal:
+        allowed = "key ≤ query"
+        masked = "A token may attend only to itself and to what precedes it; all other scores become −∞."
+    scores, brief = f"Q Kᵀ · {scale:.4g}", f"Q Kᵀ · {scale:.3g}"
     scaled = "scaled as this model's config has it"
-    return {"scores": f"Q Kᵀ · {scale:.4g}", "brief_scores": f"Q Kᵀ · {scale:.3g}", "scaled": scaled, **masked}
+    if abs(scale * math.sqrt(d_head) - 1) < 1e-9:
+        scores, brief = f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}", f"Q Kᵀ/√{d_head}"
+        scaled = "scaled so that it does not grow with d_head"
+    elif scale == 1:
+        scores, brief, scaled = "Q Kᵀ", "Q Kᵀ", "which this model does not scale"
+    return {"scores": scores, "brief_scores": brief, "scaled": scaled, "allowed": allowed, "masked": masked}
 
 
-def _place_words(explanation: Explanation) -> dict[str, str]:
+def _place_words(result: Explanation) -> dict[str, str]:
     """Where the input comes from, and what takes the output in."""
-    layer, pre = explanation.layer, explanation.pre_norm
-    tables = "word + position + segment" if explanation.checkpoint.architecture.segments else "word + position"
+    layer, pre = result.layer, result.pre_norm
+    tables = "word + position + segment" if result.checkpoint.architecture.segments else "word + position"
     first = tables if pre else f"norm({tables})"
     taken = f"This is what layer {layer + 1} takes in."
-    if layer + 1 == explanation.checkpoint.n_layers:
+    if layer + 1 == result.checkpoint.n_layers:
         after = "the final layer norm takes in" if pre else "the model gives: its last hidden state"
         taken = f"This is what {after}."
     return {"input": f"output of layer {layer - 1}" if layer else first, "taken": taken}

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnviz.commands.explain.measure import Explanation
-from attnviz.commands.explain.numbers import signed
 from attnviz.commands.explain.path import plan_path
 from attnviz.commands.explain.path_drawing import path_figure
 from attnviz.commands.explain.position_share import GROUPS, ScoreShares
+from attnviz.commands.explain.steps import signed
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
@@ -38,25 +38,16 @@ _READING = (
 
 @dataclass(frozen=True)
 class PositionsPlan:
-    """Content and position in the scores of the first layer.
-
-    Attributes:
-        stem, caption: of the file.
-        title, notes: above the shares.
-        rows: names of the heads, last all of them together.
-        columns: names of the parts.
-        shares: [rows, columns]; NaN where nothing differs.
-        spreads: [rows].
-    """
+    """Content and position in the scores of the first layer."""
 
     stem: str
     caption: str
     title: str
     notes: tuple[str, ...]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    shares: Array
-    spreads: tuple[float, ...]
+    rows: tuple[str, ...]  # names of the heads, last all of them together
+    columns: tuple[str, ...]  # names of the parts
+    shares: Array  # [rows, columns]; NaN where nothing differs
+    spreads: tuple[float, ...]  # [rows]
 
 
 def _plan_positions(result: Explanation, _: Choices) -> Iterator[PositionsPlan]:
@@ -97,11 +88,8 @@ def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> 
 def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = False) -> AxesImage | QuadMesh:
     """A row a head, a column a part, and a column for the spread; the last row, of all heads, in bold."""
     rows, columns = plan.shares.shape
-    values, ink, colours = (
-        np.pad(plan.shares, ((0, 0), (0, 1)), constant_values=np.nan),
-        look.greys.ink,
-        look.diverging_map(),
-    )
+    values, ink = np.pad(plan.shares, ((0, 0), (0, 1)), constant_values=np.nan), look.greys.ink
+    colours = look.diverging_map()
     cells = draw_matrix(ax, values, _NORM, look, colours=colours, vector=vector)
     size = 7 if cell_points(ax, columns + 2, 1)[0] >= 28 else 6
     style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "parse_math": False, "fontsize": size}
@@ -120,26 +108,13 @@ def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = Fa
 
 
 def _no_positions(result: Explanation) -> str:
-    if result.positions is not None:
-        return ""
-    return f"content and position are told apart in layer 0 only, not in layer {result.layer}"
+    why = f"content and position are told apart in layer 0 only, not in layer {result.layer}"
+    return why if result.positions is None else ""
 
 
+_PATH = "the whole path of the layer: a panel of actual numbers a step, the residual path around its halves"
+_POSITIONS = "layer 0 only: what the scores of every head owe to content and to position"
 VIEWS: tuple[View[Any, Any], ...] = (
-    View(
-        name="path",
-        shows="the whole path of the layer: a panel of actual numbers a step, the residual path around its halves",
-        plans=plan_path,
-        figure=path_figure,
-        stems="explain",
-    ),
-    View(
-        name="positions",
-        shows="layer 0 only: what the scores of every head owe to content and to position",
-        plans=_plan_positions,
-        figure=_positions_figure,
-        draw=_draw_positions,
-        missing=_no_positions,
-    ),
+    View("path", _PATH, plan_path, path_figure, stems="explain"),
+    View("positions", _POSITIONS, _plan_positions, _positions_figure, _draw_positions, missing=_no_positions),
 )
-"""What ``attnviz explain`` draws."""
