@@ -72,7 +72,7 @@ def test_its_roles_passed_and_their_numbers_are_shares():
 def test_the_example_makes_the_same_file_twice(tmp_path):
     script = ROOT / "examples" / "make_shipped_profile.py"
     for name in ("one", "two"):
-        arguments = [str(TREEBANK), "--limit", "20", "--out", str(tmp_path / name)]
+        arguments = [str(TREEBANK), "--limit", "6", "--out", str(tmp_path / name)]
         done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     one, two = (tmp_path / name / FILE.name for name in ("one", "two"))

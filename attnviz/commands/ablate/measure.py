@@ -52,7 +52,10 @@ class AblationOptions:
 
 @dataclass(frozen=True, repr=False)
 class Ablation(Result):
-    """What :func:`ablate` measured."""
+    """What :func:`ablate` measured: the heads ranked by what removing each of them does.
+
+    ``heads`` has the one that matters most first; ``layers`` and ``together`` are sets of heads, ``curve`` more and more.
+    """
 
     command: ClassVar[str] = "ablate"
     first_view: ClassVar[str] = "map"

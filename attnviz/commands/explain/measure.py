@@ -36,7 +36,10 @@ class LayerEnd:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Result):
-    """One layer on one text, step by step."""
+    """One layer on one text, step by step: every tensor from its input to its output, as recomputed and as verified.
+
+    ``stages`` has the tensors, ``positions`` the shares of content and position (layer 0 alone).
+    """
 
     command: ClassVar[str] = "explain"
 
