@@ -31,6 +31,7 @@ TEXTS = (TEXT, "the dog that i saw ran away")
 
 MEASURES: dict[str, Callable[[], Any]] = {
     "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
+    "heads": lambda: attnviz.analyze(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False),
     "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
     "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),

@@ -54,7 +54,7 @@ class AblationOptions:
 class Ablation(Result):
     """What :func:`ablate` measured: the heads ranked by what removing each of them does.
 
-    ``heads`` has the one that matters most first; ``layers`` and ``together`` are sets of heads, ``curve`` more and more.
+    ``heads`` has the one that matters most first; ``layers`` and ``together`` are sets, ``curve`` more and more heads.
     """
 
     command: ClassVar[str] = "ablate"
