@@ -122,7 +122,6 @@ def test_one_panel_can_be_drawn_on_axes_of_ones_own(command: str, name: str):
     before = dict(matplotlib.rcParams)
     result.draw(name, left)
     assert dict(matplotlib.rcParams) == before
-    assert left.get_children() != right.get_children()
     assert not right.patches and not right.collections and not right.images  # noqa: PT018
     assert left.has_data()
     assert figure.axes == [left, right]

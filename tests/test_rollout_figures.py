@@ -50,7 +50,6 @@ def test_the_last_layer_has_attention_rollout_and_norm_rollout_on_one_scale(resu
     assert np.mean(np.concatenate([tile.values.ravel() for tile in tiles]) <= of.norm.vmax) >= 0.98
     assert of.caption.startswith("What comes to each position at the output of layer 2, the last: the mean attention")
     assert "of BertModel on “the cat that i saw ran away” (9 tokens); through layers 0 to 2, 0.5" in of.caption
-    assert of.caption.count(".") == len([c for c in of.caption if c == "."])
     assert f"colours from 0 to {of.norm.vmax:g}" in of.caption
 
 

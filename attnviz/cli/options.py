@@ -8,7 +8,6 @@ __all__ = [
     "AsJson",
     "Device",
     "Dtype",
-    "Figures",
     "Formats",
     "LocalWindow",
     "LongRangeFrom",
@@ -54,7 +53,6 @@ Parser = Annotated[
     typer.Option(help="spaCy pipeline to parse with; default an installed English one.", show_default=False),
 ]
 NoFigures = Annotated[bool, typer.Option("--no-figures", help="Draw nothing; the same as --figures none.")]
-Figures = Annotated[bool, typer.Option("--figures/--no-figures", help="Draw what is found.")]
 Formats = Annotated[
     list[str] | None,
     typer.Option("--format", help="png, svg or pdf. Repeatable; default png.", show_default=False),
