@@ -9,7 +9,7 @@ from transformers import BertModel, GPT2Model
 from attnviz import analyze
 from attnviz.commands.heads.measure import Analysis
 from attnviz.patterns.syntax import load_parser, parse_texts
-from attnviz.patterns.verdicts import Pattern
+from attnviz.patterns.verdicts import Verdict
 from tests.conftest import needs_parser
 from tests.models import (
     CAUSAL_LOOKS_AT,
@@ -51,12 +51,12 @@ def gpt2() -> Analysis:
     return of_gpt2([heads, heads[::-1]])
 
 
-def named(analysis: Analysis, head: str) -> dict[str, Pattern]:
-    return {pattern.name: pattern for pattern in analysis.head(head).patterns}
+def named(analysis: Analysis, head: str) -> dict[str, Verdict]:
+    return {verdict.name: verdict for verdict in analysis.head(head).patterns}
 
 
 def claimed(analysis: Analysis, head: str) -> set[str]:
-    return {name for name, pattern in named(analysis, head).items() if pattern.passed}
+    return {name for name, verdict in named(analysis, head).items() if verdict.passed}
 
 
 def places(looks_at: dict[str, Any], name: str) -> tuple[str, str]:
@@ -82,9 +82,9 @@ def test_a_gpt2_head_built_for_a_pattern_gets_its_label_and_no_other(gpt2: Analy
 
 @pytest.mark.parametrize("name", ["previous-token", "next-token", "current-token"])
 def test_the_shares_that_a_bert_head_was_not_built_for_are_near_zero(bert: Analysis, name: str):
-    patterns = named(bert, places(LOOKS_AT, name)[0])
+    verdicts = named(bert, places(LOOKS_AT, name)[0])
     for other in {"previous-token", "next-token", "current-token", "long-range"} - {name}:
-        assert patterns[other].score == pytest.approx(0, abs=0.01)
+        assert verdicts[other].score == pytest.approx(0, abs=0.01)
 
 
 def test_the_statistics_of_a_long_range_head_are_those_of_six_positions(bert: Analysis):
@@ -107,17 +107,17 @@ def test_the_patterns_of_built_heads_are_where_they_were_aimed(bert: Analysis, g
 
 def test_a_uniform_bert_head_scores_its_baselines(bert: Analysis):
     head = bert.head(places(LOOKS_AT, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(bert.frame.entropy_uniform, abs=1e-4)
+    assert head.statistics["entropy"] == pytest.approx(bert.context.entropy_uniform, abs=1e-4)
     assert head.statistics["confidence"] == pytest.approx(1 / BERT_TOKENS, abs=1e-4)
-    for pattern in head.patterns:
-        assert pattern.score == pytest.approx(pattern.baseline, abs=1e-4), pattern.name
+    for verdict in head.patterns:
+        assert verdict.score == pytest.approx(verdict.baseline, abs=1e-4), verdict.name
 
 
 def test_a_uniform_gpt2_head_is_near_its_baselines(gpt2: Analysis):
     head = gpt2.head(places(CAUSAL_LOOKS_AT, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(gpt2.frame.entropy_uniform, abs=1e-4)
-    for pattern in head.patterns:
-        assert pattern.score == (None if pattern.baseline is None else pytest.approx(pattern.baseline, abs=0.05))
+    assert head.statistics["entropy"] == pytest.approx(gpt2.context.entropy_uniform, abs=1e-4)
+    for verdict in head.patterns:
+        assert verdict.score == (None if verdict.baseline is None else pytest.approx(verdict.baseline, abs=0.05))
 
 
 @pytest.mark.parametrize("position", [0, BERT_TOKENS - 1])
@@ -194,8 +194,8 @@ def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any
     assert len(found.heads) == 12
     assert {head.label for head in found.heads} <= {"broad", "heterogeneous"}
     assert not any(
-        pattern.passed
+        verdict.passed
         for head in found.heads
-        for pattern in head.patterns
-        if pattern.kind not in ("broad", "syntactic")
+        for verdict in head.patterns
+        if verdict.kind not in ("broad", "syntactic")
     )

@@ -7,32 +7,34 @@ import pytest
 from attnviz.commands.heads.measure import HeadFindings
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
-from attnviz.patterns.statistics import SCALARS, Frame
+from attnviz.patterns.statistics import SCALARS, TextContext
 from attnviz.patterns.syntax import RelationAccuracy
 from attnviz.patterns.verdicts import (
     BROAD_SHARE,
     ENOUGH,
     HETEROGENEOUS,
     NOT_MEASURABLE,
-    Pattern,
-    deciding_pattern,
+    Verdict,
+    deciding_verdict,
     judge,
     label_of,
 )
 from tests.stored import role
-from tests.verified import frame_of
+from tests.verified import context_of
 
 # [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0.42, sink 1/6
-FRAME = frame_of([True] + [False] * 10 + [True])
+CONTEXT = context_of([True] + [False] * 10 + [True])
 
 
-def judged(frame: Frame = FRAME, relations: list[RelationAccuracy] | None = None, **found: float) -> dict[str, Pattern]:
+def judged(
+    context: TextContext = CONTEXT, relations: list[RelationAccuracy] | None = None, **found: float
+) -> dict[str, Verdict]:
     statistics = {**dict.fromkeys(SCALARS), **found}
-    return {pattern.name: pattern for pattern in judge(statistics, frame, relations or [], head=0)}
+    return {verdict.name: verdict for verdict in judge(statistics, context, relations or [], head=0)}
 
 
-def passed(frame: Frame = FRAME, **found: float) -> list[str]:
-    return [name for name, pattern in judged(frame, **found).items() if pattern.passed]
+def passed(context: TextContext = CONTEXT, **found: float) -> list[str]:
+    return [name for name, verdict in judged(context, **found).items() if verdict.passed]
 
 
 def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5, n: int = 20) -> RelationAccuracy:
@@ -40,8 +42,8 @@ def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5
     return RelationAccuracy("nsubj", n, 1, offset_accuracy, accuracy)
 
 
-def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n: int = 20, **more: float) -> Pattern:
-    return Pattern(name, kind, score, more.get("baseline", 0.1), n, True, "a test")
+def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n: int = 20, **more: float) -> Verdict:
+    return Verdict(name, kind, score, more.get("baseline", 0.1), n, True, "a test")
 
 
 # --- thresholds ---------------------------------------------------------------------------------
@@ -63,13 +65,13 @@ def test_a_share_has_to_be_over_half(statistic: str, name: str):
 
 
 def test_a_share_over_half_that_uniform_attention_almost_reaches_does_not_pass():
-    crowded = frame_of([False] * 3, local_window=1)  # local is 7/9 of all pairs
+    crowded = context_of([False] * 3, local_window=1)  # local is 7/9 of all pairs
     assert passed(crowded, local=7 / 9 + 0.09) == []
     assert passed(crowded, local=7 / 9 + 0.11) == ["local"]
 
 
 def test_the_margin_of_a_share_includes_its_edge():
-    half = frame_of([False] * 2)  # current is half of all pairs
+    half = context_of([False] * 2)  # current is half of all pairs
     assert half.baselines["current"] == 0.5
     assert passed(half, current=0.625) == ["current-token"]
     assert passed(half, current=0.59) == []
@@ -81,21 +83,21 @@ def test_a_sink_takes_more_than_three_fifths():
 
 
 def test_a_sink_on_a_text_of_little_else_needs_the_margin():
-    sinks = frame_of([True, False, True])
+    sinks = context_of([True, False, True])
     assert sinks.sink_baseline == pytest.approx(2 / 3)
     assert passed(sinks, sink=0.75) == []
     assert passed(sinks, sink=0.78) == ["sink"]
 
 
 def test_broad_is_a_share_of_the_uniform_entropy():
-    uniform = FRAME.entropy_uniform
+    uniform = CONTEXT.entropy_uniform
     assert passed(entropy=BROAD_SHARE * uniform + 1e-9) == ["broad"]
     assert passed(entropy=BROAD_SHARE * uniform - 1e-6) == []
     assert pytest.approx(0.8444, abs=1e-4) == BROAD_SHARE
 
 
 def test_broad_cannot_be_measured_on_one_token():
-    broad = judged(frame_of([True], causal=True), entropy=0.0)["broad"]
+    broad = judged(context_of([True], causal=True), entropy=0.0)["broad"]
     assert broad.score is None
     assert broad.baseline is None
     assert not broad.passed
@@ -118,26 +120,26 @@ def test_a_relation_is_judged_in_its_better_direction():
 def test_the_relations_of_the_right_head_are_read():
     accuracy = {"dependent_to_head": [0.1, 0.9], "head_to_dependent": [0.0, 0.0]}
     relations = [RelationAccuracy("det", 12, 1, 0.5, accuracy)]
-    scores = [judge(dict.fromkeys(SCALARS), FRAME, relations, head)[-1].score for head in (0, 1)]
+    scores = [judge(dict.fromkeys(SCALARS), CONTEXT, relations, head)[-1].score for head in (0, 1)]
     assert scores == [0.1, 0.9]
 
 
 def test_verdicts_carry_baseline_and_n():
-    patterns = judged(previous=0.2, sink=0.3, entropy=1.0)
-    assert patterns["previous-token"].baseline == pytest.approx(0.09)
-    assert patterns["previous-token"].n == 9
-    assert patterns["previous-token"].margin == pytest.approx(0.11)
-    assert patterns["sink"].baseline == pytest.approx(1 / 6)
-    assert patterns["sink"].n == 10
-    assert patterns["broad"].n == 12
-    assert patterns["broad"].score == pytest.approx(1 / FRAME.entropy_uniform)
+    verdicts = judged(previous=0.2, sink=0.3, entropy=1.0)
+    assert verdicts["previous-token"].baseline == pytest.approx(0.09)
+    assert verdicts["previous-token"].n == 9
+    assert verdicts["previous-token"].margin == pytest.approx(0.11)
+    assert verdicts["sink"].baseline == pytest.approx(1 / 6)
+    assert verdicts["sink"].n == 10
+    assert verdicts["broad"].n == 12
+    assert verdicts["broad"].score == pytest.approx(1 / CONTEXT.entropy_uniform)
 
 
 def test_what_is_not_measured_does_not_pass_and_has_no_margin():
-    patterns = judged()
-    assert not any(pattern.passed for pattern in patterns.values())
-    assert patterns["local"].score is None
-    assert patterns["local"].margin == float("-inf")
+    verdicts = judged()
+    assert not any(verdict.passed for verdict in verdicts.values())
+    assert verdicts["local"].score is None
+    assert verdicts["local"].margin == float("-inf")
 
 
 @pytest.mark.parametrize(("n", "enough"), [(ENOUGH - 1, False), (ENOUGH, True)])
@@ -153,8 +155,8 @@ IN_ORDER = ["previous-token", "current-token", "next-token", "sink", "local", "l
 
 @pytest.mark.parametrize("first", range(len(IN_ORDER)))
 def test_the_more_telling_pattern_gives_the_label(first: int):
-    patterns = [with_score(name, kind=name if name in ("sink", "broad") else "positional") for name in IN_ORDER[first:]]
-    assert label_of(patterns) == label_of(patterns[::-1]) == IN_ORDER[first]
+    verdicts = [with_score(name, kind=name if name in ("sink", "broad") else "positional") for name in IN_ORDER[first:]]
+    assert label_of(verdicts) == label_of(verdicts[::-1]) == IN_ORDER[first]
 
 
 def test_a_sink_over_nine_tenths_comes_before_everything():
@@ -171,9 +173,9 @@ def test_a_relation_comes_before_the_positions_where_it_has_ten_instances():
 
 
 def test_a_relation_with_few_instances_alone_is_no_label():
-    patterns = [replace(with_score("local"), passed=False), with_score("nsubj", kind="syntactic", n=9)]
-    assert label_of(patterns) == HETEROGENEOUS
-    assert deciding_pattern(patterns) is None
+    verdicts = [replace(with_score("local"), passed=False), with_score("nsubj", kind="syntactic", n=9)]
+    assert label_of(verdicts) == HETEROGENEOUS
+    assert deciding_verdict(verdicts) is None
 
 
 def test_the_relation_furthest_above_its_offset_gives_the_label():
@@ -189,16 +191,16 @@ def test_a_relation_named_like_a_position_is_not_taken_for_one():
 
 
 def test_a_head_that_shows_nothing_is_heterogeneous():
-    patterns = list(
+    verdicts = list(
         judged(previous=0.2, current=0.2, next=0.2, local=0.4, long_range=0.3, sink=0.1, entropy=1.0).values()
     )
-    assert label_of(patterns) == HETEROGENEOUS
-    assert deciding_pattern(patterns) is None
+    assert label_of(verdicts) == HETEROGENEOUS
+    assert deciding_verdict(verdicts) is None
 
 
 def test_a_head_about_which_the_text_says_nothing_is_not_measurable():
-    patterns = list(judged(frame_of([True, True]), entropy=0.0).values())
-    assert label_of(patterns) == NOT_MEASURABLE
+    verdicts = list(judged(context_of([True, True]), entropy=0.0).values())
+    assert label_of(verdicts) == NOT_MEASURABLE
 
 
 def test_one_measured_share_is_enough_to_be_measurable():
@@ -206,34 +208,34 @@ def test_one_measured_share_is_enough_to_be_measurable():
     assert label_of(list(judged(current=0.1).values())) == HETEROGENEOUS
 
 
-def test_the_deciding_pattern_is_the_one_of_the_label():
-    patterns = list(judged(previous=0.8, local=0.9, entropy=1.0).values())
-    found = deciding_pattern(patterns)
+def test_the_deciding_verdict_is_the_one_of_the_label():
+    verdicts = list(judged(previous=0.8, local=0.9, entropy=1.0).values())
+    found = deciding_verdict(verdicts)
     assert found is not None
     assert (found.name, found.score) == ("previous-token", 0.8)
-    assert label_of(patterns) == "previous-token"
+    assert label_of(verdicts) == "previous-token"
 
 
 def findings(**found: float) -> HeadFindings:
-    patterns = tuple(judged(**found).values())
-    return HeadFindings(HeadId(0, 0), {**dict.fromkeys(SCALARS), **found}, patterns, label_of(patterns))
+    verdicts = tuple(judged(**found).values())
+    return HeadFindings(HeadId(0, 0), {**dict.fromkeys(SCALARS), **found}, verdicts, label_of(verdicts))
 
 
-def test_the_strongest_pattern_of_a_labelled_head_is_the_deciding_one():
+def test_the_strongest_verdict_of_a_labelled_head_is_the_deciding_one():
     head = findings(previous=0.8, local=1.0, entropy=1.0)
     assert head.strongest == head.deciding
     assert head.strongest is not None
     assert head.strongest.name == "previous-token"
 
 
-def test_the_strongest_pattern_of_a_heterogeneous_head_is_furthest_above_its_baseline():
+def test_the_strongest_verdict_of_a_heterogeneous_head_is_furthest_above_its_baseline():
     head = findings(previous=0.3, long_range=0.45, local=0.4, sink=0.5, entropy=1.0)
     assert head.deciding is None
     assert head.strongest is not None
     assert head.strongest.name == "previous-token"
 
 
-def test_a_head_that_cannot_be_measured_has_no_strongest_pattern():
+def test_a_head_that_cannot_be_measured_has_no_strongest_verdict():
     assert findings(entropy=1.0).strongest is None
 
 
@@ -255,14 +257,14 @@ def test_a_relation_of_the_profile_gives_the_label_whatever_the_text_says_of_rel
 
 
 def test_a_relation_of_the_text_that_the_profile_does_not_find_gives_no_label():
-    patterns = [with_score("local"), with_score("det", 0.95, "syntactic", n=50)]
-    assert label_of(patterns, profile_with(role("sink", 0.8, 0.1))) == "local"
-    assert label_of(patterns[1:], profile_with()) == NOT_MEASURABLE
+    verdicts = [with_score("local"), with_score("det", 0.95, "syntactic", n=50)]
+    assert label_of(verdicts, profile_with(role("sink", 0.8, 0.1))) == "local"
+    assert label_of(verdicts[1:], profile_with()) == NOT_MEASURABLE
 
 
 def test_a_profile_that_judged_no_relations_leaves_the_label_to_the_text():
-    patterns = [with_score("local"), with_score("det", 0.95, "syntactic", n=50)]
-    assert label_of(patterns, profile_with(role("sink", 0.8, 0.1), judged=False)) == "syntactic:det"
+    verdicts = [with_score("local"), with_score("det", 0.95, "syntactic", n=50)]
+    assert label_of(verdicts, profile_with(role("sink", 0.8, 0.1), judged=False)) == "syntactic:det"
 
 
 def test_the_relation_furthest_above_its_baseline_that_is_right_more_often_than_not_gives_the_label():
@@ -293,8 +295,8 @@ def test_a_relation_of_the_profile_comes_before_what_is_general(name: str):
     assert label_of([with_score(name, 1.0, baseline=0.0)], profile_with(NSUBJ)) == "syntactic:nsubj"
 
 
-def test_the_deciding_pattern_of_such_a_label_has_the_numbers_of_the_profile():
-    found = deciding_pattern([with_score("local")], profile_with(NSUBJ))
+def test_the_deciding_verdict_of_such_a_label_has_the_numbers_of_the_profile():
+    found = deciding_verdict([with_score("local")], profile_with(NSUBJ))
     assert found is not None
     assert (found.name, found.kind, found.direction, found.offset) == ("nsubj", "profile", "dependent_to_head", None)
     assert (found.score, found.baseline, found.n, found.passed) == (0.7, 0.4, 200, True)

@@ -18,14 +18,14 @@ from attnviz.model.tokens import Units, merge_pattern
 from attnviz.patterns.masks import allowed_units, distances
 from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, MaskInput, masks_of
 
-__all__ = ["SCALARS", "Frame", "measure"]
+__all__ = ["SCALARS", "TextContext", "measure"]
 
 SCALARS = ("entropy", "distance", "confidence", "sink", *SHARES, *REPEATS, *ON_REPEATS.values())
 """All statistics that :func:`measure` gives for every head."""
 
 
 @dataclass(frozen=True)
-class Frame:
+class TextContext:
     """What the statistics of every head of one text have in common.
 
     Attributes:
@@ -46,7 +46,7 @@ class Frame:
         causal: bool,
         local_window: int = 1,
         long_range_from: int = 4,
-    ) -> "Frame":
+    ) -> "TextContext":
         """With the masks of every pattern.
 
         Args:
@@ -128,7 +128,7 @@ class Frame:
         return {name: float(shares[name]) if name in shares else None for name in REPEATS}
 
 
-def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]:
+def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float | None]]:
     """The statistics of every head of one verified layer, for a single text.
 
     =============  ==========================================================  ======================
@@ -141,16 +141,16 @@ def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]
     =============  ==========================================================  ======================
 
     Args:
-        layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the frame's units here.
-        frame: units and masks of the text.
+        layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the context's units here.
+        context: units and masks of the text.
 
     Returns:
         by name (:data:`SCALARS`), one number a head; None for what this text cannot measure.
     """
-    pattern = merge_pattern(layer.wide[0], frame.units.members)
+    pattern = merge_pattern(layer.wide[0], context.units.members)
     n_heads, n, _ = pattern.shape
-    content = frame.content.to(pattern.device)
-    distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ frame.weights.to(pattern)).T]
+    content = context.content.to(pattern.device)
+    distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ context.weights.to(pattern)).T]
     result: dict[str, list[float | None]] = {
         "entropy": _numbers(torch.special.entr(pattern).sum(-1).mean(-1)),
         "distance": [_ratio(of_head, n) for of_head in distance],
@@ -162,10 +162,10 @@ def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]
         return result
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
-    for name, values in zip(frame.selected, shares, strict=True):
+    for name, values in zip(context.selected, shares, strict=True):
         result[name] = [_ratio(value, of) for value, of in zip(values, total, strict=True)]
         if name in REPEATS:
-            result[ON_REPEATS[name]] = [_ratio(value, frame.counts[name]) for value in values]
+            result[ON_REPEATS[name]] = [_ratio(value, context.counts[name]) for value in values]
     return result
 
 
