@@ -16,6 +16,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import Tokens, merge_units
 from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
+from attnviz.patterns.registry import MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.syntax import Parse, relation_accuracy
 from attnviz.patterns.verdicts import judge, label_of
@@ -89,7 +90,7 @@ def hand_made(
     given = by_design(len(labels), causal) if patterns is None else patterns
     n_layers, n_heads = given.shape[:2]
     units = merge_units(tokens, words)
-    context = TextContext.of(units, units.labels, causal)
+    context = TextContext(units, causal, masks_of(MaskInput(units.labels, units.labels, causal)))
     tolerance = Tolerance(1e-4, 1e-4, "a test")
     layers = [
         VerifiedLayer(LayerCheck(i, n_heads, 2e-7 * (i + 1), 1e-7, 1.5), tolerance, given[i][None])

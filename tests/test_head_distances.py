@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnviz.attention.capture import capture_layers
-from attnviz.commands.profile.head_distances import MOST_QUERIES, HeadDistanceTally
+from attnviz.commands.profile.instances import MOST_QUERIES, HeadDistanceTally
 from attnviz.corpora.batches import Text, collate, encode
 from attnviz.model.checkpoint import from_loaded
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

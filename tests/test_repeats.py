@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from attnviz import analyze
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.masks import duplicate, induction
-from attnviz.patterns.registry import ON_REPEATS, REPEATS
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, duplicate, induction
 from attnviz.patterns.statistics import measure
 from attnviz.patterns.verdicts import judge, label_of
 from tests import independent

@@ -9,6 +9,7 @@ from torch import Tensor
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.model.tokens import Units
+from attnviz.patterns.registry import MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
 
@@ -37,7 +38,8 @@ def context_of(
         tuple(sink),
         tuple(members) if members else tuple((i,) for i in range(n)),
     )
-    return TextContext.of(units, range(n) if tokens is None else tokens, causal, local_window, long_range_from)
+    seen = MaskInput(units.labels, range(n) if tokens is None else tokens, causal, local_window, long_range_from)
+    return TextContext(units, causal, masks_of(seen))
 
 
 def random_patterns(n: int, n_heads: int = 2, causal: bool = False, seed: int = 0, sharpness: float = 3.0) -> Tensor:

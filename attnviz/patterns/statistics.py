@@ -6,7 +6,6 @@ that is uniform over what the mask allows.
 """
 
 import math
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,8 +14,7 @@ from torch import Tensor
 
 from attnviz.attention.verify import VerifiedLayer
 from attnviz.model.tokens import Units, merge_pattern
-from attnviz.patterns.masks import allowed_units, distances
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, MaskInput, masks_of
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, allowed_units, distances
 
 __all__ = ["SCALARS", "TextContext", "measure"]
 
@@ -31,33 +29,13 @@ class TextContext:
     Attributes:
         units: tokens, or words.
         causal: whether a query sees only itself and what precedes it.
-        masks: by statistic, boolean [n, n]; None where it cannot apply to this architecture.
+        masks: by statistic, boolean [n, n], from :func:`attnviz.patterns.registry.masks_of`; None where one cannot
+            apply to this architecture.
     """
 
     units: Units
     causal: bool
     masks: dict[str, Tensor | None]
-
-    @classmethod
-    def of(
-        cls,
-        units: Units,
-        tokens: Sequence[Hashable],
-        causal: bool,
-        local_window: int = 1,
-        long_range_from: int = 4,
-    ) -> "TextContext":
-        """With the masks of every pattern.
-
-        Args:
-            units: tokens, or words.
-            tokens: [n], equal where two units hold the same token.
-            causal: whether a query sees only itself and what precedes it.
-            local_window: largest distance that counts as local, in units.
-            long_range_from: smallest distance that counts as long-range, likewise.
-        """
-        text = MaskInput(units.labels, tokens, causal, local_window, long_range_from)
-        return cls(units, causal, masks_of(text))
 
     @cached_property
     def content(self) -> Tensor:
@@ -107,25 +85,20 @@ class TextContext:
     def baselines(self) -> dict[str, float | None]:
         """By share: the same under uniform attention over allowed content; None where not measurable."""
         keys = (self.content_pairs & self.allowed)[self.content].sum(1)
-        means = {
-            name: float((mask[self.content].sum(1) / keys).double().mean()) for name, mask in self.selected.items()
-        }
-        return {name: means.get(name) for name in self.masks}
+        shares = {name: mask[self.content].sum(1) / keys for name, mask in self.selected.items()}
+        return {name: float(shares[name].double().mean()) if name in shares else None for name in self.masks}
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """By share: how many content queries have a key under the mask, which is what a share rests on."""
-        found = {name: int(mask.any(1).sum()) for name, mask in self.selected.items()}
-        return {name: found.get(name, 0) for name in self.masks}
+        return {name: int(self.selected[name].any(1).sum()) if name in self.selected else 0 for name in self.masks}
 
     @cached_property
     def baselines_on_repeats(self) -> dict[str, float | None]:
         """By share of :data:`REPEATS`: what uniform attention gives a copy, mean over the queries with one."""
-        shares = {
-            name: (mask.sum(1) / self.allowed.sum(1))[mask.any(1)].double().mean()
-            for name, mask in self.selected.items()
-        }
-        return {name: float(shares[name]) if name in shares else None for name in REPEATS}
+        keys = self.allowed.sum(1)
+        shares = {name: (mask.sum(1) / keys)[mask.any(1)] for name, mask in self.selected.items()}
+        return {name: float(shares[name].double().mean()) if name in shares else None for name in REPEATS}
 
 
 def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float | None]]:

@@ -4,24 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
-from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEAT_NAMES, REPEATS, SHARE_NAMES, SHARES
+from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS, SHARES
 from attnviz.patterns.statistics import TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
-__all__ = [
-    "BROAD_SHARE",
-    "ENOUGH",
-    "HETEROGENEOUS",
-    "MAJORITY",
-    "MARGIN",
-    "NOT_MEASURABLE",
-    "SINK_ONLY",
-    "SINK_SHARE",
-    "Verdict",
-    "deciding_verdict",
-    "judge",
-    "label_of",
-]
+__all__ = ["BROAD_SHARE", "ENOUGH", "HETEROGENEOUS", "MAJORITY", "MARGIN", "NOT_MEASURABLE", "SINK_ONLY", "SINK_SHARE",
+           "Verdict", "deciding_verdict", "judge", "label_of"]  # fmt: skip
 
 MAJORITY = 0.5
 """A positional pattern holds where it takes more than half of the attention (Clark et al. 2019, section 3.1)."""
@@ -54,6 +42,16 @@ ENOUGH_REPEATS = 3
 
 _SPECIFIC = tuple(spec.name for spec in PATTERNS if spec.specific)
 _GENERAL = ("sink", *(spec.name for spec in PATTERNS if not spec.specific), "broad")
+
+
+_POSITIONAL = (
+    "over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019), "
+    "sink at most 0.9 (Vig & Belinkov 2019)"
+)
+_REPEATED = "on repeats over 0.5 (after Clark et al. 2019) and 0.10 above uniform attention (Olsson et al. 2022)"
+_SINK = "over 0.6 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)"
+_BROAD = "entropy at least 0.84 of the uniform entropy (after Clark et al. 2019)"
+_SYNTACTIC = "0.10 above the best fixed offset (Voita et al. 2019)"
 
 
 @dataclass(frozen=True)
@@ -164,88 +162,45 @@ def deciding_verdict(verdicts: Sequence[Verdict], profile: HeadProfile | None = 
 def _of_profile(role: StoredRole) -> Verdict:
     """A relation that passes in a stored profile, as a verdict."""
     return Verdict(
-        name=role.relation or role.role,
-        kind="profile",
-        score=role.score,
-        baseline=role.baseline,
-        n=role.n,
-        passed=role.passed,
-        threshold="the verdict of the stored profile",
-        direction=role.direction,
-    )
+        role.relation or role.role, "profile", role.score, role.baseline, role.n, role.passed,
+        threshold="the verdict of the stored profile", direction=role.direction,
+    )  # fmt: skip
 
 
 def _positional(name: str, score: float | None, context: TextContext, resting: bool) -> Verdict:
-    baseline = context.baselines[name]
-    return Verdict(
-        name=SHARE_NAMES[name],
-        kind="positional",
-        score=score,
-        baseline=baseline,
-        n=context.counts[name],
-        passed=_above(score, MAJORITY, baseline) and not resting,
-        threshold="over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019), "
-        "sink at most 0.9 (Vig & Belinkov 2019)",
-    )
+    baseline, n = context.baselines[name], context.counts[name]
+    passed = _above(score, MAJORITY, baseline) and not resting
+    return Verdict(NAMES[name], "positional", score, baseline, n, passed, _POSITIONAL)
 
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    score, baseline = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name]
+    on_repeats, uniform = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name]
     return Verdict(
-        name=REPEAT_NAMES[name],
-        kind="repeats",
-        score=statistics[name],
-        baseline=context.baselines[name],
-        n=context.counts[name],
-        passed=_above(score, MAJORITY, baseline),
-        threshold="on repeats over 0.5 (after Clark et al. 2019) and 0.10 above uniform attention (Olsson et al. 2022)",
-        on_repeats=score,
-        baseline_on_repeats=baseline,
-    )
+        NAMES[name], "repeats", statistics[name], context.baselines[name], context.counts[name],
+        _above(on_repeats, MAJORITY, uniform), _REPEATED, on_repeats=on_repeats, baseline_on_repeats=uniform,
+    )  # fmt: skip
 
 
 def _sink(score: float | None, context: TextContext) -> Verdict:
-    baseline = context.sink_baseline
-    return Verdict(
-        name="sink",
-        kind="sink",
-        score=score,
-        baseline=baseline,
-        n=int(context.content.sum()),
-        passed=_above(score, SINK_SHARE, baseline),
-        threshold="over 0.6 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)",
-    )
+    baseline, n = context.sink_baseline, int(context.content.sum())
+    return Verdict("sink", "sink", score, baseline, n, _above(score, SINK_SHARE, baseline), _SINK)
 
 
 def _broad(entropy: float | None, context: TextContext) -> Verdict:
     uniform = context.entropy_uniform
     score = entropy / uniform if entropy is not None and uniform > 0 else None
-    return Verdict(
-        name="broad",
-        kind="broad",
-        score=score,
-        baseline=None if score is None else 1.0,
-        n=len(context.units),
-        passed=score is not None and score >= BROAD_SHARE,
-        threshold="entropy at least 0.84 of the uniform entropy (after Clark et al. 2019)",
-    )
-
-
-def _above(score: float | None, threshold: float, baseline: float | None) -> bool:
-    return score is not None and baseline is not None and score > threshold and score - baseline >= _LEAST_MARGIN
+    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE)
+    return Verdict("broad", "broad", score, baseline, len(context.units), passed, _BROAD)
 
 
 def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
     direction = max(DIRECTIONS, key=lambda direction: relation.accuracy[direction][head])
-    score = relation.accuracy[direction][head]
+    score, baseline = relation.accuracy[direction][head], relation.offset_accuracy
     return Verdict(
-        name=relation.relation,
-        kind="syntactic",
-        score=score,
-        baseline=relation.offset_accuracy,
-        n=relation.n,
-        passed=score - relation.offset_accuracy >= _LEAST_MARGIN,
-        threshold="0.10 above the best fixed offset (Voita et al. 2019)",
-        direction=direction,
-        offset=relation.offset,
-    )
+        relation.relation, "syntactic", score, baseline, relation.n, score - baseline >= _LEAST_MARGIN, _SYNTACTIC,
+        direction=direction, offset=relation.offset,
+    )  # fmt: skip
+
+
+def _above(score: float | None, threshold: float, baseline: float | None) -> bool:
+    return score is not None and baseline is not None and score > threshold and score - baseline >= _LEAST_MARGIN

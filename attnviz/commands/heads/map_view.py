@@ -12,8 +12,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
-from attnviz.patterns.masks import distances
-from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS
+from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS, distances
 from attnviz.patterns.statistics import SCALARS
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View

@@ -21,6 +21,7 @@ from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visi
 from attnviz.model.wording import counted, quoted
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import PublishedHead, published_heads
+from attnviz.patterns.registry import MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.syntax import Parse, load_parser, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import Verdict, deciding_verdict, judge, label_of
@@ -314,7 +315,7 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Pa
 def _context(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, far: int) -> TextContext:
     units, causal = merge_units(tokens, words), checkpoint.architecture.causal
     ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
-    return TextContext.of(units, ids, causal, window, far)
+    return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))
 
 
 def _judged(
