@@ -64,20 +64,16 @@ def places(looks_at: dict[str, Any], name: str) -> tuple[str, str]:
     return f"L0H{first}", f"L1H{len(looks_at) - 1 - first}"
 
 
-@pytest.mark.parametrize("name", LOOKS_AT)
-def test_a_bert_head_built_for_a_pattern_gets_its_label_and_no_other(bert: Analysis, name: str):
-    for head in places(LOOKS_AT, name):
-        assert bert.head(head).label == name
-        assert claimed(bert, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
-        assert named(bert, head)[name].score == pytest.approx(1, abs=0.01)
-
-
-@pytest.mark.parametrize("name", CAUSAL_LOOKS_AT)
-def test_a_gpt2_head_built_for_a_pattern_gets_its_label_and_no_other(gpt2: Analysis, name: str):
-    for head in places(CAUSAL_LOOKS_AT, name):
-        assert gpt2.head(head).label == name
-        assert claimed(gpt2, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
-        assert named(gpt2, head)[name].score == pytest.approx(1, abs=0.01)
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [*(("bert", name) for name in LOOKS_AT), *(("gpt2", name) for name in CAUSAL_LOOKS_AT)],
+)
+def test_a_head_built_for_a_pattern_gets_its_label_and_no_other(model: str, name: str, request: pytest.FixtureRequest):
+    analysis: Analysis = request.getfixturevalue(model)
+    for head in places(LOOKS_AT if model == "bert" else CAUSAL_LOOKS_AT, name):
+        assert analysis.head(head).label == name
+        assert claimed(analysis, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
+        assert named(analysis, head)[name].score == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["previous-token", "next-token", "current-token"])
@@ -120,18 +116,12 @@ def test_a_uniform_gpt2_head_is_near_its_baselines(gpt2: Analysis):
         assert verdict.score == (None if verdict.baseline is None else pytest.approx(verdict.baseline, abs=0.05))
 
 
-@pytest.mark.parametrize("position", [0, BERT_TOKENS - 1])
-def test_a_head_that_rests_on_a_special_token_is_a_sink(position: int):
+@pytest.mark.parametrize(("position", "is_sink"), [(0, True), (BERT_TOKENS - 1, True), (8, False)])
+def test_a_head_that_rests_on_a_special_token_is_a_sink_and_on_a_word_none(position: int, is_sink: bool):
     found = of_bert([[lambda _: [position], LOOKS_AT["broad"]]])
-    assert found.head("L0H0").label == "sink"
-    assert found.head("L0H0").statistics["sink"] == pytest.approx(1, abs=0.01)
+    assert (found.head("L0H0").label == "sink") is is_sink
+    assert found.head("L0H0").statistics["sink"] == pytest.approx(float(is_sink), abs=0.01)
     assert found.head("L0H1").label == "broad"
-
-
-def test_a_head_that_rests_on_a_word_in_the_middle_is_no_sink():
-    found = of_bert([[lambda _: [8], LOOKS_AT["broad"]]]).head("L0H0")
-    assert found.label != "sink"
-    assert found.statistics["sink"] == pytest.approx(0, abs=0.01)
 
 
 def test_a_gpt2_head_that_rests_on_the_second_position_is_no_sink():

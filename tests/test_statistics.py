@@ -12,8 +12,7 @@ from torch import Tensor
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.errors import VerificationError
-from attnviz.patterns import masks
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, MaskInput, allowed_units, distances, masks_of
 from attnviz.patterns.statistics import SCALARS, TextContext, measure
 from tests.verified import context_of, random_patterns, verified
 
@@ -41,7 +40,7 @@ NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values()))
 """What is found of induction and duplicate tokens where no token repeats (see test_repeats.py)."""
 
 
-def test_every_statistic_of_a_bidirectional_head_by_hand():
+def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
     context = context_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
     assert one_head(BIDIRECTIONAL, context) == approx(
         entropy=(0 + 1.5 + 1.5 + 2) * log(2) / 4,
@@ -55,10 +54,6 @@ def test_every_statistic_of_a_bidirectional_head_by_hand():
         long_range=(0.5 + 0.5) / 1.5,
         **NO_REPEATS,
     )
-
-
-def test_every_baseline_of_a_bidirectional_head_by_hand():
-    context = context_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
     assert context.baselines == approx(
         previous=(0 + 1 / 2) / 2,
         current=1 / 2,
@@ -74,7 +69,7 @@ def test_every_baseline_of_a_bidirectional_head_by_hand():
     assert context.sink_baseline == pytest.approx(1 / 2)
 
 
-def test_every_statistic_of_a_causal_head_by_hand():
+def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
     context = context_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
     assert one_head(CAUSAL, context) == approx(
         entropy=(0 + 1 + 1.5 + 1.5) * log(2) / 4,
@@ -88,10 +83,6 @@ def test_every_statistic_of_a_causal_head_by_hand():
         long_range=0.25 / 2,
         **NO_REPEATS,
     )
-
-
-def test_every_baseline_of_a_causal_head_by_hand():
-    context = context_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
     assert context.baselines == approx(
         previous=(0 + 1 / 2 + 1 / 3) / 3,
         current=(1 + 1 / 2 + 1 / 3) / 3,
@@ -147,27 +138,21 @@ def test_statistics_are_of_words_where_the_context_merges():
     assert found["distance"] == pytest.approx((1.4 + 0.8 + 1.4 + 3.0) / 4)
 
 
-@pytest.mark.parametrize(("window", "expected"), [(0, 3 / 9), (1, 7 / 9), (2, 1.0)])
-def test_the_local_window_includes_its_edge(window: int, expected: float):
-    context = context_of([TEXT] * 3, local_window=window)
-    assert context.baselines["local"] == pytest.approx(expected)
-    assert one_head(torch.full((3, 3), 1 / 3), context)["local"] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("from_distance", "expected"), [(1, 6 / 9), (2, 2 / 9)])
-def test_the_long_range_distance_includes_its_edge(from_distance: int, expected: float):
-    assert context_of([TEXT] * 3, long_range_from=from_distance).baselines["long_range"] == pytest.approx(expected)
-
-
 def test_masks_are_selectors_of_query_and_key():
-    assert masks.distances(3).tolist() == [[0, 1, 2], [-1, 0, 1], [-2, -1, 0]]
-    assert masks.previous(3).nonzero().tolist() == [[1, 0], [2, 1]]
-    assert masks.current(2).nonzero().tolist() == [[0, 0], [1, 1]]
-    assert masks.following(3).nonzero().tolist() == [[0, 1], [1, 2]]
-    assert masks.local(3, 1).logical_not().nonzero().tolist() == [[0, 2], [2, 0]]
-    assert masks.long_range(3, 2).nonzero().tolist() == [[0, 2], [2, 0]]
-    assert masks.allowed_units(2, causal=True).tolist() == [[True, False], [True, True]]
-    assert masks.allowed_units(2, causal=False).all()
+    assert distances(3).tolist() == [[0, 1, 2], [-1, 0, 1], [-2, -1, 0]]
+    text = MaskInput("abc", "abc", causal=False, local_window=1, long_range_from=2)
+    found = {name: mask.nonzero().tolist() for name, mask in masks_of(text).items() if mask is not None}
+    assert found == {
+        "previous": [[1, 0], [2, 1]],
+        "current": [[0, 0], [1, 1], [2, 2]],
+        "next": [[0, 1], [1, 2]],
+        "local": [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 1], [2, 2]],
+        "long_range": [[0, 2], [2, 0]],
+        "induction": [],
+        "duplicate": [],
+    }
+    assert allowed_units(2, causal=True).tolist() == [[True, False], [True, True]]
+    assert allowed_units(2, causal=False).all()
 
 
 # --- not measurable -----------------------------------------------------------------------------
@@ -196,19 +181,16 @@ def test_a_share_that_could_be_but_is_not_there_is_zero_and_not_null():
     assert (found["previous"], found["next"], found["long_range"]) == (0.0, 0.0, 0.0)
 
 
-def test_a_text_without_content_has_no_sink_and_no_shares():
+def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_no_sink():
     context = context_of([SINK, SINK])
     found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
     assert {name for name, value in found.items() if value is None} == {"sink", *SHARES, *NO_REPEATS}
     assert found["confidence"] == pytest.approx(0.625)
     assert set(context.baselines.values()) == {None}
     assert context.sink_baseline is None
-
-
-def test_a_text_without_sinks_has_no_sink_share():
-    context = context_of([TEXT] * 3)
-    assert one_head(random_patterns(3, 1), context)["sink"] is None
-    assert context.sink_baseline is None
+    no_sinks = context_of([TEXT] * 3)
+    assert one_head(random_patterns(3, 1), no_sinks)["sink"] is None
+    assert no_sinks.sink_baseline is None
 
 
 def test_a_head_that_attends_to_sinks_alone_has_no_shares_but_others_keep_theirs():
@@ -288,22 +270,14 @@ def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(draw
     _, context = drawn
     n = len(context.units)
     content = ~torch.tensor(context.units.sink)
-    keys = masks.allowed_units(n, context.causal) & content[None, :]
+    keys = allowed_units(n, context.causal) & content[None, :]
     keys = torch.where(keys.any(1, keepdim=True), keys, torch.eye(n, dtype=torch.bool)).double()
     found = one_head(keys / keys.sum(1, keepdim=True), context)
     for name in SHARES:
         expected = context.baselines[name]
         assert found[name] == (expected if expected is None else pytest.approx(expected, abs=1e-6))
-
-
-@property_test
-@given(st.lists(st.booleans(), min_size=1, max_size=10), st.integers(0, 3), st.integers(1, 5))
-def test_uniform_attention_without_a_causal_mask_scores_exactly_its_baseline(sink: list[bool], window: int, far: int):
-    context, n = context_of(sink, local_window=window, long_range_from=far), len(sink)
-    found = one_head(torch.full((n, n), 1 / n), context)
-    for name in SHARES:
-        expected = context.baselines[name]
-        assert found[name] == (expected if expected is None else pytest.approx(expected, abs=1e-6))
+    everywhere = allowed_units(n, context.causal).double()
+    found = one_head(everywhere / everywhere.sum(1, keepdim=True), context)
     assert found["entropy"] == pytest.approx(context.entropy_uniform, abs=1e-6)
     assert found["sink"] == (None if context.sink_baseline is None else pytest.approx(context.sink_baseline, abs=1e-6))
 
