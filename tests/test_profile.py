@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -320,26 +319,6 @@ def test_two_processes_give_the_numbers_of_one(bert_folder: Path, folder: Path, 
         close(documents[1][part], documents[0][part])
     assert documents[1]["verification"]["heads_compared"] == documents[0]["verification"]["heads_compared"] == 12
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["profile.csv", "profile.json"]
-
-
-def test_the_shares_of_two_processes_add_up(
-    checkpoint: Checkpoint, folder: Path, whole: Profile, monkeypatch: pytest.MonkeyPatch
-):
-    """The same within one process, one share after the other."""
-    states: list[Any] = []
-
-    def gathered(process: Process, state: Any) -> list[Any]:
-        states.append(state)
-        return states[::-1] if process.first else []
-
-    monkeypatch.setattr(profile_module, "joined_processes", lambda _: nullcontext())
-    monkeypatch.setattr(profile_module, "gathered", gathered)
-    found = []
-    for rank in (1, 0):
-        monkeypatch.setattr(profile_module, "this_process", lambda rank=rank: Process(rank, 2))
-        found.append(profile_heads(checkpoint, all_of(folder), repeats=True))
-    assert found[0] is None
-    close(numbers(found[1]), numbers(whole))
 
 
 def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_folder: Path):

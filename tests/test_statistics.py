@@ -109,16 +109,6 @@ def test_a_sink_in_the_middle_parts_neighbours_from_each_other():
     assert found["sink"] == pytest.approx(0.6)
 
 
-def test_attention_from_a_sink_counts_for_no_share():
-    pattern = torch.tensor(BIDIRECTIONAL)
-    turned = pattern.clone()
-    turned[0] = torch.tensor([0, 0.9, 0.1, 0])
-    context = context_of([SINK, TEXT, TEXT, SINK])
-    before, after = one_head(pattern, context), one_head(turned, context)
-    assert {name: before[name] for name in ("sink", *SHARES)} == {name: after[name] for name in ("sink", *SHARES)}
-    assert before["distance"] != after["distance"]
-
-
 def test_statistics_are_of_words_where_the_context_merges():
     """[CLS] a ##b c [SEP]; by hand: sum over the keys of a word, mean over its queries."""
     pattern = [
