@@ -12,6 +12,7 @@ from attnviz.attention.tolerances import TOLERANCES, Tolerance
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
+from attnviz.progress import Progress, tell
 
 __all__ = [
     "LayerCheck",
@@ -159,7 +160,10 @@ class _Mismatch:
 
 
 def verify_attention(
-    checkpoint: Checkpoint, tokens: Tokens, visit: Callable[[VerifiedLayer], None]
+    checkpoint: Checkpoint,
+    tokens: Tokens,
+    visit: Callable[[VerifiedLayer], None] = lambda _: None,
+    progress: Progress | None = None,
 ) -> VerifiedAttention:
     """Run the model once; recompute, compare and hand over its attention layer by layer.
 
@@ -171,6 +175,7 @@ def verify_attention(
         checkpoint: the model.
         tokens: one text.
         visit: called with each verified layer, first layer first; its pattern is dropped afterwards.
+        progress: told of every layer.
 
     Raises:
         VerificationError: a layer differs by more than the tolerance of the dtype; the message
@@ -195,7 +200,9 @@ def verify_attention(
         outputs.append(record.output)
         fingerprints.append(_fingerprint(pattern))
         visit(VerifiedLayer(check, tolerance, pattern))
+        tell(progress, "verifying", len(checks), checkpoint.n_layers)
 
+    tell(progress, "verifying", 0, checkpoint.n_layers)
     model_inputs = tokens.model_inputs(checkpoint.device)
     capture_layers(checkpoint, model_inputs, compare)
     if mismatches:

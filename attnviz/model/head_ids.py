@@ -72,7 +72,7 @@ def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
     return [HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads)]
 
 
-def select_heads(selections: Iterable[str | HeadId], n_layers: int, n_heads: int) -> list[HeadId]:
+def select_heads(selections: str | HeadId | Iterable[str | HeadId], n_layers: int, n_heads: int) -> list[HeadId]:
     """The heads that any of the selections names, in the model's order; none given means all.
 
     Args:

@@ -14,11 +14,10 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Tokens, visible
+from attnviz.model.tokens import Tokens
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
-from attnviz.results.facts import Facts
-from attnviz.results.result import Result
+from attnviz.results.text_result import TextResult
 
 __all__ = ["Explanation", "LayerEnd", "explain"]
 
@@ -35,7 +34,7 @@ class LayerEnd:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(Result):
+class Explanation(TextResult):
     """One layer on one text, step by step: every tensor from its input to its output, as recomputed and as verified.
 
     ``stages`` has the tensors, ``positions`` the shares of content and position (layer 0 alone).
@@ -43,10 +42,6 @@ class Explanation(Result):
 
     command: ClassVar[str] = "explain"
 
-    checkpoint: Checkpoint
-    text: str  # as given
-    pair: str | None  # the second segment
-    tokens: Tokens  # what the model reads
     head: HeadId  # that is followed, of the layer that is explained
     token: int  # the position of the token that is followed
     stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
@@ -78,12 +73,6 @@ class Explanation(Result):
         """How closely the layer's output is the model's next hidden state."""
         return self.stages.checks["output"]
 
-    @property
-    def facts(self) -> Facts:
-        """What every figure and table says of it."""
-        texts = (self.text,) if self.pair is None else (self.text, self.pair)
-        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
-
     def tensor(self, name: str) -> Tensor:
         """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1); UsageError where there is none."""
         return self.stages[name].wide
@@ -104,7 +93,7 @@ def explain(
     pair: str | None = None,
     layer: int | None = None,
     head: str | int | HeadId | None = None,
-    token: str | None = None,
+    token: str | int | None = None,
     every_layer: bool = False,
     revision: str | None = None,
     device: str | torch.device | None = None,
@@ -124,7 +113,7 @@ def explain(
         pair: a second segment (BERT).
         layer: counted from 0; default that of ``head``, or the first.
         head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
-        token: to follow, as figures show it or ``#3``; default the last of the text.
+        token: to follow, as figures show it, ``#3`` or 3; default the last of the text.
         every_layer: verify the steps of all layers, not only of this one.
         revision: of a hub model.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
@@ -155,7 +144,7 @@ def explain(
     (stages,) = kept
     positions = position_shares(checkpoint, tokens, stages) if followed.layer == 0 else None
     every = tuple(ends) if every_layer else None
-    return Explanation(checkpoint, text, pair, tokens, followed, position, stages, positions, every)
+    return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions, every)
 
 
 def _layer_and_head(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
@@ -178,11 +167,8 @@ def _layer_and_head(layer: int | None, head: str | int | HeadId | None, checkpoi
     return followed
 
 
-def _position(tokens: Tokens, token: object) -> int:
+def _position(tokens: Tokens, token: str | int | None) -> int:
     """The position of the token to follow; by default the last one that is not special, or the last one."""
-    if isinstance(token, str):
-        return find_positions(tokens.labels, token)[0]
     if token is not None:
-        as_text = "as a string, its text or '#' and its position, such as 'cat' or '#3'"
-        raise UsageError(f"expected the token to follow (token) {as_text}, found {token!r}.")
+        return find_positions(tokens.labels, token)[0]
     return max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,31 +27,27 @@ from attnviz.commands.outputs.promoted_tokens import (
     why_no_attribution,
 )
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Tokens, visible
+from attnviz.model.positions import only_position
+from attnviz.model.tokens import Tokens
 from attnviz.model.wording import quoted
 from attnviz.progress import Progress, tell
-from attnviz.results.facts import Facts
-from attnviz.results.result import Result
+from attnviz.results.text_result import OfHeads, TextResult
 
 __all__ = ["HeadOutputs", "Numbers", "head_outputs"]
 
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class HeadOutputs(Result):
+@dataclass(frozen=True, repr=False)
+class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """What the heads add to the residual stream on one text; nothing in it comes from an unverified head.
 
     Where no look is given, every head's colours end at its own largest norm (``Look(scale="per-head")``). Views:
     ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
 
     Attributes:
-        text, pair, checkpoint: as given.
-        tokens: the text as the model read it.
         attention: the verified heads, from which what is large is recomputed on demand.
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
@@ -62,34 +57,12 @@ class HeadOutputs(Result):
 
     command: ClassVar[str] = "outputs"
 
-    text: str
-    pair: str | None
-    checkpoint: Checkpoint
-    tokens: Tokens
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]
     heads: tuple[HeadContribution, ...]
     stream: ResidualStream
     attribution: Attribution | None
     no_attribution: str
-
-    def select(self, selections: str | HeadId | Sequence[str | HeadId] = ()) -> list[HeadContribution]:
-        """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …), by share; all without one.
-
-        Raises:
-            UsageError: a selection cannot be read or names what the model lacks.
-        """
-        chosen = set(select_heads(selection_texts(selections), self.checkpoint.n_layers, self.checkpoint.n_heads))
-        return [head for head in self.heads if head.id in chosen]
-
-    def head(self, head: str | HeadId) -> HeadContribution:
-        """The numbers of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-
-        Raises:
-            UsageError: the model has no such head.
-        """
-        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
-        return next(each for each in self.heads if each.id == wanted)
 
     def output(self, head: str | HeadId) -> Tensor:
         """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
@@ -163,12 +136,6 @@ class HeadOutputs(Result):
         return max(head.largest for head in self.heads)
 
     @property
-    def facts(self) -> Facts:
-        """Model and text, as figures, captions and tables state them."""
-        texts = tuple(text for text in (self.text, self.pair) if text is not None)
-        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
-
-    @property
     def sinks(self) -> str:
         """The sink positions of this text, in words; empty where it has none."""
         tokens = self.tokens
@@ -228,11 +195,8 @@ def head_outputs(
         raise UsageError(f"a position (--at, at=...) is for promoted tokens. {why_not}")
     tokens = checkpoint.tokenize(text, pair, truncate)
     position = _position(tokens, at)
-    tell(progress, "verifying", 0, n_layers)
     with recording_stream(checkpoint) as stream:
-        verified = verify_attention(
-            checkpoint, tokens, lambda layer: tell(progress, "verifying", layer.check.layer + 1, n_layers)
-        )
+        verified = verify_attention(checkpoint, tokens, progress=progress)
     layers, heads = [], []
     for layer in range(n_layers):
         shares, of_heads = measure_contributions(verified, layer)
@@ -247,22 +211,4 @@ def head_outputs(
 
 
 def _position(tokens: Tokens, at: str | int | None) -> int:
-    """The one position that was meant; a UsageError where there is none, or several."""
-    if at is None:
-        return len(tokens) - 1
-    if isinstance(at, bool) or not isinstance(at, str | Integral):
-        raise UsageError(
-            "expected a position (at) as a token of the text, '#' and its position such as '#3', or a whole number, "
-            f"found {at!r}."
-        )
-    if not isinstance(at, str):
-        if not 0 <= at < len(tokens):
-            raise UsageError(f"the text has positions 0 to {len(tokens) - 1}, found {at}.")
-        return int(at)
-    positions = find_positions(tokens.labels, at)
-    if len(positions) > 1:
-        some = ", ".join(f"#{position}" for position in positions[:6]) + (", …" if len(positions) > 6 else "")
-        raise UsageError(
-            f"the token “{visible(at)}” stands in the text {len(positions)} times, at {some}; name one of these."
-        )
-    return positions[0]
+    return len(tokens) - 1 if at is None else only_position(tokens.labels, at)

@@ -1,7 +1,7 @@
 """Attention rollout of one text: verified layers, one after the other, to shares of the input tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
 from numbers import Integral, Real
@@ -23,13 +23,13 @@ from attnviz.commands.rollout.attention_rollout import (
 from attnviz.commands.rollout.max_flow import FlowGraph, check_flow_library, flow_shares
 from attnviz.commands.rollout.summed_norms import checked_norms
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units
+from attnviz.model.tokens import Units, merge_pattern, merge_units
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
-from attnviz.results.result import Result
+from attnviz.results.facts import Facts
+from attnviz.results.text_result import TextResult
 
 __all__ = ["METHODS", "MOST_FLOWS", "InputShares", "LayerShares", "Rollout", "RolloutOptions", "rollout"]
 
@@ -101,16 +101,13 @@ class LayerShares:
     parts_error: float
 
 
-@dataclass(frozen=True)
-class Rollout(Result):
+@dataclass(frozen=True, repr=False)
+class Rollout(TextResult):
     """What :func:`rollout` measured; nothing in it comes from an unverified head.
 
     Matrices are [n, n] over :attr:`units`: row = position at a layer's output, column = input token; rows sum to 1.
 
     Attributes:
-        text, pair: as given.
-        checkpoint: the model.
-        tokens: the text as the model read it.
         units: tokens, or words.
         attention: the verified heads.
         options: what was asked for.
@@ -129,10 +126,6 @@ class Rollout(Result):
 
     command: ClassVar[str] = "rollout"
 
-    text: str
-    pair: str | None
-    checkpoint: Checkpoint
-    tokens: Tokens
     units: Units
     attention: VerifiedAttention
     options: RolloutOptions
@@ -147,6 +140,11 @@ class Rollout(Result):
     flow: Tensor | None
     max_flow: Tensor | None
     flows: Tensor | None
+
+    @property
+    def facts(self) -> Facts:
+        """What every figure, caption and table must say of it."""
+        return replace(super().facts, n=len(self.units), unit=self.units.name)
 
     @property
     def layer(self) -> int:
@@ -220,10 +218,7 @@ def rollout(
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if from_token is None else find_positions(units.labels, from_token)
     queries = _queries(units, positions, options)
-    tell(progress, "verifying", 0, checkpoint.n_layers)
-    attention = verify_attention(
-        checkpoint, tokens, lambda layer: tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
-    )
+    attention = verify_attention(checkpoint, tokens, progress=progress)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
     weights, norms = (_rollout(patterns, units, options.residual) for patterns in (means, norm_means))
     plain, shares = _flows(means, options.residual, queries, progress)

@@ -11,9 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
-from attnviz.model.tokens import visible
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
-from attnviz.results.facts import Facts
 from attnviz.results.report import Report
 from attnviz.results.tables import (
     Column,
@@ -28,7 +26,7 @@ from attnviz.results.tables import (
 )
 from attnviz.results.view import Choices
 
-__all__ = ["METHOD_NAMES", "REPORT", "chosen", "facts", "flow_sentence", "how", "last_layer", "sink_sentence",
+__all__ = ["METHOD_NAMES", "REPORT", "chosen", "flow_sentence", "how", "last_layer", "sink_sentence",
            "spread_sentence"]  # fmt: skip
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
@@ -38,12 +36,6 @@ _ALIKE, _APART = 0.1, 0.5
 _MOST_NUMBERS = 4
 _RANK, _GAPS, _NUMBER = 5, 4, 6
 _LEAST_LABEL, _LONGEST_LABEL = 4, 24
-
-
-def facts(result: Rollout) -> Facts:
-    """What every figure of a rollout must say."""
-    texts = tuple(text for text in (result.text, result.pair) if text is not None)
-    return Facts(visible(result.checkpoint.short_name), texts, len(result.units), result.units.name)
 
 
 def chosen(result: Rollout) -> str:

@@ -15,7 +15,6 @@ from attnviz.commands.rollout.measure import METHODS, Rollout
 from attnviz.commands.rollout.report import (
     METHOD_NAMES,
     chosen,
-    facts,
     flow_sentence,
     how,
     last_layer,
@@ -101,7 +100,7 @@ def _tiles(
     subject: str,
     target: float,
 ) -> TilesPlan:
-    of, units = facts(result), result.units
+    of, units = result.facts, result.units
     _, inches, _ = tile_inches(units.labels, [len(named) for _, named in groups], target, look)
     pooled = pooled_for(len(units), inches)
     tiles = tuple(
@@ -156,7 +155,7 @@ class BarsPlan:
 
 def _plan_bars(result: Rollout, choices: Choices) -> Iterator[BarsPlan]:
     """The shares of the input tokens in the chosen output token, a panel a method."""
-    inputs, units, of = result.inputs, result.units, facts(result)
+    inputs, units, of = result.inputs, result.units, result.facts
     measured = {name: row for name in METHODS if (row := getattr(inputs, name)) is not None}
     most = min(MOST_BARS, round(_HIGHEST / _ROW / _panel_rows(len(measured), choices.look)[0]))
     rows = _most_telling([row for name, row in measured.items() if name != "flow"], most)
