@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from attnviz.commands.models.config_reading import built_in_configuration, read_configuration
+from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bare_parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
@@ -23,10 +25,8 @@ from transformers import (
 )
 
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs
-from attnviz.commands.models.config_reading import built_in_configuration, read_configuration
 from attnviz.commands.models.configurations import Configuration, width_of_heads
 from attnviz.commands.models.papers import PAPERS, paper_configuration, paper_configurations
-from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bare_parameters
 from attnviz.errors import CheckpointError
 from attnviz.model.architectures import architecture_of
 from attnviz.model.checkpoint import empty_model

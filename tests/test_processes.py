@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnviz.corpora.processes import Process, gathered, joined_processes, own_file, this_process
+from attnviz.corpora.long_runs import Process, gathered, joined_processes, own_file, this_process
 from attnviz.errors import ProcessError
 
 

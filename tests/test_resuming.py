@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnviz.corpora.batches import Text
-from attnviz.corpora.resuming import ChangedCorpusError, Measured, Unfinished
+from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Unfinished
 from attnviz.errors import OutputError
 from attnviz.patterns.syntax import Arc
 
