@@ -15,8 +15,8 @@ from attnviz.cli import profile as cli_profile
 from attnviz.cli.program import app
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
-from attnviz.corpora import sampling
-from attnviz.corpora.processes import Process
+from attnviz.corpora import batches
+from attnviz.corpora.long_runs import Process
 from tests import corpora
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -213,13 +213,13 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
 
 
 def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):
-    verify = sampling.verify_record
+    verify = batches.verify_record
 
     def wrong(checkpoint: Any, record: Any, *rest: Any) -> Any:
         record.output[0, 1] += 1
         return verify(checkpoint, record, *rest)
 
-    monkeypatch.setattr(sampling, "verify_record", wrong)
+    monkeypatch.setattr(batches, "verify_record", wrong)
     result = run("trees.conllu")
     assert result.exit_code == 3
     assert "the recomputed heads do not reproduce the model" in result.stderr

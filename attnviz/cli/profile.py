@@ -8,7 +8,7 @@ import typer
 
 from attnviz.cli import options
 from attnviz.cli.runner import Show, check_out, errors_to_exit_codes, results_folder
-from attnviz.corpora.processes import own_file, this_process
+from attnviz.corpora.long_runs import own_file, this_process
 from attnviz.errors import OutputError, UsageError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attnviz.corpora.batches import Batch, Item, Text, collate, encode
-from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.texts import numbered_texts
+from attnviz.corpora.reading import Corpus, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 
@@ -96,7 +95,7 @@ def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
             raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file.")
         corpora.append(corpus)
         before = len(texts)
-        texts += [replace(text, number=before + text.number) for text in numbered_texts(corpus, limit)]
+        texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
         read.append(len(texts) - before)
     return Sources(tuple(texts), tuple(corpora), tuple(plain), tuple(read))
 

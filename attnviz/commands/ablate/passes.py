@@ -15,7 +15,7 @@ from attnviz.attention.verify import Verification
 from attnviz.commands.ablate.hooks import KeptPass, Replacement, removed_heads, resume, run_and_keep, running
 from attnviz.commands.ablate.inputs import InputBatch, ModelInput, input_batches
 from attnviz.commands.ablate.metrics import BatchMetrics, GradientTally
-from attnviz.corpora.sampling import EVERY, SampledAttention
+from attnviz.corpora.batches import EVERY, SampledAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId

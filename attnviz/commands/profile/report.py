@@ -13,7 +13,7 @@ from attnviz.commands.profile.instances import NameTally, RelationCount
 from attnviz.commands.profile.measure import CorpusCount, Profile
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import StatisticsTally
-from attnviz.corpora.texts import LONGEST, SHORTEST
+from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
