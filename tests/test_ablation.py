@@ -153,7 +153,7 @@ def test_without_any_head_a_layer_is_its_residual_path(kind: str, layer: int, bi
     untouched = final_states(model, tokenizer, layer, lambda output: output)
     checkpoint = from_loaded(model, tokenizer)
     heads = [HeadId(layer, head) for head in range(4)]
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None), STATES, print)
+    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None).texts, STATES, print)
     with running(checkpoint):
         for batch in input_batches(checkpoint, inputs, 2):
             kept = run_and_keep(checkpoint, batch.batch.inputs)
@@ -248,7 +248,7 @@ def test_an_interruption_leaves_no_hooks() -> None:
 
 def test_long_inputs_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = from_loaded(*next_token_model())
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS * 4, None), NEXT, print)
+    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS * 4, None).texts, NEXT, print)
     sizes = lambda: [len(batch.inputs) for batch in input_batches(checkpoint, inputs, 16)]  # noqa: E731
     assert sorted(sizes()) == [4, 12]  # three words, and more
     monkeypatch.setattr("attnviz.commands.ablate.inputs._TOKENS", 60)
@@ -260,7 +260,7 @@ def test_long_inputs_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = next_token_model()
-    monkeypatch.setattr("attnviz.commands.ablate.metrics._CHUNK", 1200)  # three positions of 400 logits at a time
+    monkeypatch.setattr("attnviz.commands.ablate.effects._CHUNK", 1200)  # three positions of 400 logits at a time
     again = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
     for head in small(NEXT).heads:
         assert again.head(head.id).damage["kl"].value == pytest.approx(head.damage["kl"].value, abs=1e-6)
@@ -305,7 +305,7 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
 
 def test_what_is_verified_is_reported(tmp_path: Path) -> None:
     verified = small(NEXT).verified
-    assert (verified.heads.heads_compared, verified.n_inputs, verified.tolerance) == (12, 4, 1e-4)
+    assert (verified.attention.heads_compared, verified.n_inputs, verified.tolerance) == (12, 4, 1e-4)
     assert 0 <= verified.values_error < 1e-5
     assert 0 <= verified.resumed_error < 1e-5
     model, tokenizer = next_token_model()
@@ -348,7 +348,7 @@ def test_what_does_not_reproduce_the_model_stops_it(
 
 def test_a_layer_that_does_not_run_is_noticed() -> None:
     checkpoint = from_loaded(*next_token_model())
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None), NEXT, print)
+    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None).texts, NEXT, print)
     with running(checkpoint):
         batch = next(iter(input_batches(checkpoint, inputs, 8)))
         kept = run_and_keep(checkpoint, batch.batch.inputs)
@@ -366,8 +366,8 @@ def test_files_are_corpora_and_all_else_texts(tmp_path: Path) -> None:
     trees = treebank(tmp_path / "t.conllu", 3)
     lines = sentences(tmp_path / "s.txt", 4)
     sources = read_sources([str(trees), "the cat ran", lines], 2)
-    assert [corpus.path.name for corpus in sources.corpora] == ["t.conllu", "s.txt"]
-    assert (sources.read, sources.given) == ((2, 2), ("the cat ran",))
+    assert [(corpus.path.name, read) for corpus, read in sources.corpora] == [("t.conllu", 2), ("s.txt", 2)]
+    assert sources.given == ("the cat ran",)
     assert [text.number for text in sources.texts] == [0, 1, 2, 3, 4]
     assert sources.texts[2].text == "the cat ran"
     long = "the cat " * 400

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.commands.ablate import metrics
+from attnviz.commands.ablate import passes
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import ablate
-from attnviz.commands.ablate.metrics import layer_normalised, spearman
+from attnviz.commands.ablate.effects import layer_normalised, spearman
 from attnviz.model.checkpoint import from_loaded
 from tests.ablations import KINDS, TEXTS, measured, states_model
 
@@ -62,7 +62,7 @@ def test_gate_gradients_of_the_loss(kind: str) -> None:
 
 def test_random_projections_measure_how_far_the_states_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their root mean square is that of the derivatives of all states, which finite differences give too."""
-    monkeypatch.setattr(metrics, "PROJECTIONS", 400)
+    monkeypatch.setattr(passes, "PROJECTIONS", 400)
     model, tokenizer = states_model()
     model = model.double()
     text, step = "the cat ran away", 1e-6
