@@ -13,14 +13,14 @@ from attnviz.attention import reference as attention
 from attnviz.commands.ablate import effects, hooks, measure
 from attnviz.commands.ablate import passes as ablation_passes
 from attnviz.commands.ablate.hooks import METHODS, Replacement, removed_heads, resume, run_and_keep, running
-from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, input_batches, model_inputs, read_sources
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, ModelInput, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
-from attnviz.model.checkpoint import from_loaded
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId, all_heads
 from tests import ablations
-from tests.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, with_uniform, without
+from tests.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, without
 from tests.corpora import sentences, treebank
 from tests.models import bert_tokenizer, sharp_bert
 
@@ -33,11 +33,8 @@ def small(kind: str, method: str = "zero") -> Ablation:
     return ablate(TEXTS, model, tokenizer=tokenizer, method=method)
 
 
-def edited_model(method: str, model: Any, tokenizer: Any, heads: list[HeadId]) -> Any:
-    if method == "uniform":
-        return with_uniform(model, heads)
-    means = ablations.mean_values(model, tokenizer, TEXTS) if method == "mean" else None
-    return without(model, heads, means)
+def inputs_of(checkpoint: Checkpoint, kind: str, times: int = 1) -> list[ModelInput]:
+    return model_inputs(checkpoint, read_sources(TEXTS * times, None).texts, kind, print)[0]
 
 
 # --- equal to another implementation ------------------------------------------------------------------------------
@@ -51,7 +48,7 @@ def test_each_head_removed_does_what_edited_weights_do(kind: str, method: str) -
     assert {head.id for head in result.heads} == set(all_heads(3, 4))
     sizes = []
     for head in result.heads:
-        expected = effects_of(model, edited_model(method, model, tokenizer, [head.id]), tokenizer, TEXTS)
+        expected = effects_of(model, without(model, tokenizer, [head.id], method), tokenizer)
         ours = [head.damage[metric.name].value for metric in result.metrics]
         assert ours == pytest.approx(expected, abs=1e-5)
         sizes.append(max(map(abs, ours)))
@@ -67,7 +64,7 @@ def test_a_set_over_layers_does_what_edited_weights_do(kind: str, method: str) -
     assert result.together is not None
     assert (result.together.heads, result.together.layer) == (tuple(heads), None)
     assert (result.layers, result.curve) == ((), None)
-    expected = effects_of(model, edited_model(method, model, tokenizer, heads), tokenizer, TEXTS)
+    expected = effects_of(model, without(model, tokenizer, heads, method), tokenizer)
     assert [each.value for each in result.together.damage.values()] == pytest.approx(expected, abs=1e-5)
     name = result.metrics[0].name
     singles = sum(head.damage[name].value for head in result.heads)
@@ -77,11 +74,10 @@ def test_a_set_over_layers_does_what_edited_weights_do(kind: str, method: str) -
 
 def test_in_float64_the_same_to_rounding() -> None:
     model, tokenizer = next_token_model()
-    model = model.double()
-    result = ablate(TEXTS, model, tokenizer=tokenizer, select=["L1"], curve=False, gradient=False)
+    result = ablate(TEXTS, model.double(), tokenizer=tokenizer, select=["L1"], curve=False, gradient=False)
     assert (len(result.heads), result.layers, result.together, result.curve) == (4, (), None, None)
     for head in result.heads:
-        expected = effects_of(model, without(model, [head.id]), tokenizer, TEXTS)
+        expected = effects_of(model, without(model, tokenizer, [head.id]), tokenizer)
         assert [each.value for each in head.damage.values()] == pytest.approx(expected, abs=1e-12)
 
 
@@ -99,7 +95,7 @@ def test_layers_together_and_the_curve_do_what_edited_weights_do() -> None:
         assert set(point.random.heads) == set(result.curve.random_order[: point.removed])
     sets = [*result.layers, *(each for point in result.curve.points for each in (point.least, point.random))]
     for each in sets:
-        expected = effects_of(model, without(model, each.heads), tokenizer, TEXTS)
+        expected = effects_of(model, without(model, tokenizer, each.heads), tokenizer)
         assert [value.value for value in each.damage.values()] == pytest.approx(expected, abs=1e-5)
     first = result.curve.points[0].least
     assert first.damage == first.singles == result.heads[-1].damage
@@ -153,9 +149,8 @@ def test_without_any_head_a_layer_is_its_residual_path(kind: str, layer: int, bi
     untouched = final_states(model, tokenizer, layer, lambda output: output)
     checkpoint = from_loaded(model, tokenizer)
     heads = [HeadId(layer, head) for head in range(4)]
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None).texts, STATES, print)
     with running(checkpoint):
-        for batch in input_batches(checkpoint, inputs, 2):
+        for batch in input_batches(checkpoint, inputs_of(checkpoint, STATES), 2):
             kept = run_and_keep(checkpoint, batch.batch.inputs)
             with removed_heads(checkpoint, [heads], Replacement("zero"), batch.batch.inputs["attention_mask"]):
                 final = resume(checkpoint, kept, layer)
@@ -248,7 +243,7 @@ def test_an_interruption_leaves_no_hooks() -> None:
 
 def test_long_inputs_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = from_loaded(*next_token_model())
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS * 4, None).texts, NEXT, print)
+    inputs = inputs_of(checkpoint, NEXT, 4)
     sizes = lambda: [len(batch.inputs) for batch in input_batches(checkpoint, inputs, 16)]  # noqa: E731
     assert sorted(sizes()) == [4, 12]  # three words, and more
     monkeypatch.setattr("attnviz.commands.ablate.inputs._TOKENS", 60)
@@ -270,13 +265,6 @@ def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 # --- intervals ----------------------------------------------------------------------------------------------------
 
 
-def test_few_texts_have_no_interval() -> None:
-    result = small(NEXT)
-    assert (result.n_texts, result.has_intervals) == (4, False)
-    assert all(value.low is value.high is None for head in result.heads for value in head.damage.values())
-    assert result.heads[0].damage["loss"].side is None
-
-
 def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
     model, tokenizer = next_token_model()
     path = sentences(tmp_path / "s.txt", 30)
@@ -288,7 +276,7 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
     counts = np.array([len(tokenizer(line)["input_ids"]) - 1 for line in lines])
     weights = text_weights(3, range(30), effects.REPLICATES)[1:].numpy()
     for head in result.heads:
-        edited = without(model, [head.id])
+        edited = without(model, tokenizer, [head.id])
         sums = [effects_of(model, edited, tokenizer, [line])[0] * n for line, n in zip(lines, counts, strict=True)]
         expected = np.quantile(weights @ np.array(sums) / (weights @ counts), [0.025, 0.975])
         value = head.damage["loss"]
@@ -348,13 +336,12 @@ def test_what_does_not_reproduce_the_model_stops_it(
 
 def test_a_layer_that_does_not_run_is_noticed() -> None:
     checkpoint = from_loaded(*next_token_model())
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None).texts, NEXT, print)
     with running(checkpoint):
-        batch = next(iter(input_batches(checkpoint, inputs, 8)))
-        kept = run_and_keep(checkpoint, batch.batch.inputs)
+        batch = next(input_batches(checkpoint, inputs_of(checkpoint, NEXT), 8)).batch.inputs
+        kept = run_and_keep(checkpoint, batch)
         with (
             pytest.raises(VerificationError, match=r"lacks a head to run once, found \{0: 0\}"),
-            removed_heads(checkpoint, [[HeadId(0, 0)]], Replacement("zero"), batch.batch.inputs["attention_mask"]),
+            removed_heads(checkpoint, [[HeadId(0, 0)]], Replacement("zero"), batch["attention_mask"]),
         ):
             resume(checkpoint, kept, 1)
 
@@ -374,23 +361,28 @@ def test_files_are_corpora_and_all_else_texts(tmp_path: Path) -> None:
     assert read_sources([long, "a\0b"], None).given == (long, "a\0b")  # names that no file can have
 
 
-def test_what_is_neither_a_text_nor_a_corpus(tmp_path: Path) -> None:
-    (tmp_path / "gap.tsv").write_text("x")
-    one, copy = sentences(tmp_path / "a.txt", 3), tmp_path / "b.txt"
-    copy.write_bytes(one.read_bytes())
-    for given, error, message in (
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
         ([], UsageError, "nothing to measure on"),
         (["  "], TextError, "empty or blank"),
         (["nowhere.txt"], CorpusError, "expected a corpus at nowhere.txt, found nothing"),
         ([Path("a text")], CorpusError, "found nothing"),
-        ([tmp_path / "gap.tsv"], CorpusError, "found a GAP table"),
-        ([one, copy], UsageError, "same content"),
-        ([tmp_path], CorpusError, "is a folder; expected a corpus in it"),
-        ([f"{tmp_path}/"], CorpusError, "is a folder; expected a corpus in it"),
+        ([Path("gap.tsv")], CorpusError, "found a GAP table"),
+        (["a.txt", "b.txt"], UsageError, "same content"),
+        ([Path()], CorpusError, "is a folder; expected a corpus in it"),
+        (["./"], CorpusError, "is a folder; expected a corpus in it"),
         (["."], CorpusError, "is a folder; expected a corpus in it"),
-    ):
-        with pytest.raises(error, match=message):
-            read_sources(given, None)
+    ],
+)
+def test_what_is_neither_a_text_nor_a_corpus(
+    given: list[Any], error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("gap.tsv", "a.txt", "b.txt"):
+        Path(name).write_text("the cat ran\n")
+    with pytest.raises(error, match=message):
+        read_sources(given, None)
 
 
 def test_sentences_that_cannot_be_measured_are_left_out(tmp_path: Path) -> None:
@@ -464,11 +456,9 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
 def test_the_result() -> None:
     result = small(NEXT)
     assert result.head("L1H2") is result.head(HeadId(1, 2))
-    assert [head.rank for head in result.heads] == list(range(1, 13))
-    values = [head.damage["loss"].value for head in result.heads]
-    assert values == sorted(values, reverse=True)
-    most = result.heads[0]
-    assert repr(result).startswith(f"<Ablation (zero) of GPT2LMHeadModel: 12 heads on 4 texts, {most.id} first (loss")
+    values = [(-head.damage["loss"].value, head.rank) for head in result.heads]
+    assert [rank for _, rank in sorted(values)] == list(range(1, 13))
+    assert f"12 heads on 4 texts, {result.heads[0].id} first (loss" in repr(result)
     with pytest.raises(UsageError, match="head L9H9 was not removed: 12 heads were"):
         result.head("L9H9")
 

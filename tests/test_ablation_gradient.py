@@ -10,9 +10,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from attnviz.commands.ablate import passes
+from attnviz.commands.ablate.effects import layer_normalised, spearman
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import ablate
-from attnviz.commands.ablate.effects import layer_normalised, spearman
 from attnviz.model.checkpoint import from_loaded
 from tests.ablations import KINDS, TEXTS, measured, states_model
 
