@@ -107,31 +107,31 @@ def mean_values(model: Any, tokenizer: Any, layer: int) -> torch.Tensor:
 @torch.no_grad()
 def effects_of(model: Any, edited: Any, tokenizer: Any, texts: Iterable[str] = TEXTS) -> tuple[float, float]:
     """Both metrics, per token: loss increase and KL divergence, or cosine and L2 distance of the final states."""
-    effects = torch.cat([_text_effects(model, edited, tokenizer, text).double() for text in texts])
+    effects = torch.cat([_text_effects(model, edited, tokenizer, text) for text in texts])
     first, second = effects.mean(0).tolist()
     return first, second
 
 
+def predictions(model: Any, tokenizer: Any, text: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits where one text alone is predicted, [tokens, vocabulary], and what stands there, [tokens]."""
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    if isinstance(model, GPT2LMHeadModel):
+        return model(ids).logits[0, :-1], ids[0, 1:]
+    logits = []
+    for place in range(1, ids.shape[1] - 1):
+        masked = ids.clone()
+        masked[0, place] = tokenizer.mask_token_id
+        logits.append(model(masked).logits[0, place])
+    return torch.stack(logits), ids[0, 1:-1]
+
+
 def _text_effects(model: Any, edited: Any, tokenizer: Any, text: str) -> torch.Tensor:
     """[tokens, 2]."""
-    inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
-    ids = inputs["input_ids"]
-    if isinstance(model, BertForMaskedLM):
-        effects = []
-        for place in range(1, ids.shape[1] - 1):
-            masked = ids.clone()
-            masked[0, place] = tokenizer.mask_token_id
-            before, after = (each(input_ids=masked).logits[0, place : place + 1] for each in (model, edited))
-            effects.append(_losses(before, after, ids[0, place : place + 1]))
-        return torch.cat(effects)
-    if isinstance(model, GPT2LMHeadModel):
-        return _losses(model(**inputs).logits[0, :-1], edited(**inputs).logits[0, :-1], ids[0, 1:])
-    before, after = model(**inputs).last_hidden_state[0], edited(**inputs).last_hidden_state[0]
-    cosine = 1 - torch.cosine_similarity(before.double(), after.double())
-    return torch.stack([cosine, (before - after).norm(dim=-1).double()], dim=-1)
-
-
-def _losses(before: torch.Tensor, after: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if isinstance(model, BertModel):
+        inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        before, after = (each(**inputs).last_hidden_state[0].double() for each in (model, edited))
+        return torch.stack([1 - torch.cosine_similarity(before, after), (before - after).norm(dim=-1)], dim=-1)
+    (before, labels), (after, _) = (predictions(each, tokenizer, text) for each in (model, edited))
     increase = cross_entropy(after, labels, reduction="none") - cross_entropy(before, labels, reduction="none")
     p, q = before.double().softmax(-1), after.double().softmax(-1)
     return torch.stack([increase.double(), (p * (p / q).log()).sum(-1)], dim=-1)

@@ -4,14 +4,15 @@ import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from attnviz.attention import reference as attention
 from attnviz.commands.ablate import effects, hooks, measure
-from attnviz.commands.ablate import passes as ablation_passes
 from attnviz.commands.ablate.hooks import METHODS, Replacement, removed_heads, resume, run_and_keep, running
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, ModelInput, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
@@ -20,7 +21,7 @@ from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId, all_heads
 from tests import ablations
-from tests.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, without
+from tests.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.corpora import sentences, treebank
 from tests.models import bert_tokenizer, sharp_bert
 
@@ -101,20 +102,12 @@ def test_layers_together_and_the_curve_do_what_edited_weights_do() -> None:
     assert first.damage == first.singles == result.heads[-1].damage
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("kind", [NEXT, MASKED])
 def test_the_loss_of_the_unchanged_model(kind: str) -> None:
-    (model, tokenizer), losses = KINDS[kind](), []
-    for text in TEXTS:
-        ids = tokenizer(text, return_tensors="pt")["input_ids"]
-        if kind == NEXT:
-            losses += [float(model(ids, labels=ids).loss.detach())] * (ids.shape[1] - 1)
-            continue
-        for position in range(1, ids.shape[1] - 1):
-            labels = torch.full_like(ids, -100)
-            labels[0, position] = ids[0, position]
-            masked = ids.where(labels == -100, tokenizer.mask_token_id)
-            losses.append(float(model(input_ids=masked, labels=labels).loss.detach()))
-    assert small(kind).clean_loss == pytest.approx(np.mean(losses), abs=1e-5)
+    model, tokenizer = KINDS[kind]()
+    losses = torch.cat([cross_entropy(*predictions(model, tokenizer, text), reduction="none") for text in TEXTS])
+    assert small(kind).clean_loss == pytest.approx(float(losses.mean()), abs=1e-5)
     assert small(kind).n_positions == len(losses)
 
 
@@ -215,16 +208,15 @@ def test_a_model_in_memory_is_left_as_it_was() -> None:
     model, tokenizer = next_token_model()
     model.set_attn_implementation("sdpa")
     model.train()
-    module, calls = model.transformer.h[1].attn, []
-    plain = module.forward
-    module.forward = own = lambda *given, **named: calls.append(1) or plain(*given, **named)
+    module = model.transformer.h[1].attn
+    module.forward = own = Mock(side_effect=module.forward)
     ablate(TEXTS, model, tokenizer=tokenizer, method="uniform", select=["L0-1"], curve=False)
     assert model.config._attn_implementation == "sdpa"
     assert all(module.training for module in model.modules())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert module.forward is own
-    assert calls
+    assert own.called
     assert "forward" not in vars(model.transformer.h[0].attn)
 
 
@@ -244,7 +236,10 @@ def test_an_interruption_leaves_no_hooks() -> None:
 def test_long_inputs_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = from_loaded(*next_token_model())
     inputs = inputs_of(checkpoint, NEXT, 4)
-    sizes = lambda: [len(batch.inputs) for batch in input_batches(checkpoint, inputs, 16)]  # noqa: E731
+
+    def sizes() -> list[int]:
+        return [len(batch.inputs) for batch in input_batches(checkpoint, inputs, 16)]
+
     assert sorted(sizes()) == [4, 12]  # three words, and more
     monkeypatch.setattr("attnviz.commands.ablate.inputs._TOKENS", 60)
     assert len(sizes()) > 2
@@ -310,7 +305,7 @@ def _swapped(project: Any) -> Any:
     """Heads 0 and 1 swapped, only where values are projected for the comparison with what is removed."""
 
     def swapped(x: torch.Tensor, projection: Any) -> torch.Tensor:
-        values = project(x, projection)
+        values: torch.Tensor = project(x, projection)
         return values[:, [1, 0, 2, 3]] if sys._getframe(1).f_code.co_name == "_compare_values" else values
 
     return swapped
@@ -321,7 +316,7 @@ def _swapped(project: Any) -> Any:
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
         (hooks, "run_block", _left_out, "a pass resumed at layer"),
-        (ablation_passes.attention, "project", _swapped, "what would be removed of L0H0 is not what"),
+        (attention, "project", _swapped, "what would be removed of L0H0 is not what"),
     ],
     ids=["pattern", "layer left out", "heads swapped"],
 )
@@ -386,7 +381,7 @@ def test_what_is_neither_a_text_nor_a_corpus(
 
 
 def test_sentences_that_cannot_be_measured_are_left_out(tmp_path: Path) -> None:
-    path, said = tmp_path / "s.txt", []
+    path, said = tmp_path / "s.txt", list[str]()
     path.write_text("the cat ran away\na\n" + "the cat ran away " * 30 + "\nhe saw it\n")
     result = measured(NEXT, path, warn=said.append, select=["L0H0"], method="mean")
     assert result.n_texts == 2
@@ -422,7 +417,7 @@ def test_a_bert_whose_tokenizer_has_no_mask_is_measured_by_its_states() -> None:
 
 def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "MANY", 3)
-    said, told = [], []
+    said, told = list[str](), list[Any]()
     progress = lambda *what: told.append(what)  # noqa: E731
     measured(NEXT, TEXTS, select=["L0"], method="mean", curve=True, batch_size=2, warn=said.append, progress=progress)
     assert said == ["4 inputs, each with 4 heads to remove; a --limit reads fewer sentences"]

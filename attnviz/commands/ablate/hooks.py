@@ -42,18 +42,18 @@ class Replacement:
     means: Tensor | None = None
 
 
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and named, of a module."""
+
+
 @dataclass(frozen=True)
 class KeptPass:
     """One pass of the model as it is, with what its layers were given."""
 
-    calls: list[
-        tuple[tuple[Any, ...], dict[str, Any]]
-    ]  # arguments of each layer; first the residual [rows, n, d_model]
-    attention_inputs: list[
-        Tensor
-    ]  # of each layer, where asked for, what W_Q, W_K, W_V are applied to: [rows, n, d_model]
-    concatenated: list[Tensor]  # of each layer the weighted values of all heads: [rows, n, n_heads * d_head]
-    final: Tensor  # the last hidden state, after GPT-2's final norm: [rows, n, d_model]
+    calls: list[_Arguments]  # of each layer; the first argument is the residual stream, [rows, n, d_model]
+    attention_inputs: list[Tensor]  # of each layer what W_Q, W_K and W_V are applied to; empty unless asked for
+    concatenated: list[Tensor]  # of each layer the weighted values of all heads, [rows, n, n_heads * d_head]
+    final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
         yield
 
 
-def _pre_hook(module: nn.Module, hook: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> RemovableHandle:
+def _pre_hook(module: nn.Module, hook: Callable[..., Any]) -> RemovableHandle:
     """Until the handle's block ends, call the hook with a module's arguments before it runs; it may return others."""
     return module.register_forward_pre_hook(lambda _, *given: hook(*given), with_kwargs=True)
 
@@ -86,19 +86,20 @@ def _attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
     """Run the model once inside :func:`running`, and keep every layer's input, on request also that of attention."""
-    calls: list[Any] = []
-    attention_inputs: list[Tensor] = []
-    concatenated: list[Tensor] = []
+    calls, attention_calls, concatenated = list[_Arguments](), list[_Arguments](), list[Tensor]()
     with ExitStack() as stack:
         for modules in checkpoint.architecture.modules(checkpoint.model):
             stack.enter_context(_pre_hook(modules.block, lambda *given: calls.append(given)))
             stack.enter_context(_pre_hook(modules.concatenated, lambda args, _: concatenated.append(args[0])))
             if inside:
-                stack.enter_context(
-                    _pre_hook(modules.pattern, lambda *x: attention_inputs.append(_attention_input(*x)))
-                )
+                stack.enter_context(_pre_hook(modules.pattern, lambda *given: attention_calls.append(given)))
         final = checkpoint.model(**inputs, use_cache=False).last_hidden_state
-    return KeptPass(calls, attention_inputs, concatenated, final)
+    return KeptPass(
+        calls=calls,
+        attention_inputs=[_attention_input(*given) for given in attention_calls],
+        concatenated=concatenated,
+        final=final,
+    )
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
@@ -173,7 +174,7 @@ def removed_heads(
     def remember(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         attention_inputs[layer] = _attention_input(args, kwargs)
 
-    def replace(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def replace(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         runs[layer] += 1
         values: Tensor = args[0]
         copies = values.reshape(len(variants), -1, values.shape[1], checkpoint.n_heads, checkpoint.d_head)
@@ -202,7 +203,7 @@ def removed_heads(
 def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableHandle:
     """Until the handle's block ends, the heads of a layer are multiplied by gates, [rows, n_heads]."""
 
-    def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         heads = args[0].unflatten(-1, (checkpoint.n_heads, checkpoint.d_head))
         return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), kwargs
 
