@@ -204,7 +204,8 @@ class Bootstrap:
         means = (self._weights @ sums) / self._tokens[:, None]  # [1 + replicates, 2]
         low = high = [None] * len(self._names)
         if len(means) > 1:
-            low, high = means[1:].quantile(torch.tensor([_TAIL, 1 - _TAIL]).double(), dim=0).tolist()
+            ends = torch.tensor([_TAIL, 1 - _TAIL], dtype=torch.float64)
+            low, high = means[1:].quantile(ends, dim=0).tolist()
         return {name: Estimate(*of) for name, *of in zip(self._names, means[0].tolist(), low, high, strict=True)}
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
