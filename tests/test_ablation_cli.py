@@ -9,7 +9,7 @@ from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
-from attnviz.commands.ablate import passes as ablation_passes
+from attnviz.commands.ablate import hooks
 from attnviz.errors import VerificationError
 from tests.conftest import needs_minilm
 from tests.corpora import sentences
@@ -119,7 +119,7 @@ def test_what_stops_a_run_leaves_nothing(
     def stop(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(ablation_passes, "resume", stop)
+    monkeypatch.setattr(hooks, "resume", stop)
     monkeypatch.chdir(tmp_path)
     result = run("the cat ran", "--model", str(gpt2_folder))
     assert result.exit_code == code
