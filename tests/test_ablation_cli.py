@@ -63,7 +63,8 @@ def test_a_corpus_and_a_masked_language_model(tmp_path: Path) -> None:
     assert content["together"]["heads"] == ["L0H1", "L2H3"]
     assert content["figures"] == ["ablate-heads.svg", "ablate-map.svg"]
     assert content["options"] == {
-        "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "limit": 5, "seed": 0, "curve": True, "gradient": False,
+        "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "limit": 5, "seed": 0, "curve": True,
+        "gradient": False,
     }  # fmt: skip
     assert run(*common, *options, "--no-figures").exit_code == 0
     assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays
