@@ -15,7 +15,7 @@ from safetensors.torch import save
 from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, signed, step_of
+from attnviz.commands.explain.steps import norm_order, numbers_of, signed, step_of
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
 from attnviz.results.documents import model_entry, tokens_entry
@@ -55,7 +55,7 @@ def _content(result: Explanation, _: Choices) -> dict[str, Any]:
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
             "layers": None if result.layers is None else [_layer(end) for end in result.layers],
         },
-        "stages": [_stage(result, stage) for stage in result.stages.stages],
+        "stages": [_stage(result, stage) for stage in result.stages.values()],
         "positions": None if result.positions is None else _positions(result.positions),
     }
 
@@ -94,7 +94,7 @@ def _rows(content: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 def _tensors(result: Explanation, _: Choices) -> bytes:
     """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
-    tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.stages}
+    tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.values()}
     labels = json.dumps(list(result.tokens.labels))
     return bytes(save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels}))
 
@@ -131,13 +131,13 @@ def _heading(result: Explanation) -> Text:
 def _walk_through(result: Explanation, width: int) -> Text:
     """Every step: name and shape, formula, sentence, real numbers, check; longer words are left to the terminal."""
     text = Text()
-    for count, stage in enumerate(result.stages.stages, start=1):
+    for count, stage in enumerate(result.stages.values(), start=1):
         step = step_of(result, stage.name)
         text.append(f"{count:2d}  ")
         text.append(step.title, style="bold")
         shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
         text.append(f"  {shape}\n", style="cyan")
-        words = [(step.formula, ""), (step.sentence, ""), (step.numbers(result, stage.name), "")]
+        words = [(step.formula, ""), (step.sentence, ""), (numbers_of(result, stage.name), "")]
         for content, style in (*words, _check(stage, step.unseen)):
             lines = textwrap.wrap(content, width - 5, break_long_words=False, break_on_hyphens=False)
             text.append("".join(f"    {line}\n" for line in lines), style=style)
