@@ -15,7 +15,6 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Tokens
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.text_result import TextResult
@@ -129,7 +128,9 @@ def explain(
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
     followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
-    position = _position(tokens, token)
+    # by default the last token that is not special, or the last one
+    last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
+    position = last if token is None else find_positions(tokens.labels, token)[0]
     kept: list[VerifiedStages] = []
     ends: list[LayerEnd] = []
     layers = range(checkpoint.n_layers) if every_layer else [followed.layer]
@@ -143,7 +144,7 @@ def explain(
 
     verify_stages(checkpoint, tokens, layers, visit)
     (stages,) = kept
-    positions = position_shares(checkpoint, tokens, stages) if followed.layer == 0 else None
+    positions = None if followed.layer else position_shares(checkpoint, tokens, stages)
     every = tuple(ends) if every_layer else None
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions, every)
 
@@ -162,10 +163,3 @@ def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Ch
     if layer is not None and named.layer != layer:
         raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
     return named
-
-
-def _position(tokens: Tokens, token: str | int | None) -> int:
-    """The position of the token to follow; by default the last one that is not special, or the last one."""
-    if token is not None:
-        return find_positions(tokens.labels, token)[0]
-    return max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)

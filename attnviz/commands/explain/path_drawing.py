@@ -30,14 +30,9 @@ from attnviz.model.wording import ordinal
 
 __all__ = ["OPERATIONS", "PARTS", "SQUARE", "Panel", "PathPlan", "path_figure"]
 
-PARTS = ("query", "key", "value")
-"""Names of the three panels that stand one above the other."""
-
+PARTS = ("query", "key", "value")  # three panels, one above the other
+SQUARE = ("scores", "mask", "pattern")  # panels whose columns are tokens too
 OPERATIONS = ("+", "layer norm")
-"""What is drawn as a sign of its own."""
-
-SQUARE = ("scores", "mask", "pattern")
-"""Names of the panels whose columns are tokens too."""
 
 _LARGEST, _LEAST, _STEP = 0.88, 0.4, 0.04
 _OPERATION, _LETTER, _BETWEEN, _GAP, _LEAD, _STRIP, _TOP, _FOOT = 0.17, 0.1, 0.11, 0.13, 0.12, 0.35, 0.12, 0.5
@@ -107,10 +102,6 @@ class _Block(NamedTuple):
     def box(self) -> Bbox:
         return self.boxes[len(self.boxes) // 2]
 
-    def placed(self, left: float, middle: float, strip: float) -> "_Block":
-        boxes = [box.translated(left, middle) for box in self.boxes]
-        return self._replace(boxes=boxes, right=left + self.right, strip=strip)
-
 
 def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure of a layer with title, notes and colour bars; UsageError where the width has no room for it."""
@@ -126,7 +117,8 @@ def path_figure(plan: PathPlan, look: Look, vector: bool = False) -> Figure:
         for row, (above, below) in zip(rows, reach, strict=True):
             left = MARGIN + _LEAD
             for block in row:
-                blocks.append(block.placed(left, strip - above, strip))
+                boxes = [box.translated(left, strip - above) for box in block.boxes]
+                blocks.append(block._replace(boxes=boxes, right=left + block.right, strip=strip))
                 left += block.right + _GAP
             strip -= above + below + _STRIP
         for block in blocks:

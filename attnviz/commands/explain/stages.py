@@ -21,7 +21,7 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
 __all__ = [
-    "Activations", "Probe", "Stage", "StageCheck", "UnknownStageError", "VerifiedStages", "capture_stages", "probes_of",
+    "Probe", "Shown", "Stage", "StageCheck", "UnknownStageError", "VerifiedStages", "capture_stages", "probes_of",
     "verify_stages",
 ]  # fmt: skip
 
@@ -36,21 +36,19 @@ class Probe(NamedTuple):
 
     stage: str  # as in recompute_layer; queries, keys and values as projected.0 … one each, or all three side by side
     module: nn.Module
-    path: str  # name of the module in the model
     side: str  # its first argument (input), what it returns or the first of that (output), the second (pattern)
-
-    @property
-    def place(self) -> str:
-        """Where, in words: ``input of encoder.layer.0.output.dense``."""
-        return f"{self.side} of {self.path}"
+    place: str  # in words: ``input of encoder.layer.0.output.dense``
 
 
-class Activations(NamedTuple):
-    """The model's own activations in one layer by the name of the step, without the batch axis, and their places."""
+class Shown(NamedTuple):
+    """What the model itself has of a step, without the batch axis, and where."""
 
-    layer: int
-    values: dict[str, Tensor]
-    places: dict[str, str]
+    place: str
+    tensor: Tensor
+
+
+Visit = Callable[[int, dict[str, Shown]], None]
+"""Told the activations of a layer by the name of the step."""
 
 
 def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
@@ -83,12 +81,10 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     else:
         probed.append(("output", model, "output"))
     paths = {module: path for path, module in model.named_modules()}
-    return [Probe(stage, module, paths[module] or "the model", side) for stage, module, side in probed]
+    return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in probed]
 
 
-def capture_stages(
-    checkpoint: Checkpoint, inputs: dict[str, Tensor], layers: Sequence[int], visit: Callable[[Activations], None]
-) -> None:
+def capture_stages(checkpoint: Checkpoint, inputs: dict[str, Tensor], layers: Sequence[int], visit: Visit) -> None:
     """Run the model once on one text and hand over the activations of each of these layers as soon as it is through.
 
     Nothing is kept here: the activations of a layer live as long as ``visit`` keeps them.
@@ -97,14 +93,9 @@ def capture_stages(
         VerificationError: a module of a layer did not run, or gave what it should not.
     """
     visited: list[int] = []
-
-    def visit_next(activations: Activations) -> None:
-        visited.append(activations.layer)
-        visit(activations)
-
     with ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(_probed(layer, probes_of(checkpoint, layer), visit_next))
+            stack.enter_context(_probed(layer, probes_of(checkpoint, layer), visit, visited))
         capture_layers(checkpoint, inputs, lambda _: None)
     if sorted(visited) != sorted(layers):
         raise VerificationError(
@@ -114,7 +105,7 @@ def capture_stages(
 
 
 @contextmanager
-def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[Activations], None]) -> Iterator[None]:
+def _probed(layer: int, probes: Sequence[Probe], visit: Visit, visited: list[int]) -> Iterator[None]:
     seen: dict[str, list[Tensor]] = {}
 
     def keep(probe: Probe, value: Any) -> None:
@@ -122,7 +113,8 @@ def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[Activations], 
             raise VerificationError(f"layer {layer}: expected a tensor as {probe.place}, found {type(value).__name__}.")
         seen.setdefault(probe.stage, []).append(value)
         if probe is probes[-1]:
-            visit(_activations(layer, probes, seen))
+            visited.append(layer)
+            visit(layer, _activations(layer, probes, seen))
             seen.clear()
 
     def before(probe: Probe, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -141,18 +133,16 @@ def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[Activations], 
         yield
 
 
-def _activations(layer: int, probes: Sequence[Probe], seen: dict[str, list[Tensor]]) -> Activations:
+def _activations(layer: int, probes: Sequence[Probe], seen: dict[str, list[Tensor]]) -> dict[str, Shown]:
     """Those of one text; a feed-forward network that runs in chunks of tokens is put together again."""
     if missing := [probe.place for probe in probes if probe.stage not in seen]:
         raise VerificationError(f"layer {layer} of the model ran without {missing[0]}; nothing can be verified.")
-    values = {stage: (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))[0] for stage, parts in seen.items()}
-    places = {probe.stage: probe.place for probe in probes}
-    projected = [name for name in values if name.startswith("projected.")]
-    thirds = torch.cat([values.pop(name) for name in projected], dim=-1).chunk(3, dim=-1)
+    shown = {probe.stage: Shown(probe.place, torch.cat(seen[probe.stage], dim=1)[0]) for probe in probes}
+    projected = [shown.pop(name) for name in list(shown) if name.startswith("projected.")]
+    thirds = torch.cat([each.tensor for each in projected], dim=-1).chunk(3, dim=-1)
     for number, (name, third) in enumerate(zip(("query", "key", "value"), thirds, strict=True)):
-        values[name] = third
-        places[name] = places[projected[min(number, len(projected) - 1)]]
-    return Activations(layer, values, places)
+        shown[name] = Shown(projected[min(number, len(projected) - 1)].place, third)
+    return shown
 
 
 @dataclass(frozen=True)
@@ -234,30 +224,30 @@ def verify_stages(
     for layer in layers:
         layer_parameters(checkpoint, layer)  # refuse what is not reproduced before the model runs
     inputs = tokens.model_inputs(checkpoint.device)
-    capture_stages(checkpoint, inputs, layers, lambda activations: visit(_verified(checkpoint, tokens, activations)))
+    capture_stages(checkpoint, inputs, layers, lambda *shown: visit(_verified(checkpoint, tokens, *shown)))
 
 
-def _verified(checkpoint: Checkpoint, tokens: Tokens, activations: Activations) -> VerifiedStages:
-    layer, values, _ = activations
-    parameters = layer_parameters(checkpoint, layer)
+def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[str, Shown]) -> VerifiedStages:
+    parameters, dtype = layer_parameters(checkpoint, layer), checkpoint.dtype
     allowed = allowed_positions(torch.ones(1, len(tokens), device=checkpoint.device), parameters.heads.causal)[0, 0]
-    x = values["input"] if layer else embedded(checkpoint, tokens)
+    x = shown.pop("input").tensor if layer else embedded(checkpoint, tokens)
     steps = {"input": x, **recompute_layer(x, parameters, allowed)}
-    if unused := set(values) - set(steps):
+    if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
-    stages = []
-    for name, tensor in steps.items():
-        compared = name in values and not (layer and name == "input")
-        check = _check(name, tensor, activations, checkpoint.dtype, tokens) if compared else None
-        stages.append(Stage(name, tensor, check))
-    _check_activation(parameters.activation, activations, checkpoint.dtype)
+    stages = [
+        Stage(name, tensor, _check(name, tensor, shown[name], layer, dtype, tokens) if name in shown else None)
+        for name, tensor in steps.items()
+    ]
+    _check_activation(parameters.activation, shown, layer, dtype)
     return VerifiedStages(layer, stages)
 
 
-def _check(name: str, tensor: Tensor, activations: Activations, dtype: torch.dtype, tokens: Tokens) -> StageCheck:
+def _check(
+    name: str, tensor: Tensor, shown: Shown, layer: int, dtype: torch.dtype, tokens: Tokens
+) -> StageCheck:  # fmt: skip
     """Compare one step, or raise VerificationError."""
-    own, place = activations.values[name], activations.places[name]
-    where = f"{name.replace('_', ' ')} of layer {activations.layer} ({place})"
+    place, own = shown
+    where = f"{name.replace('_', ' ')} of layer {layer} ({place})"
     if tensor.shape != own.shape:
         shapes = f"the reference gives the shape {list(tensor.shape)}, the model {list(own.shape)}"
         raise VerificationError(f"{where}: {shapes}.")
@@ -288,15 +278,14 @@ def _check(name: str, tensor: Tensor, activations: Activations, dtype: torch.dty
     )
 
 
-def _check_activation(activation: Activation, activations: Activations, dtype: torch.dtype) -> None:
+def _check_activation(named: Activation, shown: dict[str, Shown], layer: int, dtype: torch.dtype) -> None:
     """Compare the activation on the model's own input: kinds of GELU differ by 5e-4, which rounding would hide."""
-    layer, values, places = activations
-    difference = float((widened(activation(values["expanded"])) - widened(values["activated"])).abs().max())
-    scale = float(values["activated"].abs().max())
-    tolerance = _ACTIVATION_TOLERANCES.get(dtype, TOLERANCES[dtype].output)
+    place, own = shown["activated"]
+    difference = float((widened(named(shown["expanded"].tensor)) - widened(own)).abs().max())
+    scale, tolerance = float(own.abs().max()), _ACTIVATION_TOLERANCES.get(dtype, TOLERANCES[dtype].output)
     if not difference <= tolerance * scale:
         raise VerificationError(
-            f"the activation of layer {layer} ({places['activated']}) is not {activation.name}, which the config "
-            f"names: values differ by up to {difference:.3g} on the same input (tolerance {tolerance:g} of the "
-            f"largest, {scale:.6g}). Nothing was written."
+            f"the activation of layer {layer} ({place}) is not {named.name}, which the config names: values differ by "
+            f"up to {difference:.3g} on the same input (tolerance {tolerance:g} of the largest, {scale:.6g}). "
+            "Nothing was written."
         )
