@@ -1,6 +1,6 @@
 """Every step of a layer against the running model: oracle, mutations, what cannot be compared, what is refused."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from attnviz.commands.explain.reference import (
     LayerParameters,
     LinearMap,
     activation_named,
-    layer_norm,
 )
 from attnviz.commands.explain.stages import (
     Probe,
@@ -31,48 +30,17 @@ from attnviz.commands.explain.stages import (
 )
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.model.opening import open_checkpoint
 from tests.conftest import SENTENCE, needs_minilm
+from tests.explained import BOTH, DTYPES, bert, gpt2, sharper, steps_of
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
-NORMS = ("LayerNorm", "ln_1", "ln_2", "ln_f")
-
-
-def sharper(model: Any) -> Any:
-    """Norms that weight and shift, and a feed-forward network whose activation matters."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if any(norm in name for norm in NORMS):
-                parameter.normal_(mean=1.0 if name.endswith("weight") else 0.0, std=0.3)
-            elif "intermediate.dense" in name or "mlp.c_fc" in name or name.endswith(".bias"):
-                parameter.normal_(std=0.5)
-    return model
-
-
-def bert(**changes: Any) -> Checkpoint:
-    return from_loaded(sharper(sharp_bert(**changes)), bert_tokenizer())
-
-
-def gpt2(**changes: Any) -> Checkpoint:
-    return from_loaded(sharper(sharp_gpt2(**changes)), gpt2_tokenizer())
-
-
-def steps_of(
-    checkpoint: Checkpoint, layers: Sequence[int] = (0, 1, 2), text: str = SENTENCE, pair: str | None = None
-) -> list[VerifiedStages]:
-    found: list[VerifiedStages] = []
-    verify_stages(checkpoint, checkpoint.tokenize(text, pair), layers, found.append)
-    return found
-
-
-BOTH = pytest.mark.parametrize("build", [bert, gpt2])
+Build = Callable[..., Checkpoint]
 
 
 @BOTH
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_the_last_step_is_the_next_hidden_state_of_the_model(
-    build: Callable[..., Checkpoint], dtype: torch.dtype
-) -> None:
+@DTYPES
+def test_the_last_step_is_the_next_hidden_state_of_the_model(build: Build, dtype: torch.dtype) -> None:
     checkpoint = build()
     checkpoint.model.to(dtype)
     tokens = checkpoint.tokenize(SENTENCE)
@@ -80,7 +48,7 @@ def test_the_last_step_is_the_next_hidden_state_of_the_model(
         hidden = checkpoint.model(**tokens.model_inputs(checkpoint.device), output_hidden_states=True)
     near = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}[dtype]
     for verified in steps_of(checkpoint):
-        last = verified.stages[-1]  # GPT-2's last hidden state is the one after its final norm
+        last = list(verified.values())[-1]  # GPT-2's last hidden state is the one after its final norm
         expected = hidden.hidden_states[verified.layer + 1][0]
         assert last.name == ("final_norm" if verified.layer == 2 and build is gpt2 else "output")
         assert (last.tensor - expected).abs().max() <= near * expected.abs().max()
@@ -88,7 +56,7 @@ def test_the_last_step_is_the_next_hidden_state_of_the_model(
 
 
 @BOTH
-def test_what_is_compared_and_where(build: Callable[..., Checkpoint]) -> None:
+def test_what_is_compared_and_where(build: Build) -> None:
     checkpoint = build()
     first, second, last = steps_of(checkpoint)
     silent = {"split", "scores", "mask", "weighted"}
@@ -125,7 +93,7 @@ def test_what_is_compared_and_where(build: Callable[..., Checkpoint]) -> None:
         (bert, {"chunk_size_feed_forward": 3}),  # nine tokens, so that a chunk of three divides them
     ],
 )
-def test_settings_are_reproduced(build: Callable[..., Checkpoint], changes: dict[str, Any]) -> None:
+def test_settings_are_reproduced(build: Build, changes: dict[str, Any]) -> None:
     assert len(steps_of(build(**changes))[0]["expanded"].tensor) == 9
 
 
@@ -190,7 +158,7 @@ WRONG: dict[str, Change] = {
 
 @BOTH
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_wrong_formula_fails(build: Callable[..., Checkpoint], mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_formula_fails(build: Build, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = reference.layer_parameters
     monkeypatch.setattr(stages, "layer_parameters", lambda *given: WRONG[mistake](right(*given)))
     seen: list[VerifiedStages] = []
@@ -218,9 +186,7 @@ STEPS: dict[str, tuple[str, Callable[[dict[str, Tensor], Tensor], Tensor]]] = {
 
 @BOTH
 @pytest.mark.parametrize("mistake", STEPS)
-def test_a_wrong_step_fails_by_its_name(
-    build: Callable[..., Checkpoint], mistake: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_step_fails_by_its_name(build: Build, mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right, (named, change) = reference.recompute_layer, STEPS[mistake]
 
     def wrong(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
@@ -271,7 +237,7 @@ def test_wrong_embeddings_fail(forgotten: str, monkeypatch: pytest.MonkeyPatch) 
     ("part", "step"),
     [("contract", "feed forward output"), ("expand", "expanded"), ("block", "output")],
 )
-def test_a_model_that_computes_something_else_fails(build: Callable[..., Checkpoint], part: str, step: str) -> None:
+def test_a_model_that_computes_something_else_fails(build: Build, part: str, step: str) -> None:
     checkpoint = build()
     module = getattr(checkpoint.architecture.modules(checkpoint.model)[1], part)
 
@@ -329,7 +295,7 @@ def test_the_layer_norm_is_that_of_torch() -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(5, 7, 32, dtype=torch.float64), torch.randn(32).double(), torch.randn(32).double()
     expected = torch.nn.functional.layer_norm(x, (32,), weight, bias, 1e-3)
-    assert torch.allclose(layer_norm(x, LayerNorm(weight, bias, 1e-3)), expected, atol=1e-14)
+    assert torch.allclose(LayerNorm(weight, bias, 1e-3)(x), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +305,7 @@ def test_what_nothing_is_compared_to_is_an_error(more: str, message: str, monkey
     def with_one_more(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         block = checkpoint.architecture.modules(checkpoint.model)[layer].block
         module = block if more == "extra" else torch.nn.Linear(1, 1)
-        return [Probe("extra", module, "nowhere", "input"), *probes_of(checkpoint, layer)]
+        return [Probe("extra", module, "input", "input of nowhere"), *probes_of(checkpoint, layer)]
 
     monkeypatch.setattr("attnviz.commands.explain.stages.probes_of", with_one_more)
     with pytest.raises(VerificationError, match=message):
@@ -357,14 +323,12 @@ def test_something_else_than_a_tensor_is_an_error() -> None:
     tokens = checkpoint.tokenize(SENTENCE)
     checkpoint.model.h[0].ln_1.register_forward_hook(lambda *_: (None,))  # type: ignore[union-attr,index]
     with pytest.raises(VerificationError, match=r"expected a tensor as output of h\.0\.ln_1, found NoneType"):
-        capture_stages(checkpoint, tokens.model_inputs(checkpoint.device), [0], lambda _: None)
+        capture_stages(checkpoint, tokens.model_inputs(checkpoint.device), [0], lambda *_: None)
 
 
 @needs_minilm
 @pytest.mark.parametrize("model", ["minilm", "tiny-gpt2"])
 def test_every_layer_of_the_built_in_models_is_reproduced(model: str) -> None:
-    from attnviz.model.opening import open_checkpoint
-
     checkpoint, _ = open_checkpoint(model, device="cpu")
     found = steps_of(checkpoint, range(checkpoint.n_layers))
     assert len(found) == checkpoint.n_layers
