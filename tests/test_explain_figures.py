@@ -1,6 +1,5 @@
 """The figures of an explained layer: what is planned, that it reaches the artists, that nothing overlaps."""
 
-from collections.abc import Callable
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -57,6 +56,7 @@ def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanat
     assert order(bert) == post
     assert order(gpt2) == pre
     assert order(of_gpt2(layer=1)) == pre[:-2]
+    assert "on “The cat that I saw ran away”, from input to output" in planned(bert).caption
     assert "post-norm" in planned(bert).notes[0]
     assert "pre-norm" in planned(gpt2).notes[0]
 
@@ -78,13 +78,16 @@ def test_panels_hold_the_numbers_of_the_steps(bert: Explanation, gpt2: Explanati
     assert "drawn" not in planned(bert).notes[1]
 
 
-def test_long_texts_are_pooled_and_dimensions_thinned_and_the_notes_say_so(long: Explanation) -> None:
+def test_long_texts_are_pooled_and_the_notes_say_so(long: Explanation) -> None:
     plan, n = planned(long), len(long.tokens)
     rows, columns = plan.panels["pattern"].pooling
     assert rows == columns == plan.pooled > 1
     assert plan.panels["pattern"].values.shape == (-(-n // rows), -(-n // rows))
     assert plan.panels["pattern"].values.max() == float(long.tensor("pattern")[0].max())
     assert f"{rows} tokens are one row" in plan.notes[1]
+
+
+def test_dimensions_are_thinned_and_the_notes_say_so() -> None:
     wide = of_gpt2(changes={"n_embd": 400, "n_head": 4})
     panel = planned(wide).panels["input"]
     assert panel.pooling == (1, 4)
@@ -164,26 +167,15 @@ def test_arrows_lead_from_panel_to_panel(bert: Explanation, width: float | None)
                 assert not any(box.contains(x + along * (to_x - x), y + along * (to_y - y)) for box in inner)
 
 
-@pytest.mark.parametrize(
-    ("build", "view"),
-    [(of_bert, "path"), (lambda: of_gpt2("[/b] $\\frac$ " + "believ" * 4), "path"), (of_bert, "positions")],
-)
-def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(build: Callable[[], Explanation], view: str) -> None:
-    result = build()
+@pytest.mark.parametrize(("which", "view"), [("bert", "path"), ("hostile", "path"), ("bert", "positions")])
+def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(bert: Explanation, which: str, view: str) -> None:
+    result = bert if which == "bert" else of_gpt2("[/b] $\\frac$ " + "believ" * 4)
     with pytest.raises(UsageError, match="does not fit in 2 inches") as refused:
         result.figure(view, Look(width=2.0))
     least = float(str(refused.value).partition("at least ")[2].split("in")[0])
     assert_legible(result.figure(view, Look(width=least)), view)
     with pytest.raises(UsageError, match="does not fit"):
         result.figure(view, Look(width=round(least - 0.1, 1)))
-
-
-def test_captions_name_model_text_and_scale() -> None:
-    result = of_bert(pair="the dog")
-    path, positions = (next(view.plans(result, Choices())).caption for view in VIEWS)
-    assert "Layer 0 of BertModel (post-norm) on “The cat that I saw ran away” / “the dog”, from input to" in path
-    assert "±" in path
-    assert "Where the scores of layer 0 of BertModel on “The cat that I saw ran away” and “the dog” come" in positions
 
 
 # --- content and position -----------------------------------------------------------------------------------------
