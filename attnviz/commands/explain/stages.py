@@ -47,7 +47,7 @@ class Shown(NamedTuple):
     tensor: Tensor
 
 
-Visit = Callable[[int, dict[str, Shown]], None]
+_Visit = Callable[[int, dict[str, Shown]], None]
 """Told the activations of a layer by the name of the step."""
 
 
@@ -84,7 +84,7 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in probed]
 
 
-def capture_stages(checkpoint: Checkpoint, inputs: dict[str, Tensor], layers: Sequence[int], visit: Visit) -> None:
+def capture_stages(checkpoint: Checkpoint, inputs: dict[str, Tensor], layers: Sequence[int], visit: _Visit) -> None:
     """Run the model once on one text and hand over the activations of each of these layers as soon as it is through.
 
     Nothing is kept here: the activations of a layer live as long as ``visit`` keeps them.
@@ -105,7 +105,7 @@ def capture_stages(checkpoint: Checkpoint, inputs: dict[str, Tensor], layers: Se
 
 
 @contextmanager
-def _probed(layer: int, probes: Sequence[Probe], visit: Visit, visited: list[int]) -> Iterator[None]:
+def _probed(layer: int, probes: Sequence[Probe], visit: _Visit, visited: list[int]) -> Iterator[None]:
     seen: dict[str, list[Tensor]] = {}
 
     def keep(probe: Probe, value: Any) -> None:

@@ -14,7 +14,7 @@ from matplotlib.image import AxesImage
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.path_drawing import OPERATIONS, PARTS, SQUARE, Panel, PathPlan, path_figure
-from attnviz.commands.explain.position_share import GROUPS, ScoreShares
+from attnviz.commands.explain.position_share import GROUPS
 from attnviz.commands.explain.steps import signed, step_of
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
@@ -140,37 +140,34 @@ _READING = (
 class PositionsPlan:
     """Content and position in the scores of the first layer."""
 
-    stem: str
     caption: str
     title: str
     notes: tuple[str, ...]
     rows: tuple[str, ...]  # names of the heads, last all of them together
-    columns: tuple[str, ...]  # names of the parts
-    shares: Array  # [rows, columns]; NaN where nothing differs
-    spreads: tuple[float, ...]  # [rows]
+    columns: tuple[str, ...]  # names of the parts, last the spread
+    values: Array  # [rows, columns]; NaN where nothing differs
+    stem: str = "positions"
 
 
 def _plan_positions(result: Explanation, _: Choices) -> Iterator[PositionsPlan]:
     shares, facts = result.positions, result.facts
     assert shares is not None
     groups = [name for name in GROUPS if name != "segment" or shares.segments]
-    every: tuple[ScoreShares, ...] = (*shares.heads, shares.layer)
+    every = (*shares.heads, shares.layer)
     yield PositionsPlan(
-        stem="positions",
         caption=sentence(f"Where the scores of layer 0 of {facts.subject} come from, a row a head", _READING),
         title=f"{facts.model}: content and position in layer 0",
         notes=facts.notes(_READING),
         rows=(*(f"L0H{head}" for head in range(len(shares.heads))), "all heads"),
-        columns=tuple("common" if group == "constant" else group for group in groups),
-        shares=np.array([[share.groups[group] for group in groups] for share in every], dtype=float),
-        spreads=tuple(share.spread for share in every),
+        columns=(*("common" if group == "constant" else group for group in groups), "spread"),
+        values=np.array([[*(share.groups[group] for group in groups), share.spread] for share in every], dtype=float),
     )
 
 
 def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> Figure:
-    rows, columns = plan.shares.shape
-    width = page_width(look, _SIDE + _COLUMN * (columns + 1) + 2 * MARGIN)
-    least = _SIDE + _NARROWEST * (columns + 1) + 2 * MARGIN
+    rows, columns = plan.values.shape
+    width = page_width(look, _SIDE + _COLUMN * columns + 2 * MARGIN)
+    least = _SIDE + _NARROWEST * columns + 2 * MARGIN
     if width < least:
         raise UsageError(
             f"the figure of content and position does not fit in {width:g} inches; expected a --width of at least "
@@ -187,22 +184,23 @@ def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> 
 
 def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = False) -> AxesImage | QuadMesh:
     """A row a head, a column a part, and a column for the spread; the last row, of all heads, in bold."""
-    rows, columns = plan.shares.shape
-    values, ink = np.pad(plan.shares, ((0, 0), (0, 1)), constant_values=np.nan), look.greys.ink
-    colours = look.diverging_map()
-    cells = draw_matrix(ax, values, _NORM, look, colours=colours, vector=vector)
-    size = 7 if cell_points(ax, columns + 2, 1)[0] >= 28 else 6
-    style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "parse_math": False, "fontsize": size}
-    for (row, column), value in np.ndenumerate(plan.shares):
-        known = bool(np.isfinite(value))
-        ax.text(column, row, signed(value) if known else "–", weight="bold" if row == rows - 1 else "normal",
-                color=contrasting_ink(colours(_NORM(value))) if known else look.greys.quiet, **style)  # fmt: skip
-    for row, spread in enumerate(plan.spreads):
-        ax.text(columns, row, f"{spread:.2f}", weight="bold" if row == rows - 1 else "normal", color=ink, **style)
+    rows, columns = plan.values.shape
+    colours, ink = look.diverging_map(), look.greys.ink
+    shares = np.where(np.arange(columns) < columns - 1, plan.values, np.nan)
+    cells = draw_matrix(ax, shares, _NORM, look, colours=colours, vector=vector)
+    size = 7 if cell_points(ax, columns + 1, 1)[0] >= 28 else 6
+    for (row, column), value in np.ndenumerate(plan.values):
+        text, colour = f"{value:.2f}", ink
+        if column < columns - 1:
+            known = bool(np.isfinite(value))
+            text = signed(value) if known else "–"
+            colour = contrasting_ink(colours(_NORM(value))) if known else look.greys.quiet
+        ax.text(column, row, text, color=colour, weight="bold" if row == rows - 1 else "normal", fontsize=size,
+                ha="center", va="center_baseline", parse_math=False)  # fmt: skip
     ax.axhline(rows - 1.5, color=ink, lw=0.8)
-    ax.axvline(columns - 0.5, color=look.greys.frame, lw=0.8)
+    ax.axvline(columns - 1.5, color=look.greys.frame, lw=0.8)
     ax.set_yticks(range(rows), plan.rows, fontsize=size, color=ink)
-    ax.set_xticks(range(columns + 1), [*plan.columns, "spread"], fontsize=size, color=ink)
+    ax.set_xticks(range(columns), plan.columns, fontsize=size, color=ink)
     ax.tick_params(length=0, pad=3, labeltop=True, labelbottom=False)
     return cells
 
