@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.commands.outputs.contributions import HeadContribution, LayerContributions
-from attnviz.commands.outputs.measure import HeadOutputs, Numbers
+from attnviz.attention.contributions import LayerContributions
+from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs, Numbers
 from attnviz.commands.outputs.report import chosen
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
@@ -42,8 +42,6 @@ __all__ = ["VIEWS", "HeadPlan", "check_scale"]
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
-
-_Columns = tuple[tuple[str, Numbers], ...]
 
 
 @dataclass(frozen=True)
@@ -287,7 +285,13 @@ def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
 
 
 def _map(
-    values: Numbers, look: Look, bar: str, *, diverging: bool = False, beside: _Columns = (), **more: Any
+    values: Numbers,
+    look: Look,
+    bar: str,
+    *,
+    diverging: bool = False,
+    beside: tuple[tuple[str, Numbers], ...] = (),
+    **more: Any,
 ) -> HeadMap:
     """A map whose colours end at the largest absolute number of heads and columns beside."""
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
