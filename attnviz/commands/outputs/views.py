@@ -43,6 +43,8 @@ __all__ = ["VIEWS", "HeadPlan", "check_scale"]
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
 
+_Columns = tuple[tuple[str, Numbers], ...]
+
 
 @dataclass(frozen=True)
 class HeadPlan:
@@ -285,13 +287,7 @@ def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
 
 
 def _map(
-    values: Numbers,
-    look: Look,
-    bar: str,
-    *,
-    diverging: bool = False,
-    beside: tuple[tuple[str, Numbers], ...] = (),
-    **more: Any,
+    values: Numbers, look: Look, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
 ) -> HeadMap:
     """A map whose colours end at the largest absolute number of heads and columns beside."""
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0

@@ -12,6 +12,7 @@ little), takes the place of the weight. Only ``torch`` is imported.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -43,14 +44,10 @@ def rolled_out(mixed: Iterable[Tensor]) -> Iterator[Tensor]:
     Args:
         mixed: of each layer, first layer first, [n, n] from :func:`mixed_with_identity`.
 
-    Yields:
-        [n, n] in float64: row = position at the layer's output, column = input token; rows sum to 1.
+    Returns:
+        of each layer [n, n] in float64: row = position at the layer's output, column = input token; rows sum to 1.
     """
-    rolled: Tensor | None = None
-    for layer in mixed:
-        wide = layer.double()
-        rolled = wide if rolled is None else wide @ rolled
-        yield rolled
+    return accumulate((layer.double() for layer in mixed), lambda rolled, layer: layer @ rolled)
 
 
 def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) -> tuple[Tensor, Tensor]:
