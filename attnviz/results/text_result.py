@@ -45,6 +45,14 @@ class TextResult(Result):
         texts = tuple(text for text in (self.text, self.pair) if text is not None)
         return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
 
+    @property
+    def sinks(self) -> str:
+        """The sink positions of this text, in words; empty where it has none."""
+        tokens = self.tokens
+        kinds = ["special tokens"] * any(tokens.special)
+        kinds += [f"the first {self.facts.unit}"] * (tokens.sink[0] and not tokens.special[0])
+        return " and ".join(kinds)
+
 
 class OfHeads(Generic[E]):
     """A result with one entry a head, in :attr:`heads`; ``checkpoint`` is the model that they are of."""
