@@ -576,7 +576,7 @@ def test_an_output_path_that_is_a_file_is_refused(heads, here):
 
 
 def test_a_foreign_overview_is_refused_before_the_model_is_loaded(heads, here, monkeypatch):
-    monkeypatch.setattr("attnviz.commands.heads.measure.analyze", lambda *_, **__: pytest.fail("the model was run"))
+    monkeypatch.setattr("attnviz.analyze", lambda *_, **__: pytest.fail("the model was run"))
     (here / "out").mkdir()
     (here / "out" / "overview.png").write_text("mine")
     result = heads()

@@ -141,7 +141,7 @@ def test_interrupting_leaves_nothing(bert_folder: Path, monkeypatch: pytest.Monk
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.commands.explain.measure.explain", interrupted)
+    monkeypatch.setattr("attnviz.explain", interrupted)
     done = run(SENTENCE, "-m", bert_folder)
     assert done.exit_code == 130
     assert "interrupted; nothing was written" in done.stderr

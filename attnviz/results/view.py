@@ -31,7 +31,7 @@ class ChoiceNames(TypedDict, total=False):
     """The keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``; see :class:`Choices`."""
 
     select: str | HeadId | Sequence[str | HeadId]
-    top: int
+    top: int | None
     drop_special: bool
     from_token: str | None
     maps: Sequence[str]
