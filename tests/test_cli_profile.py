@@ -228,7 +228,7 @@ def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, mon
 
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli_profile, "this_process", lambda: Process(1, 2, 1))
-    monkeypatch.setattr("attnviz.commands.profile.measure.profile_heads", lambda *_, **__: None)
+    monkeypatch.setattr("attnviz.profile_heads", lambda *_, **__: None)
     result = run("trees.conllu")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert run("missing.conllu").stderr == ""

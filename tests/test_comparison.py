@@ -19,7 +19,7 @@ from attnviz.commands.compare.measure import LARGEST_DISTANCE, measure_differenc
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
-from attnviz.results.captions import read_captions
+from attnviz.results.documents import read_captions
 from attnviz.results.result import layout_of
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

@@ -3,8 +3,8 @@
 import difflib
 import re
 from collections.abc import Sequence
-from numbers import Integral
 
+from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 from attnviz.model.wording import visible
 
@@ -23,15 +23,15 @@ def find_positions(labels: Sequence[str], token: str | int) -> tuple[int, ...]:
     Raises:
         UsageError: the text has no such token, or it is neither a string nor a whole number.
     """
-    if isinstance(token, bool) or not isinstance(token, str | Integral):
+    if is_whole(token):
+        if not 0 <= token < len(labels):
+            raise UsageError(f"the text has positions 0 to {len(labels) - 1}, found {token}.")
+        return (int(token),)
+    if not isinstance(token, str):
         raise UsageError(
             "expected a token of the text, '#' and its position such as '#3', or that position as a whole number, "
             f"found {token!r}."
         )
-    if not isinstance(token, str):
-        if not 0 <= token < len(labels):
-            raise UsageError(f"the text has positions 0 to {len(labels) - 1}, found {token}.")
-        return (int(token),)
     found = tuple(position for position, label in enumerate(labels) if label == token)
     if found:
         return found

@@ -1,6 +1,5 @@
 """Facts: what every figure, caption and table of a result must say of it, each stated once."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.model.wording import counted, ordinal, quoted
@@ -58,8 +57,9 @@ class Facts:
 
 def sentence(*parts: str) -> str:
     """One sentence of a caption from its parts; empty ones are left out, and full stops inside become semicolons."""
-    kept: Sequence[str] = [part.strip().removesuffix(".") for part in parts if part.strip()]
-    return "; ".join(kept).replace("; Each ", "; each ") + "."
+    return (
+        "; ".join(part.strip().removesuffix(".") for part in parts if part.strip()).replace("; Each ", "; each ") + "."
+    )
 
 
 def capital(text: str) -> str:

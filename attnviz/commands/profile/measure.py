@@ -19,8 +19,8 @@ from attnviz.corpora.long_runs import Process, Unfinished, gathered, joined_proc
 from attnviz.corpora.reading import Corpus, find_parser, open_corpus
 from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
-from attnviz.model.devices import resolve_device, resolve_dtype
 from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.model.opening import resolve_device, resolve_dtype
 from attnviz.model.sources import Source, find_checkpoint, weights_sha256
 from attnviz.progress import Progress
 from attnviz.results.result import Result
