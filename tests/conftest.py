@@ -18,6 +18,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # small matrices, several tests at once: th
 import torch
 from hypothesis import settings
 
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 settings.register_profile("attnviz", derandomize=True)  # a fresh clone draws the same examples and cannot fail by luck
@@ -46,6 +47,14 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sharpened 3-layer, 4-head GPT-2 with tokenizer."""
     return save_checkpoint(sharp_gpt2(), gpt2_tokenizer(), tmp_path_factory.mktemp("checkpoints") / "tiny-gpt2")
+
+
+@pytest.fixture(scope="session", params=["bert", "gpt2"])
+def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
+    """Either of the two, loaded."""
+    if request.param == "bert":
+        return from_loaded(sharp_bert(), bert_tokenizer())
+    return from_loaded(sharp_gpt2(), gpt2_tokenizer())
 
 
 _numbers = itertools.count()

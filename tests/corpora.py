@@ -1,8 +1,16 @@
-"""Small corpora for tests, from the words of the tiny tokenizers."""
+"""Small corpora for tests, from the words of the tiny tokenizers, and their texts through a model into a tally."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from attnviz.attention.capture import capture_layers
+from attnviz.corpora.batches import Batch, Text, batches
+from attnviz.corpora.bootstrap import text_weights
+from attnviz.model.checkpoint import Checkpoint
 
 WORDS = "the a cat dog house that i saw ran away and was he in of".split()
 RELATIONS = ["nsubj", "det", "obj", "acl:relcl", "punct"]
@@ -44,3 +52,20 @@ def examples(path: Path, n_rows: int = 30, seed: int = 0) -> Path:
         rows.append("\t".join([*cells, "dog", "14", str(right == "B").upper(), "http://x"]))
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     return path
+
+
+def count(
+    tally: Any, checkpoint: Checkpoint, texts: Sequence[Text], batch_size: int = 1, replicates: int = 3, seed: int = 0
+) -> Any:
+    """The tally with these texts counted, each numbered by its place unless it has a number."""
+    numbered = [replace(text, number=text.number or place) for place, text in enumerate(texts)]
+    for batch in batches(checkpoint, numbered, batch_size):
+        numbers = [item.source.number for item in batch.items]
+        count_batch(tally, checkpoint, batch, text_weights(seed, numbers, replicates))
+    return tally
+
+
+def count_batch(tally: Any, checkpoint: Checkpoint, batch: Batch, weights: Any) -> None:
+    """One batch through the model, its patterns in double precision."""
+    tally.begin(batch, weights)
+    capture_layers(checkpoint, batch.inputs, lambda record: tally.add(record.layer, record.pattern.double(), batch))

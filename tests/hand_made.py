@@ -16,7 +16,8 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import Tokens, merge_units
 from attnviz.patterns.profile_store import StoredProfile
 from attnviz.patterns.published import PublishedHead
-from attnviz.patterns.statistics import Frame, measure
+from attnviz.patterns.registry import MaskInput, masks_of
+from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.syntax import Parse, relation_accuracy
 from attnviz.patterns.verdicts import judge, label_of
 
@@ -89,7 +90,7 @@ def hand_made(
     given = by_design(len(labels), causal) if patterns is None else patterns
     n_layers, n_heads = given.shape[:2]
     units = merge_units(tokens, words)
-    frame = Frame.of(units, units.labels, causal)
+    context = TextContext(units, causal, masks_of(MaskInput(units.labels, units.labels, causal)))
     tolerance = Tolerance(1e-4, 1e-4, "a test")
     layers = [
         VerifiedLayer(LayerCheck(i, n_heads, 2e-7 * (i + 1), 1e-7, 1.5), tolerance, given[i][None])
@@ -97,11 +98,11 @@ def hand_made(
     ]
     heads = []
     for layer in layers:
-        statistics = measure(layer, frame)
+        statistics = measure(layer, context)
         relations = relation_accuracy(layer, parse) if parse else []
         for head in range(n_heads):
             of_head = {key: values[head] for key, values in statistics.items()}
-            found = judge(of_head, frame, relations, head)
+            found = judge(of_head, context, relations, head)
             id = HeadId(layer.check.layer, head)
             stored = None if profile is None else profile.of(id)
             heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, stored), stored))
@@ -113,7 +114,7 @@ def hand_made(
         pair=pair,
         checkpoint=_checkpoint(name, causal, n_layers, n_heads),
         tokens=tokens,
-        frame=frame,
+        context=context,
         attention=attention,
         heads=tuple(heads),
         parse=parse,

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.attention.capture import capture_layers
-from attnviz.commands.profile.head_distances import MOST_QUERIES, HeadDistanceTally
+from attnviz.commands.profile.instances import MOST_QUERIES, HeadDistanceTally
 from attnviz.corpora.batches import Text, collate, encode
-from attnviz.model.checkpoint import from_loaded
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.corpora import count_batch
 
-MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
 TEXTS = ["the cat saw the dog", "the dog ran", "he saw the house of the dog that ran away", "away"]
 
 
@@ -92,24 +89,13 @@ def test_patterns_of_fewer_digits_are_compared_in_single_precision(dtype):
     np.testing.assert_allclose(found, expected(patterns.double(), (6,)), atol=1e-6)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_padding_changes_nothing(model):
-    make, tokenizer = MODELS[model]
-    checkpoint = from_loaded(make(), tokenizer())
-
-    def run(batches):
-        tally = HeadDistanceTally(3, 4)
-        for batch in batches:
-            tally.begin(batch)
-            capture_layers(
-                checkpoint, batch.inputs, lambda record, batch=batch: tally.add(record.layer, record.pattern, batch)
-            )
-        return tally
-
+def test_padding_changes_nothing(checkpoint):
     items = encode(checkpoint, [Text(text) for text in TEXTS])
     assert len({len(item) for item in items}) > 2
-    together = run([collate(checkpoint, items)])
-    alone = run([collate(checkpoint, [item]) for item in items])
+    together, alone = HeadDistanceTally(3, 4), HeadDistanceTally(3, 4)
+    count_batch(together, checkpoint, collate(checkpoint, items), None)
+    for item in items:
+        count_batch(alone, checkpoint, collate(checkpoint, [item]), None)
     assert together.n_queries == alone.n_queries == sum(map(len, items))
     np.testing.assert_allclose(together.results(), alone.results(), atol=1e-6)
     assert float(together.results().max()) > 0.05
@@ -135,11 +121,6 @@ def test_states_of_two_tallies_add_up_to_that_of_one():
     assert merged.n_queries == both.n_queries == 13
     assert torch.equal(merged.results(), both.results())
     assert not torch.allclose(merged.results(), counted(first, (4, 3)).results())
-
-
-def test_a_state_of_another_model_is_refused():
-    with pytest.raises(ValueError, match=r"must have shape \(4, 4\). Got \(6, 6\)"):
-        HeadDistanceTally(2, 2).absorb(HeadDistanceTally(2, 3).state())
 
 
 def test_a_batch_that_broke_off_is_forgotten():

@@ -9,7 +9,7 @@ from transformers import BertModel, GPT2Model
 from attnviz import analyze
 from attnviz.commands.heads.measure import Analysis
 from attnviz.patterns.syntax import load_parser, parse_texts
-from attnviz.patterns.verdicts import Pattern
+from attnviz.patterns.verdicts import Verdict
 from tests.conftest import needs_parser
 from tests.models import (
     CAUSAL_LOOKS_AT,
@@ -51,12 +51,12 @@ def gpt2() -> Analysis:
     return of_gpt2([heads, heads[::-1]])
 
 
-def named(analysis: Analysis, head: str) -> dict[str, Pattern]:
-    return {pattern.name: pattern for pattern in analysis.head(head).patterns}
+def named(analysis: Analysis, head: str) -> dict[str, Verdict]:
+    return {verdict.name: verdict for verdict in analysis.head(head).patterns}
 
 
 def claimed(analysis: Analysis, head: str) -> set[str]:
-    return {name for name, pattern in named(analysis, head).items() if pattern.passed}
+    return {name for name, verdict in named(analysis, head).items() if verdict.passed}
 
 
 def places(looks_at: dict[str, Any], name: str) -> tuple[str, str]:
@@ -64,27 +64,23 @@ def places(looks_at: dict[str, Any], name: str) -> tuple[str, str]:
     return f"L0H{first}", f"L1H{len(looks_at) - 1 - first}"
 
 
-@pytest.mark.parametrize("name", LOOKS_AT)
-def test_a_bert_head_built_for_a_pattern_gets_its_label_and_no_other(bert: Analysis, name: str):
-    for head in places(LOOKS_AT, name):
-        assert bert.head(head).label == name
-        assert claimed(bert, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
-        assert named(bert, head)[name].score == pytest.approx(1, abs=0.01)
-
-
-@pytest.mark.parametrize("name", CAUSAL_LOOKS_AT)
-def test_a_gpt2_head_built_for_a_pattern_gets_its_label_and_no_other(gpt2: Analysis, name: str):
-    for head in places(CAUSAL_LOOKS_AT, name):
-        assert gpt2.head(head).label == name
-        assert claimed(gpt2, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
-        assert named(gpt2, head)[name].score == pytest.approx(1, abs=0.01)
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [*(("bert", name) for name in LOOKS_AT), *(("gpt2", name) for name in CAUSAL_LOOKS_AT)],
+)
+def test_a_head_built_for_a_pattern_gets_its_label_and_no_other(model: str, name: str, request: pytest.FixtureRequest):
+    analysis: Analysis = request.getfixturevalue(model)
+    for head in places(LOOKS_AT if model == "bert" else CAUSAL_LOOKS_AT, name):
+        assert analysis.head(head).label == name
+        assert claimed(analysis, head) == ({name, "local"} if name in ALSO_LOCAL else {name})
+        assert named(analysis, head)[name].score == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize("name", ["previous-token", "next-token", "current-token"])
 def test_the_shares_that_a_bert_head_was_not_built_for_are_near_zero(bert: Analysis, name: str):
-    patterns = named(bert, places(LOOKS_AT, name)[0])
+    verdicts = named(bert, places(LOOKS_AT, name)[0])
     for other in {"previous-token", "next-token", "current-token", "long-range"} - {name}:
-        assert patterns[other].score == pytest.approx(0, abs=0.01)
+        assert verdicts[other].score == pytest.approx(0, abs=0.01)
 
 
 def test_the_statistics_of_a_long_range_head_are_those_of_six_positions(bert: Analysis):
@@ -107,31 +103,25 @@ def test_the_patterns_of_built_heads_are_where_they_were_aimed(bert: Analysis, g
 
 def test_a_uniform_bert_head_scores_its_baselines(bert: Analysis):
     head = bert.head(places(LOOKS_AT, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(bert.frame.entropy_uniform, abs=1e-4)
+    assert head.statistics["entropy"] == pytest.approx(bert.context.entropy_uniform, abs=1e-4)
     assert head.statistics["confidence"] == pytest.approx(1 / BERT_TOKENS, abs=1e-4)
-    for pattern in head.patterns:
-        assert pattern.score == pytest.approx(pattern.baseline, abs=1e-4), pattern.name
+    for verdict in head.patterns:
+        assert verdict.score == pytest.approx(verdict.baseline, abs=1e-4), verdict.name
 
 
 def test_a_uniform_gpt2_head_is_near_its_baselines(gpt2: Analysis):
     head = gpt2.head(places(CAUSAL_LOOKS_AT, "broad")[0])
-    assert head.statistics["entropy"] == pytest.approx(gpt2.frame.entropy_uniform, abs=1e-4)
-    for pattern in head.patterns:
-        assert pattern.score == (None if pattern.baseline is None else pytest.approx(pattern.baseline, abs=0.05))
+    assert head.statistics["entropy"] == pytest.approx(gpt2.context.entropy_uniform, abs=1e-4)
+    for verdict in head.patterns:
+        assert verdict.score == (None if verdict.baseline is None else pytest.approx(verdict.baseline, abs=0.05))
 
 
-@pytest.mark.parametrize("position", [0, BERT_TOKENS - 1])
-def test_a_head_that_rests_on_a_special_token_is_a_sink(position: int):
+@pytest.mark.parametrize(("position", "is_sink"), [(0, True), (BERT_TOKENS - 1, True), (8, False)])
+def test_a_head_that_rests_on_a_special_token_is_a_sink_and_on_a_word_none(position: int, is_sink: bool):
     found = of_bert([[lambda _: [position], LOOKS_AT["broad"]]])
-    assert found.head("L0H0").label == "sink"
-    assert found.head("L0H0").statistics["sink"] == pytest.approx(1, abs=0.01)
+    assert (found.head("L0H0").label == "sink") is is_sink
+    assert found.head("L0H0").statistics["sink"] == pytest.approx(float(is_sink), abs=0.01)
     assert found.head("L0H1").label == "broad"
-
-
-def test_a_head_that_rests_on_a_word_in_the_middle_is_no_sink():
-    found = of_bert([[lambda _: [8], LOOKS_AT["broad"]]]).head("L0H0")
-    assert found.label != "sink"
-    assert found.statistics["sink"] == pytest.approx(0, abs=0.01)
 
 
 def test_a_gpt2_head_that_rests_on_the_second_position_is_no_sink():
@@ -194,8 +184,8 @@ def test_a_freshly_initialised_model_shows_nothing(model_class: Any, config: Any
     assert len(found.heads) == 12
     assert {head.label for head in found.heads} <= {"broad", "heterogeneous"}
     assert not any(
-        pattern.passed
+        verdict.passed
         for head in found.heads
-        for pattern in head.patterns
-        if pattern.kind not in ("broad", "syntactic")
+        for verdict in head.patterns
+        if verdict.kind not in ("broad", "syntactic")
     )

@@ -7,35 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.attention.capture import capture_layers
 from attnviz.commands.profile.tallies import MeaningTally, mean_embedding
 from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests import independent
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.corpora import count, count_batch
+from tests.models import bert_tokenizer, sharp_bert
 
-MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
 TEXTS = ["the cat saw the dog", "the unbelievable cat ran away", "one two", "he saw the house of the dog that ran away"]
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
-    make, tokenizer = MODELS[request.param]
-    return from_loaded(make(), tokenizer())
-
-
-def counted(checkpoint: Checkpoint, numbers: list[int], batch_size: int = 1, replicates: int = 3) -> MeaningTally:
-    """A tally of these of the texts, every replicate weighted by their numbers."""
-    tally = MeaningTally(checkpoint, replicates)
-    texts = [Text(TEXTS[number], number=number) for number in numbers]
-    for batch in batches(checkpoint, texts, batch_size):
-        tally.begin(batch, text_weights(0, [item.source.number for item in batch.items], replicates))
-        capture_layers(
-            checkpoint,
-            batch.inputs,
-            lambda record, batch=batch: tally.add(record.layer, record.pattern.double(), batch),
-        )
+def counted(checkpoint: Checkpoint, places: list[int], batch_size: int = 1) -> MeaningTally:
+    """A tally of these of the texts, every replicate weighted by their places."""
+    texts = [Text(TEXTS[place], number=10 + place) for place in places]
+    tally: MeaningTally = count(MeaningTally(checkpoint, 3), checkpoint, texts, batch_size)
     return tally
 
 
@@ -44,9 +30,8 @@ def by_hand(checkpoint: Checkpoint, texts: list[str]) -> tuple[np.ndarray, float
     tokenizer, causal = checkpoint.tokenizer, checkpoint.architecture.causal
     table = checkpoint.model.get_input_embeddings().weight.detach().double()
     special = tokenizer.all_special_tokens
-    table = table - table[[i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in special]].mean(
-        0
-    )
+    ordinary = [i for i in range(len(tokenizer)) if tokenizer.convert_ids_to_tokens(i) not in special]
+    table = table - table[ordinary].mean(0)
     weighted, total, means = 0.0, 0.0, []
     for text in texts:
         ids = tokenizer(text)["input_ids"]
@@ -76,7 +61,7 @@ def test_scores_and_baseline_are_those_of_plain_loops(checkpoint: Checkpoint, ba
 
 
 def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Checkpoint):
-    weights = text_weights(0, [0, 1, 2, 3], 3)
+    weights = text_weights(0, [10, 11, 12, 13], 3)
     assert float(weights[1:].sum(1).min()) > 0
     assert len({tuple(row) for row in weights.tolist()}) == 4
     drawn = []
@@ -148,12 +133,7 @@ def test_padding_changes_nothing(checkpoint: Checkpoint):
         tally = MeaningTally(checkpoint, 2)
         weights = torch.zeros(3, len(batch.items), dtype=torch.float64)
         weights[:, 0] = 1  # the other text makes the batch longer, and does not count
-        tally.begin(batch, weights)
-        capture_layers(
-            checkpoint,
-            batch.inputs,
-            lambda record, tally=tally, batch=batch: tally.add(record.layer, record.pattern, batch),
-        )
+        count_batch(tally, checkpoint, batch, weights)
         scores, _, baseline = tally.results()
         found.append((scores, baseline))
     assert torch.allclose(found[0][0], found[1][0], atol=1e-5)

@@ -7,32 +7,35 @@ import pytest
 from attnviz.commands.heads.measure import HeadFindings
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
-from attnviz.patterns.statistics import SCALARS, Frame
+from attnviz.patterns.registry import NAMES
+from attnviz.patterns.statistics import SCALARS, TextContext
 from attnviz.patterns.syntax import RelationAccuracy
 from attnviz.patterns.verdicts import (
     BROAD_SHARE,
     ENOUGH,
     HETEROGENEOUS,
     NOT_MEASURABLE,
-    Pattern,
-    deciding_pattern,
+    Verdict,
+    deciding_verdict,
     judge,
     label_of,
 )
 from tests.stored import role
-from tests.verified import frame_of
+from tests.verified import context_of
 
 # [CLS], ten words, [SEP]: the baselines are previous = next = 0.09, current 0.1, local 0.28, long-range 0.42, sink 1/6
-FRAME = frame_of([True] + [False] * 10 + [True])
+CONTEXT = context_of([True] + [False] * 10 + [True])
 
 
-def judged(frame: Frame = FRAME, relations: list[RelationAccuracy] | None = None, **found: float) -> dict[str, Pattern]:
+def judged(
+    context: TextContext = CONTEXT, relations: list[RelationAccuracy] | None = None, **found: float
+) -> dict[str, Verdict]:
     statistics = {**dict.fromkeys(SCALARS), **found}
-    return {pattern.name: pattern for pattern in judge(statistics, frame, relations or [], head=0)}
+    return {verdict.name: verdict for verdict in judge(statistics, context, relations or [], head=0)}
 
 
-def passed(frame: Frame = FRAME, **found: float) -> list[str]:
-    return [name for name, pattern in judged(frame, **found).items() if pattern.passed]
+def passed(context: TextContext = CONTEXT, **found: float) -> list[str]:
+    return [name for name, verdict in judged(context, **found).items() if verdict.passed]
 
 
 def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5, n: int = 20) -> RelationAccuracy:
@@ -40,72 +43,64 @@ def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5
     return RelationAccuracy("nsubj", n, 1, offset_accuracy, accuracy)
 
 
-def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n: int = 20, **more: float) -> Pattern:
-    return Pattern(name, kind, score, more.get("baseline", 0.1), n, True, "a test")
+def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n: int = 20, **more: float) -> Verdict:
+    return Verdict(name, kind, score, more.get("baseline", 0.1), n, True, "a test")
 
 
 # --- thresholds ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("statistic", "name"),
+    ("name", "fails", "passes"),
     [
-        ("previous", "previous-token"),
-        ("current", "current-token"),
-        ("next", "next-token"),
-        ("local", "local"),
-        ("long_range", "long-range"),
+        ("previous", 0.5, 0.5001),
+        ("current", 0.5, 0.5001),
+        ("next", 0.5, 0.5001),
+        ("local", 0.5, 0.5001),
+        ("long_range", 0.51, 0.53),  # uniform attention has 0.42
+        ("sink", 0.6, 0.6001),
+        ("entropy", BROAD_SHARE * CONTEXT.entropy_uniform - 1e-6, BROAD_SHARE * CONTEXT.entropy_uniform + 1e-9),
     ],
 )
-def test_a_share_has_to_be_over_half(statistic: str, name: str):
-    assert passed(**{statistic: 0.5}) == []
-    assert passed(**{statistic: 0.5001}) == [name] if statistic != "long_range" else passed(long_range=0.53) == [name]
-
-
-def test_a_share_over_half_that_uniform_attention_almost_reaches_does_not_pass():
-    crowded = frame_of([False] * 3, local_window=1)  # local is 7/9 of all pairs
-    assert passed(crowded, local=7 / 9 + 0.09) == []
-    assert passed(crowded, local=7 / 9 + 0.11) == ["local"]
-
-
-def test_the_margin_of_a_share_includes_its_edge():
-    half = frame_of([False] * 2)  # current is half of all pairs
-    assert half.baselines["current"] == 0.5
-    assert passed(half, current=0.625) == ["current-token"]
-    assert passed(half, current=0.59) == []
-
-
-def test_a_sink_takes_more_than_three_fifths():
-    assert passed(sink=0.6) == []
-    assert passed(sink=0.6001) == ["sink"]
-
-
-def test_a_sink_on_a_text_of_little_else_needs_the_margin():
-    sinks = frame_of([True, False, True])
-    assert sinks.sink_baseline == pytest.approx(2 / 3)
-    assert passed(sinks, sink=0.75) == []
-    assert passed(sinks, sink=0.78) == ["sink"]
-
-
-def test_broad_is_a_share_of_the_uniform_entropy():
-    uniform = FRAME.entropy_uniform
-    assert passed(entropy=BROAD_SHARE * uniform + 1e-9) == ["broad"]
-    assert passed(entropy=BROAD_SHARE * uniform - 1e-6) == []
+def test_a_score_has_to_be_above_its_threshold(name: str, fails: float, passes: float):
+    assert passed(**{name: fails}) == []
+    assert passed(**{name: passes}) == [NAMES.get(name, {"entropy": "broad"}.get(name, name))]
     assert pytest.approx(0.8444, abs=1e-4) == BROAD_SHARE
 
 
+@pytest.mark.parametrize(
+    ("sinks", "baseline", "name", "fails", "passes"),
+    [
+        ([False] * 3, 7 / 9, "local", 7 / 9 + 0.09, 7 / 9 + 0.11),
+        ([False] * 2, 0.5, "current", 0.59, 0.625),
+        ([True, False, True], 2 / 3, "sink", 0.75, 0.78),
+    ],
+)
+def test_a_score_that_uniform_attention_almost_reaches_does_not_pass(
+    sinks: list[bool], baseline: float, name: str, fails: float, passes: float
+):
+    context = context_of(sinks)
+    assert (context.sink_baseline if name == "sink" else context.baselines[name]) == pytest.approx(baseline)
+    assert passed(context, **{name: fails}) == []
+    assert passed(context, **{name: passes}) == [NAMES.get(name, name)]
+
+
 def test_broad_cannot_be_measured_on_one_token():
-    broad = judged(frame_of([True], causal=True), entropy=0.0)["broad"]
-    assert broad.score is None
-    assert broad.baseline is None
-    assert not broad.passed
+    broad = judged(context_of([True], causal=True), entropy=0.0)["broad"]
+    assert (broad.score, broad.baseline, broad.passed) == (None, None, False)
 
 
-def test_a_relation_passes_ten_points_above_the_best_offset():
-    assert judged(relations=[relation(0.6)])["nsubj"].passed
-    assert judged(relations=[relation(0.5, 0.6)])["nsubj"].passed
-    assert not judged(relations=[relation(0.59)])["nsubj"].passed
-    assert judged(relations=[relation(0.8, offset_accuracy=0.7)])["nsubj"].passed
+@pytest.mark.parametrize(
+    ("found", "holds"),
+    [
+        (relation(0.6), True),
+        (relation(0.5, 0.6), True),
+        (relation(0.59), False),
+        (relation(0.8, offset_accuracy=0.7), True),
+    ],
+)
+def test_a_relation_passes_ten_points_above_the_best_offset(found: RelationAccuracy, holds: bool):
+    assert judged(relations=[found])["nsubj"].passed is holds
 
 
 def test_a_relation_is_judged_in_its_better_direction():
@@ -118,26 +113,23 @@ def test_a_relation_is_judged_in_its_better_direction():
 def test_the_relations_of_the_right_head_are_read():
     accuracy = {"dependent_to_head": [0.1, 0.9], "head_to_dependent": [0.0, 0.0]}
     relations = [RelationAccuracy("det", 12, 1, 0.5, accuracy)]
-    scores = [judge(dict.fromkeys(SCALARS), FRAME, relations, head)[-1].score for head in (0, 1)]
+    scores = [judge(dict.fromkeys(SCALARS), CONTEXT, relations, head)[-1].score for head in (0, 1)]
     assert scores == [0.1, 0.9]
 
 
 def test_verdicts_carry_baseline_and_n():
-    patterns = judged(previous=0.2, sink=0.3, entropy=1.0)
-    assert patterns["previous-token"].baseline == pytest.approx(0.09)
-    assert patterns["previous-token"].n == 9
-    assert patterns["previous-token"].margin == pytest.approx(0.11)
-    assert patterns["sink"].baseline == pytest.approx(1 / 6)
-    assert patterns["sink"].n == 10
-    assert patterns["broad"].n == 12
-    assert patterns["broad"].score == pytest.approx(1 / FRAME.entropy_uniform)
+    verdicts = judged(previous=0.2, sink=0.3, entropy=1.0)
+    previous, sink, broad = (verdicts[name] for name in ("previous-token", "sink", "broad"))
+    assert (previous.baseline, previous.n, previous.margin) == (pytest.approx(0.09), 9, pytest.approx(0.11))
+    assert (sink.baseline, sink.n) == (pytest.approx(1 / 6), 10)
+    assert (broad.score, broad.n) == (pytest.approx(1 / CONTEXT.entropy_uniform), 12)
 
 
 def test_what_is_not_measured_does_not_pass_and_has_no_margin():
-    patterns = judged()
-    assert not any(pattern.passed for pattern in patterns.values())
-    assert patterns["local"].score is None
-    assert patterns["local"].margin == float("-inf")
+    verdicts = judged()
+    assert not any(verdict.passed for verdict in verdicts.values())
+    assert verdicts["local"].score is None
+    assert verdicts["local"].margin == float("-inf")
 
 
 @pytest.mark.parametrize(("n", "enough"), [(ENOUGH - 1, False), (ENOUGH, True)])
@@ -153,8 +145,8 @@ IN_ORDER = ["previous-token", "current-token", "next-token", "sink", "local", "l
 
 @pytest.mark.parametrize("first", range(len(IN_ORDER)))
 def test_the_more_telling_pattern_gives_the_label(first: int):
-    patterns = [with_score(name, kind=name if name in ("sink", "broad") else "positional") for name in IN_ORDER[first:]]
-    assert label_of(patterns) == label_of(patterns[::-1]) == IN_ORDER[first]
+    verdicts = [with_score(name, kind=name if name in ("sink", "broad") else "positional") for name in IN_ORDER[first:]]
+    assert label_of(verdicts) == label_of(verdicts[::-1]) == IN_ORDER[first]
 
 
 def test_a_sink_over_nine_tenths_comes_before_everything():
@@ -171,9 +163,9 @@ def test_a_relation_comes_before_the_positions_where_it_has_ten_instances():
 
 
 def test_a_relation_with_few_instances_alone_is_no_label():
-    patterns = [replace(with_score("local"), passed=False), with_score("nsubj", kind="syntactic", n=9)]
-    assert label_of(patterns) == HETEROGENEOUS
-    assert deciding_pattern(patterns) is None
+    verdicts = [replace(with_score("local"), passed=False), with_score("nsubj", kind="syntactic", n=9)]
+    assert label_of(verdicts) == HETEROGENEOUS
+    assert deciding_verdict(verdicts) is None
 
 
 def test_the_relation_furthest_above_its_offset_gives_the_label():
@@ -188,52 +180,39 @@ def test_a_relation_named_like_a_position_is_not_taken_for_one():
     assert label_of([impostor, replace(with_score("local"), passed=False)]) == HETEROGENEOUS
 
 
-def test_a_head_that_shows_nothing_is_heterogeneous():
-    patterns = list(
-        judged(previous=0.2, current=0.2, next=0.2, local=0.4, long_range=0.3, sink=0.1, entropy=1.0).values()
-    )
-    assert label_of(patterns) == HETEROGENEOUS
-    assert deciding_pattern(patterns) is None
+SHOWS_NOTHING = {
+    "previous": 0.2, "current": 0.2, "next": 0.2, "local": 0.4, "long_range": 0.3, "sink": 0.1, "entropy": 1.0
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("found", [SHOWS_NOTHING, {"sink": 0.1}, {"current": 0.1}])
+def test_a_head_that_shows_nothing_is_heterogeneous(found: dict[str, float]):
+    verdicts = list(judged(**found).values())
+    assert label_of(verdicts) == HETEROGENEOUS
+    assert deciding_verdict(verdicts) is None
 
 
 def test_a_head_about_which_the_text_says_nothing_is_not_measurable():
-    patterns = list(judged(frame_of([True, True]), entropy=0.0).values())
-    assert label_of(patterns) == NOT_MEASURABLE
-
-
-def test_one_measured_share_is_enough_to_be_measurable():
-    assert label_of(list(judged(sink=0.1).values())) == HETEROGENEOUS
-    assert label_of(list(judged(current=0.1).values())) == HETEROGENEOUS
-
-
-def test_the_deciding_pattern_is_the_one_of_the_label():
-    patterns = list(judged(previous=0.8, local=0.9, entropy=1.0).values())
-    found = deciding_pattern(patterns)
-    assert found is not None
-    assert (found.name, found.score) == ("previous-token", 0.8)
-    assert label_of(patterns) == "previous-token"
+    assert label_of(list(judged(context_of([True, True]), entropy=0.0).values())) == NOT_MEASURABLE
 
 
 def findings(**found: float) -> HeadFindings:
-    patterns = tuple(judged(**found).values())
-    return HeadFindings(HeadId(0, 0), {**dict.fromkeys(SCALARS), **found}, patterns, label_of(patterns))
+    verdicts = tuple(judged(**found).values())
+    return HeadFindings(HeadId(0, 0), {**dict.fromkeys(SCALARS), **found}, verdicts, label_of(verdicts))
 
 
-def test_the_strongest_pattern_of_a_labelled_head_is_the_deciding_one():
+def test_the_deciding_verdict_is_the_one_of_the_label_and_the_strongest():
     head = findings(previous=0.8, local=1.0, entropy=1.0)
+    assert head.deciding is not None
+    assert (head.deciding.name, head.deciding.score, head.label) == ("previous-token", 0.8, "previous-token")
     assert head.strongest == head.deciding
-    assert head.strongest is not None
-    assert head.strongest.name == "previous-token"
 
 
-def test_the_strongest_pattern_of_a_heterogeneous_head_is_furthest_above_its_baseline():
+def test_the_strongest_verdict_of_a_heterogeneous_head_is_furthest_above_its_baseline():
     head = findings(previous=0.3, long_range=0.45, local=0.4, sink=0.5, entropy=1.0)
     assert head.deciding is None
     assert head.strongest is not None
     assert head.strongest.name == "previous-token"
-
-
-def test_a_head_that_cannot_be_measured_has_no_strongest_pattern():
     assert findings(entropy=1.0).strongest is None
 
 
@@ -247,22 +226,24 @@ def profile_with(*roles: StoredRole, judged: bool = True) -> HeadProfile:
 NSUBJ = role("syntactic:nsubj", 0.7, 0.4, direction="dependent_to_head")
 
 
-def test_a_relation_of_the_profile_gives_the_label_whatever_the_text_says_of_relations():
-    local, det = with_score("local"), with_score("det", 0.95, "syntactic", n=50)
-    assert label_of([local, det]) == "syntactic:det"
-    assert label_of([local, det], profile_with(NSUBJ)) == "syntactic:nsubj"
-    assert label_of([local], profile_with(NSUBJ)) == "syntactic:nsubj"
+LOCAL, DET = with_score("local"), with_score("det", 0.95, "syntactic", n=50)
 
 
-def test_a_relation_of_the_text_that_the_profile_does_not_find_gives_no_label():
-    patterns = [with_score("local"), with_score("det", 0.95, "syntactic", n=50)]
-    assert label_of(patterns, profile_with(role("sink", 0.8, 0.1))) == "local"
-    assert label_of(patterns[1:], profile_with()) == NOT_MEASURABLE
-
-
-def test_a_profile_that_judged_no_relations_leaves_the_label_to_the_text():
-    patterns = [with_score("local"), with_score("det", 0.95, "syntactic", n=50)]
-    assert label_of(patterns, profile_with(role("sink", 0.8, 0.1), judged=False)) == "syntactic:det"
+@pytest.mark.parametrize(
+    ("verdicts", "profile", "label"),
+    [
+        ([LOCAL, DET], None, "syntactic:det"),
+        ([LOCAL, DET], profile_with(NSUBJ), "syntactic:nsubj"),  # whatever the text says of relations
+        ([LOCAL], profile_with(NSUBJ), "syntactic:nsubj"),
+        ([LOCAL, DET], profile_with(role("sink", 0.8, 0.1)), "local"),  # the profile does not find it
+        ([DET], profile_with(), NOT_MEASURABLE),
+        ([LOCAL, DET], profile_with(role("sink", 0.8, 0.1), judged=False), "syntactic:det"),
+    ],
+)
+def test_a_profile_that_judged_relations_decides_on_them(
+    verdicts: list[Verdict], profile: HeadProfile | None, label: str
+):
+    assert label_of(verdicts, profile) == label
 
 
 def test_the_relation_furthest_above_its_baseline_that_is_right_more_often_than_not_gives_the_label():
@@ -293,8 +274,8 @@ def test_a_relation_of_the_profile_comes_before_what_is_general(name: str):
     assert label_of([with_score(name, 1.0, baseline=0.0)], profile_with(NSUBJ)) == "syntactic:nsubj"
 
 
-def test_the_deciding_pattern_of_such_a_label_has_the_numbers_of_the_profile():
-    found = deciding_pattern([with_score("local")], profile_with(NSUBJ))
+def test_the_deciding_verdict_of_such_a_label_has_the_numbers_of_the_profile():
+    found = deciding_verdict([with_score("local")], profile_with(NSUBJ))
     assert found is not None
     assert (found.name, found.kind, found.direction, found.offset) == ("nsubj", "profile", "dependent_to_head", None)
     assert (found.score, found.baseline, found.n, found.passed) == (0.7, 0.4, 200, True)

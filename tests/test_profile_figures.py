@@ -6,11 +6,9 @@ from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -26,6 +24,7 @@ from attnviz.figures.fonts import text_width
 from attnviz.figures.look import Look
 from attnviz.model.head_ids import HeadId
 from attnviz.results.view import Choices
+from tests.drawn import nothing_over_the_edge, overlapping
 
 LAYERS, HEADS = 2, 3
 LOOKS = {"default": Look(), "column": Look(width=3.3), "page": Look(theme="dark", width=7.0)}
@@ -112,17 +111,6 @@ def drawn(name, plan, look=LOOKS["default"]):
     return ax
 
 
-def boxes(figure):
-    """All texts of a figure and their boxes in pixels, without the ticks that matplotlib keeps but does not draw."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    ticks = [tick for ax in figure.axes for axis in (ax.xaxis, ax.yaxis) for tick in axis.get_major_ticks()]
-    drawn = {label for ax in figure.axes for label in (*ax.get_xticklabels(), *ax.get_yticklabels())}
-    beyond = {tick.label1 for tick in ticks} - drawn
-    texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text() and text.get_visible()]
-    return [(text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in texts if text not in beyond]
-
-
 # --- plans
 
 
@@ -161,10 +149,6 @@ def test_a_score_map_has_every_heads_score_and_who_passes():
     assert plan.notes[0] == "Score: attention on special tokens. Baseline: uniform attention, 0.20."
     assert plan.notes[-1] == "a-model · trees.conllu (1,234 texts, 56,789 tokens) · n = 100 content tokens"
     assert "a-model · trees.conllu" in plan.caption
-    assert plan.caption.count("\n") == 0
-
-
-def test_a_map_of_a_relation_names_its_offset_and_whose_trees():
     notes = score_map("syntactic-nsubj", gold=False).notes[0]
     assert "a parser's trees, not gold. Baseline: best fixed offset (−2), 0.20" in notes
 
@@ -200,12 +184,12 @@ def test_cosines_have_a_scale_of_their_own():
 
 def test_relations_come_by_gain_with_their_best_head():
     (plan,) = plans("relations")
-    assert [(row.relation, str(row.best.id), row.n, row.offset) for row in plan.rows] == [
-        ("nsubj", "L1H0", 1000, -2),
-        ("acl:relcl", "L1H0", 40, 1),
-        ("obl", "L1H0", 90, 3),
+    assert [(row.relation.relation, str(row.best.id)) for row in plan.rows] == [
+        ("nsubj", "L1H0"),
+        ("acl:relcl", "L1H0"),
+        ("obl", "L1H0"),
     ]
-    assert [row.gain for row in plan.rows] == pytest.approx([0.4, 0.15, 0.05])
+    assert [row.best.margin for row in plan.rows] == pytest.approx([0.4, 0.15, 0.05])
     assert plan.title.endswith("2 of 3 relations pass")
     assert plan.notes[1] == "1 rarer relation left out."
     assert plan.notes[-1].endswith("n = 1,090 instances")  # a subtype's are its relation's, too
@@ -238,11 +222,11 @@ def test_relations_are_drawn_with_interval_threshold_baseline_and_score():
     ax = drawn("relations", plan)
     gains, intervals, needed, best, offset = ax.collections
     for i, row in enumerate(plan.rows):
-        assert gains.get_segments()[i].tolist() == [[row.baseline, i], [row.best.score, i]]
+        assert gains.get_segments()[i].tolist() == [[row.best.baseline, i], [row.best.score, i]]
         assert intervals.get_segments()[i][:, 0].tolist() == list(row.best.interval)
-        assert needed.get_segments()[i][:, 0] == pytest.approx([row.baseline + 0.1] * 2)
+        assert needed.get_segments()[i][:, 0] == pytest.approx([row.best.baseline + 0.1] * 2)
         assert best.get_offsets()[i].tolist() == [row.best.score, i]
-        assert offset.get_offsets()[i].tolist() == [row.baseline, i]
+        assert offset.get_offsets()[i].tolist() == [row.best.baseline, i]
     passing, _, failing = (to_hex(colour) for colour in best.get_facecolors())
     assert passing != failing
     beside = [text.get_text() for text in ax.texts if text.xy[1] == 0]
@@ -326,14 +310,6 @@ def test_a_lone_label_stands_to_the_right_of_its_dot_and_one_without_room_is_lef
 # --- what there is, and what is missing
 
 
-def test_every_view_has_its_files():
-    stems = [plan.stem for name in BY_NAME for plan in plans(name)]
-    assert stems == [
-        "roles", "roles/previous-token", "roles/sink", "roles/coreference", "roles/syntactic-nsubj",
-        "roles/syntactic-acl-relcl", "relations", "layers", "likeness",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "why"),
     [
@@ -369,15 +345,8 @@ def test_without_scikit_learn_the_message_says_what_to_type(monkeypatch):
 
 
 def check(figure):
-    width, height = figure.canvas.get_width_height()
-    texts = boxes(figure)
-    for text, box in texts:
-        assert box.x0 >= -1, text
-        assert box.x1 <= width + 1, text
-        assert -1 <= box.y0 < box.y1 <= height + 1, text
-    for (one, first), (two, second) in combinations(texts, 2):
-        across = min(first.x1, second.x1) - max(first.x0, second.x0)
-        assert across <= 1 or min(first.y1, second.y1) - max(first.y0, second.y0) <= 3, (one, two)
+    assert nothing_over_the_edge(figure)
+    assert overlapping(figure) == []
 
 
 @pytest.mark.parametrize("look", LOOKS)

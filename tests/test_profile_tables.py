@@ -7,10 +7,10 @@ import pytest
 
 from attnviz.commands.profile.measure import Profile, profile_heads
 from attnviz.commands.profile.roles import Role
-from attnviz.model.checkpoint import from_loaded
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId
 from tests import corpora
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.models import bert_tokenizer, sharp_bert
 
 pytest.importorskip("conllu", reason="needs the extra profile")
 
@@ -39,16 +39,20 @@ def role(
     return Role(HeadId.parse(head), name, score, baseline, 50, interval, "a rule", passed, direction)
 
 
+def rows_below(lines: list[str], title: str, count: int) -> list[list[str]]:
+    """The cells of the first rows of the table with this title."""
+    start = next(i for i, line in enumerate(lines) if line.startswith(title))
+    head = next(i for i in range(start, len(lines)) if set(lines[i].strip()) == {"─"})
+    return [line.split() for line in lines[head + 1 : head + 1 + count]]
+
+
 def test_the_relations_are_those_of_the_profile(profile: Profile):
-    lines = printed(profile)
     assert profile.relations is not None
-    start = next(i for i, line in enumerate(lines) if line.startswith("Relations (5, the most frequent first)"))
-    rows = [line.split() for line in lines[start + 3 : start + 8]]
+    rows = rows_below(printed(profile), "Relations (5, the most frequent first)", 5)
     for row, relation in zip(rows, profile.relations, strict=True):
         hits = max(int(hits.max()) for hits in relation.hits.values())
-        head = HeadId.parse(row[1])
         direction = {"dep→head": "dependent_to_head", "head→dep": "head_to_dependent"}[row[2]]
-        assert int(relation.hits[direction][head]) == hits
+        assert int(relation.hits[direction][HeadId.parse(row[1])]) == hits
         numbers = [f"{hits / relation.n:.2f}", f"{relation.offset:+d}", f"{relation.offset_hits / relation.n:.2f}"]
         passing = sum(role.passed for role in profile.roles if role.role == f"syntactic:{relation.relation}")
         assert [row[0], *row[3:]] == [relation.relation, *numbers, str(relation.n), f"{passing}/12"]
@@ -68,34 +72,31 @@ def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
         role("L1H1", "sink", 0.99, passed=False),
     )
     lines = printed(replace(profile, roles=roles))
-    start = lines.index("Heads (2 of 12; 10 show no role)")
-    assert [line.split() for line in lines[start + 3 : start + 6]] == [
+    assert rows_below(lines, "Heads (2 of 12; 10 show no role)", 3) == [
         ["L0H1", "previous-token", "0.90", "0.10", "0.89–0.91", "50"],
         ["local", "0.60", "0.10", "0.59–0.61", "50"],
         ["L2H3", "syntactic:obj", "dep→head", "0.70", "0.30", "0.69–0.71", "50"],
     ]
     assert "1 more head left out: --top 0 lists all; profile.csv has" in on_one_line(replace(profile, roles=roles), 1)
-    relations = next(i for i, line in enumerate(lines) if line.startswith("Relations ("))
-    assert lines[relations + 3].split()[-1] == "–"  # no verdict on a relation without roles
+    assert rows_below(lines, "Relations (", 1)[0][-1] == "–"  # no verdict on a relation without roles
 
 
 def test_of_many_roles_the_weakest_are_counted(profile: Profile):
     lines = printed(replace(profile, roles=tuple(role("L0H0", f"role-{i}", 0.9 - i / 10) for i in range(6))))
-    start = lines.index("Heads (1 of 12; 11 show no role)")
-    assert lines[start + 6].strip() == "… 3 more"
+    assert rows_below(lines, "Heads (1 of 12; 11 show no role)", 4)[-1] == ["…", "3", "more"]
     assert not [line for line in lines if "role-3" in line]
 
 
-@pytest.mark.parametrize(("make", "tokenizer"), [(sharp_bert, bert_tokenizer), (sharp_gpt2, gpt2_tokenizer)])
-def test_the_layers_are_means_over_their_heads(tmp_path: Path, make, tokenizer):
-    found = profile_heads(from_loaded(make(), tokenizer()), [corpora.treebank(tmp_path / "trees.conllu", 5)])
+def test_the_layers_are_means_over_their_heads(tmp_path: Path, checkpoint: Checkpoint):
+    found = profile_heads(checkpoint, [corpora.treebank(tmp_path / "trees.conllu", 5)])
+    assert found is not None
+    assert found.statistics is not None
     values, _ = found.statistics.results()
-    lines = printed(found)
-    row = lines[lines.index("Layers (means over their heads)") + 4].split()
+    (row,) = rows_below(printed(found), "Layers (means over their heads)", 1)
     names = ["entropy", "distance", "confidence", "sink", "previous", "current", "next", "local", "long_range"]
     means = [float(values[name][0].mean()) for name in names]
     assert row == ["0", *(f"{mean:.2f}" if mean == mean else "–" for mean in means)]
-    uniform = next(line.split() for line in lines if line.startswith("uniform"))
+    uniform = next(line.split() for line in printed(found) if line.startswith("uniform"))
     assert uniform[1] == f"{found.statistics.baselines()['entropy']:.2f}"
 
 

@@ -22,20 +22,19 @@ def of_role(heads, role):
 # --- whose heads they are
 
 
-@pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-uncased", "BERT-base-uncased"])
+@pytest.mark.parametrize(
+    ("name", "shape", "count", "paper"),
+    [
+        *((name, BERT, 15, "Clark et al. 2019") for name in ("bert-base-uncased", "google-bert/bert-base-uncased")),
+        ("BERT-base-uncased", BERT, 15, "Clark et al. 2019"),
+        *((name, GPT2, 26, "Wang et al. 2022") for name in ("gpt2", "openai-community/gpt2", "GPT2")),
+    ],
+)
 @pytest.mark.parametrize("revision", [COMMIT, None])
-def test_bert_base_is_known_by_its_hub_ids(name, revision):
-    found = published_heads(name, *BERT, revision)
-    assert len(found) == 15
-    assert {head.by_name for head in found} == {revision is None}
-    assert {(head.paper, head.year) for head in found} == {("Clark et al. 2019", 2019)}
-
-
-@pytest.mark.parametrize("name", ["gpt2", "openai-community/gpt2", "GPT2"])
-def test_gpt2_is_known_by_its_hub_ids(name):
-    found = published_heads(name, *GPT2, COMMIT)
-    assert len(found) == 26  # the circuit's heads (Wang et al. 2022)
-    assert {(head.paper, head.year) for head in found} == {("Wang et al. 2022", 2022)}
+def test_models_are_known_by_their_hub_ids(name, shape, count, paper, revision):
+    found = published_heads(name, *shape, revision)
+    assert len(found) == count
+    assert {(head.paper, head.by_name) for head in found} == {(paper, revision is None)}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +98,7 @@ prt 6-7 99.1 91.4 -1
 
 def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
     found = {head.role: head for head in published_heads("bert-base-uncased", *BERT, COMMIT)}
+    auxpass = found["syntactic:auxpass"]
     rows = [line.split() for line in TABLE_1.split("\n") if line]
     assert len(rows) == 14
     for relation, place, accuracy, baseline, offset in rows:
@@ -113,11 +113,7 @@ def test_the_relations_of_bert_are_those_of_the_papers_table_counted_from_0():
     coreference = found["coreference"]
     assert (str(coreference.id), coreference.score, coreference.baseline) == ("L4H3", 0.65, 0.52)
     assert "head-word match" in coreference.note
-
-
-def test_auxpass_quotes_both_the_paper_and_the_notebook():
-    (note,) = [head.note for head in published_heads("bert-base-uncased", *BERT) if head.role == "syntactic:auxpass"]
-    assert all(number in note for number in ("0.825", "0.405", "0.941"))
+    assert all(number in auxpass.note for number in ("0.825", "0.405", "0.941"))  # the paper's and the notebook's
 
 
 def test_the_heads_of_gpt2_are_those_of_the_paper_the_weaker_ones_marked():
@@ -149,19 +145,9 @@ def test_every_model_of_the_file_cites_a_paper_that_can_be_found():
 def test_entries_are_plain_values_for_json():
     heads = published_heads("bert-base-uncased", *BERT, COMMIT)
     entries = json.loads(json.dumps(published_entries(heads)))
-    assert entries[0] == {
-        "id": "L8H5",
-        "role": "syntactic:pobj",
-        "paper": "Clark et al. 2019",
-        "year": 2019,
-        "title": "What Does BERT Look At? An Analysis of BERT's Attention",
-        "score": 0.763,
-        "baseline": 0.346,
-        "direction": "head_to_dependent",
-        "offset": -2,
-        "weaker": False,
-        "note": None,
-        "measured": heads[0].measured,
-        "by_name": False,
-    }
     assert len(entries) == 15
+    assert entries[0] == {**vars(heads[0]), "id": "L8H5"}
+    assert list(entries[0]) == [
+        "id", "role", "paper", "year", "title", "score", "baseline", "direction", "offset", "weaker", "note",
+        "measured", "by_name",
+    ]  # fmt: skip

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from attnviz import analyze
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.masks import duplicate, induction
-from attnviz.patterns.registry import ON_REPEATS, REPEATS
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, duplicate, induction
 from attnviz.patterns.statistics import measure
 from attnviz.patterns.verdicts import judge, label_of
 from tests import independent
@@ -20,7 +19,7 @@ from tests.models import (
     sharp_bert,
     sharp_gpt2,
 )
-from tests.verified import frame_of, random_patterns, verified
+from tests.verified import context_of, random_patterns, verified
 
 TWICE = " ".join(["the cat saw ran away dog was house"] * 2)
 """Eight words, twice; every one of them is one token of the tests' tokenizers."""
@@ -30,9 +29,9 @@ def pairs(mask):
     return {(query, key) for query, key in mask.nonzero().tolist()}
 
 
-def judged(pattern, frame):
-    statistics = {name: values[0] for name, values in measure(verified(pattern), frame).items()}
-    return {found.name: found for found in judge(statistics, frame, [], 0)}
+def judged(pattern, context):
+    statistics = {name: values[0] for name, values in measure(verified(pattern), context).items()}
+    return {found.name: found for found in judge(statistics, context, [], 0)}
 
 
 # --- masks
@@ -59,8 +58,8 @@ def test_the_masks_are_what_their_definitions_say(tokens):
 def test_a_perfect_induction_head_scores_one_on_repeats_and_its_share_over_all():
     tokens = "abcdefabcdef"
     pattern = torch.eye(12)[[0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6]]  # the first copy rests on position 0, a sink
-    frame = frame_of([True] + [False] * 11, causal=True, tokens=tokens)
-    found = judged(pattern, frame)["induction"]
+    context = context_of([True] + [False] * 11, causal=True, tokens=tokens)
+    found = judged(pattern, context)["induction"]
     assert found.n == 6
     assert (found.score, found.on_repeats) == (1.0, 1.0)
     assert found.baseline == pytest.approx(sum(1 / q for q in range(6, 12)) / 11)
@@ -71,7 +70,7 @@ def test_a_perfect_induction_head_scores_one_on_repeats_and_its_share_over_all()
 def test_attention_of_queries_without_a_copy_lowers_the_share_but_not_the_score_on_repeats():
     tokens = "abcdefabcdef"
     pattern = torch.eye(12)[[0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6]]
-    found = judged(pattern, frame_of([True] + [False] * 11, causal=True, tokens=tokens))["induction"]
+    found = judged(pattern, context_of([True] + [False] * 11, causal=True, tokens=tokens))["induction"]
     assert found.score == pytest.approx(6 / 11)
     assert found.on_repeats == 1.0
 
@@ -81,16 +80,16 @@ def test_attention_of_queries_without_a_copy_lowers_the_share_but_not_the_score_
 def test_uniform_attention_scores_its_baselines(name, causal):
     n = 9
     allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
-    frame = frame_of([False] * n, causal=causal, tokens="abcabcaba")
-    found = measure(verified(allowed / allowed.sum(1, keepdim=True)), frame)
-    assert found[name][0] == pytest.approx(frame.baselines[name])
-    assert found[ON_REPEATS[name]][0] == pytest.approx(frame.baselines_on_repeats[name])
+    context = context_of([False] * n, causal=causal, tokens="abcabcaba")
+    found = measure(verified(allowed / allowed.sum(1, keepdim=True)), context)
+    assert found[name][0] == pytest.approx(context.baselines[name])
+    assert found[ON_REPEATS[name]][0] == pytest.approx(context.baselines_on_repeats[name])
 
 
 def test_scores_are_those_of_a_plain_loop():
     tokens, sink = "abacabadab", [True] + [False] * 9
     pattern = random_patterns(10, n_heads=1, causal=True)[0]
-    found = measure(verified(pattern, torch.float64), frame_of(sink, causal=True, tokens=tokens))
+    found = measure(verified(pattern, torch.float64), context_of(sink, causal=True, tokens=tokens))
     content = range(1, 10)
     total = sum(float(pattern[q, k]) for q in content for k in content)
     wanted = {"induction": lambda q, k: tokens[k - 1] == tokens[q] and k - 1 < q}
@@ -120,11 +119,11 @@ def test_scores_in_the_document_are_those_of_plain_transformers_and_numpy(make, 
     assert len(wanted) == len(analysis.heads) == 12
     for head, (layer, place, numbers) in zip(analysis.heads, wanted, strict=True):
         assert head.id == HeadId(layer, place)
-        found = {pattern.name: pattern for pattern in head.patterns}
-        for name, pattern in (("induction", found["induction"]), ("duplicate", found["duplicate-token"])):
-            assert pattern.score == pytest.approx(numbers[name], abs=1e-4)
-            assert pattern.baseline == pytest.approx(numbers["baseline"][name], abs=1e-4)
-            assert pattern.n >= 2
+        found = {verdict.name: verdict for verdict in head.patterns}
+        for name, verdict in (("induction", found["induction"]), ("duplicate", found["duplicate-token"])):
+            assert verdict.score == pytest.approx(numbers[name], abs=1e-4)
+            assert verdict.baseline == pytest.approx(numbers["baseline"][name], abs=1e-4)
+            assert verdict.n >= 2
 
 
 # --- labels
@@ -140,7 +139,7 @@ def test_a_gpt2_head_built_for_induction_gets_its_label():
     found = analyze(TWICE, model=hand_built_gpt2([heads]), tokenizer=gpt2_tokenizer(), syntax=False)
     assert len(found.tokens) == 16
     assert [head.label for head in found.heads] == ["induction", "duplicate-token", "previous-token", "broad"]
-    named = {pattern.name: pattern for pattern in found.heads[0].patterns}
+    named = {verdict.name: verdict for verdict in found.heads[0].patterns}
     assert named["induction"].n == 7  # to GPT-2 "the" at the very beginning is another token than " the"
     assert named["induction"].on_repeats == pytest.approx(1, abs=0.01)
     assert named["duplicate-token"].on_repeats == pytest.approx(0, abs=0.01)
@@ -151,6 +150,6 @@ def test_where_the_text_alternates_a_previous_token_head_stays_one():
     """In "abababab" the token after the earlier copy is often the previous token; the simpler reading wins."""
     n = 10
     pattern = torch.eye(n)[[0, *range(n - 1)]]
-    found = judged(pattern, frame_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
+    found = judged(pattern, context_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
     assert found["induction"].passed
     assert label_of(list(found.values())) == "previous-token"

@@ -13,10 +13,8 @@ from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatS
 from attnviz.commands.profile.roles import (
     ENOUGH_INSTANCES,
     ERROR_RATE,
-    SEMANTIC_MARGIN,
     Role,
     coreference_roles,
-    offset_roles,
     repeat_roles,
     semantic_roles,
     statistic_roles,
@@ -26,9 +24,9 @@ from attnviz.commands.profile.roles import (
 from attnviz.commands.profile.tallies import OFFSETS
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.registry import SHARE_NAMES
+from attnviz.patterns.registry import NAMES, SHARES
 from attnviz.patterns.syntax import DIRECTIONS
-from attnviz.patterns.verdicts import BROAD_SHARE
+from attnviz.patterns.verdicts import BROAD_SHARE, MARGIN
 
 NOTHING = math.nan
 ANYTHING = (0.0, 1.0)
@@ -38,12 +36,14 @@ def tensor(value: Any) -> torch.Tensor:
     return torch.as_tensor(value, dtype=torch.float64)
 
 
-def statistics(n_texts: int = 100, error: float = 0.0, heads: int = 1, **changes: Any) -> Any:
-    """A tally of one layer: shares 0.2 beside 0.1, no sink, uniform entropy of 2 nats, unless told otherwise."""
-    found = dict.fromkeys(SHARE_NAMES, 0.2) | {"sink": 0.0, "entropy": 1.0}
-    found |= {name: value for name, value in changes.items() if name in found}
-    baselines = dict.fromkeys(SHARE_NAMES, 0.1) | {"sink": 0.1, "entropy": 2.0} | changes.get("baselines", {})
-    values = {name: torch.full((1, heads), value, dtype=torch.float64) for name, value in found.items()}
+def statistics(n_texts: int = 100, error: float = 0.0, heads: int = 1, causal: bool = False, **changes: Any) -> Any:
+    """A tally of one layer: shares 0.2 beside 0.1, offsets 0.01 beside 0.05, no sink, uniform entropy of 2 nats."""
+    given = changes.pop("baselines", {})
+    found = dict.fromkeys(SHARES, 0.2) | dict.fromkeys(OFFSETS, 0.01) | {"sink": 0.0, "entropy": 1.0} | changes
+    baselines = dict.fromkeys(SHARES, 0.1) | dict.fromkeys(OFFSETS, 0.05) | {"sink": 0.1, "entropy": 2.0} | given
+    if causal:
+        baselines |= dict.fromkeys([name for name in OFFSETS if "+" in name])
+    values = {name: tensor(value).expand(1, heads) for name, value in found.items()}
     errors = {name: torch.full((1, heads), error, dtype=torch.float64) for name in found}
     return SimpleNamespace(
         results=lambda: (values, errors), baselines=lambda: baselines, n_content=1000, n_texts=n_texts
@@ -51,12 +51,17 @@ def statistics(n_texts: int = 100, error: float = 0.0, heads: int = 1, **changes
 
 
 def role_of(tally: Any, name: str) -> Role:
-    (role,) = [role for role in statistic_roles(tally) if role.role == name]
-    return role
+    return only(role for role in statistic_roles(tally) if role.role == name)
 
 
 def passed(tally: Any) -> set[str]:
     return {role.role for role in statistic_roles(tally) if role.passed}
+
+
+def only(roles: Any) -> Role:
+    (role,) = roles
+    assert isinstance(role, Role)
+    return role
 
 
 # --- intervals
@@ -105,11 +110,11 @@ def test_few_texts_give_scores_but_no_verdict(n_texts: int, verdict: bool):
 # --- positions, sink, broad
 
 
-@pytest.mark.parametrize("name", SHARE_NAMES)
+@pytest.mark.parametrize("name", SHARES)
 def test_a_share_has_to_be_over_a_half_and_ten_points_above_uniform_attention(name: str):
     def verdict(score: float, baseline: float, error: float = 0.0) -> bool:
         tally = statistics(error=error, **{name: score}, baselines={name: baseline})
-        return role_of(tally, SHARE_NAMES[name]).passed
+        return role_of(tally, NAMES[name]).passed
 
     assert not verdict(0.5, 0.1)
     assert verdict(0.500001, 0.1)
@@ -141,7 +146,8 @@ def test_broad_is_a_share_of_the_uniform_entropy_interval_included():
 
 def test_what_cannot_be_measured_gets_no_role():
     tally = statistics(next=NOTHING, previous=NOTHING, baselines={"next": None, "local": NOTHING, "entropy": 0.0})
-    assert {role.role for role in statistic_roles(tally)} == {"current-token", "long-range", "sink"}
+    roles = {role.role for role in statistic_roles(tally) if "offset" not in role.role}
+    assert roles == {"current-token", "long-range", "sink"}
 
 
 def test_heads_keep_their_places():
@@ -158,49 +164,31 @@ def test_heads_keep_their_places():
 # --- offsets
 
 
-def offsets(shares: dict[int, Any], n_texts: int = 100, on_content: float = 1.0, causal: bool = False) -> Any:
-    """A tally of one layer with these shares (of one head, or of each); uniform attention has 0.05 at all offsets."""
-    heads = max(tensor(share).numel() for share in shares.values())
-    found = torch.full((1, heads, len(OFFSETS)), 0.01, dtype=torch.float64)
-    for offset, share in shares.items():
-        found[0, :, OFFSETS.index(offset)] = tensor(share)
-    baselines = torch.full((len(OFFSETS),), 0.05, dtype=torch.float64)
-    if causal:
-        baselines[torch.tensor(OFFSETS) > 0] = NOTHING
-        found[..., torch.tensor(OFFSETS) > 0] = NOTHING
-    return SimpleNamespace(
-        results=lambda: (found, torch.full_like(found, 0.01), baselines),
-        on_content=lambda: torch.full((1, heads), on_content, dtype=torch.float64),
-        n_content=500,
-        n_texts=n_texts,
-    )
-
-
 def test_every_head_is_judged_by_its_strongest_offset():
-    roles = {role.id: role for role in offset_roles(offsets({-3: [0.8, 0.1], 5: [0.2, 0.3], -2: [0.1, 0.2]}))}
-    assert {str(id): (role.role, role.score, role.passed) for id, role in roles.items()} == {
-        "L0H0": ("offset:-3", 0.8, True),
-        "L0H1": ("offset:+5", 0.3, False),
+    tally = statistics(heads=2, **{"offset:-3": [0.8, 0.1], "offset:+5": [0.2, 0.3], "offset:-2": [0.1, 0.2]})
+    roles = [role for role in statistic_roles(tally) if "offset" in role.role]
+    assert {(str(role.id), role.role, role.score, role.passed) for role in roles} == {
+        ("L0H0", "offset:-3", 0.8, True),
+        ("L0H1", "offset:+5", 0.3, False),
     }
-    assert {(role.baseline, role.n) for role in roles.values()} == {(0.05, 500)}
+    assert {(role.baseline, role.n) for role in roles} == {(0.05, 1000)}
 
 
 def test_a_fixed_offset_has_the_threshold_of_the_previous_token():
     def verdict(share: float, **options: Any) -> bool:
-        (role,) = offset_roles(offsets({-4: share}, **options))
-        assert role.role == "offset:-4"
-        return role.passed
+        return role_of(statistics(**{"offset:-4": share}, **options), "offset:-4").passed
 
     assert not verdict(0.5)
     assert verdict(0.500001)
-    assert verdict(0.9, on_content=0.1)
-    assert not verdict(0.9, on_content=0.0999)
+    assert verdict(0.9, sink=0.9)
+    assert not verdict(0.9, sink=0.9001)
     assert not verdict(0.9, n_texts=ENOUGH_TEXTS - 1)
 
 
 @pytest.mark.parametrize(("causal", "tried"), [(False, 14), (True, 7)])
 def test_every_offset_that_was_tried_counts_as_a_look(causal: bool, tried: int):
-    first, *_ = offset_roles(offsets({-3: [0.6, 0.6]}, causal=causal))
+    tally = statistics(heads=2, error=0.01, causal=causal, **{"offset:-3": 0.6})
+    first, *_ = (role for role in statistic_roles(tally) if role.role == "offset:-3")
     z = (first.interval[1] - 0.6) / 0.01
     assert math.erfc(z / math.sqrt(2)) == pytest.approx(ERROR_RATE / (2 * tried))
 
@@ -219,12 +207,11 @@ def meaning(score: float, baseline: float, error: float = 0.0, n_texts: int = 10
 
 def test_a_semantic_head_is_a_margin_above_uniform_attention_wherever_that_lies():
     def verdict(*arguments: float, **options: Any) -> bool:
-        (role,) = semantic_roles(meaning(*arguments, **options))
-        return role.passed
+        return only(semantic_roles(meaning(*arguments, **options))).passed
 
     for baseline in (-0.3, 0.0, 0.4):
-        assert verdict(baseline + SEMANTIC_MARGIN, baseline)
-        assert not verdict(baseline + SEMANTIC_MARGIN - 1e-6, baseline)
+        assert verdict(baseline + MARGIN, baseline)
+        assert not verdict(baseline + MARGIN - 1e-6, baseline)
     assert verdict(0.5, 0.3, error=0.1)
     assert not verdict(0.5, 0.3, error=0.11)
     assert verdict(0.5, 0.1, on_pairs=0.1)
@@ -232,9 +219,8 @@ def test_a_semantic_head_is_a_margin_above_uniform_attention_wherever_that_lies(
 
 
 def test_cosines_may_be_negative():
-    (role,) = semantic_roles(meaning(-0.2, 0.1, error=0.05))
-    assert role.interval == pytest.approx((-0.298, -0.102), abs=1e-3)
-    (role,) = semantic_roles(meaning(0.5, 0.1, n_texts=1))
+    assert only(semantic_roles(meaning(-0.2, 0.1, error=0.05))).interval == pytest.approx((-0.298, -0.102), abs=1e-3)
+    role = only(semantic_roles(meaning(0.5, 0.1, n_texts=1)))
     assert (role.interval, role.passed, role.n) == ((-1.0, 1.0), False, 300)
 
 
@@ -267,8 +253,7 @@ def test_both_directions_of_all_heads_count_as_looks():
 
 def test_a_relation_has_to_be_ten_points_above_the_best_offset_interval_included():
     def verdict(n: int, hits: int, offset_hits: int) -> bool:
-        (role,) = syntax_roles([relation(n, {name: [[hits]] for name in DIRECTIONS}, offset_hits)])
-        return role.passed
+        return only(syntax_roles([relation(n, {name: [[hits]] for name in DIRECTIONS}, offset_hits)])).passed
 
     assert verdict(10000, 6000, 5000)
     assert not verdict(10000, 5999, 5000)
@@ -320,20 +305,17 @@ def test_every_threshold_names_its_source_and_its_correction():
     name_tally = NameTally(1, 1)
     name_tally.n = 10
     roles = [
-        *statistic_roles(statistics()),
-        *offset_roles(offsets({2: 0.5})),
+        *statistic_roles(statistics(**{"offset:+2": 0.5})),
         *semantic_roles(meaning(0.2, 0.1)),
         *syntax_roles([relation(50, {name: [[1]] for name in DIRECTIONS}, 1)]),
         *coreference_roles(name_tally),
         *repeat_roles(repeats([[[0.9]]] * 2, [[[0.9]]] * 2)),
     ]
-    sources = {
-        "previous-token": "Clark et al. 2019", "current-token": "Clark et al. 2019", "next-token": "Clark et al. 2019",
-        "local": "Clark et al. 2019", "long-range": "Clark et al. 2019", "sink": "Clark et al. 2019",
-        "broad": "Clark et al. 2019", "offset:+2": "Clark et al. 2019", "semantic": "attnviz's own choice",
-        "syntactic:nsubj": "Voita et al. 2019", "coreference": "Voita et al. 2019", "induction": "Clark et al. 2019",
-        "duplicate-token": "Clark et al. 2019",
-    }  # fmt: skip
+    clark = {*(NAMES[name] for name in SHARES), "sink", "broad", "offset:+2", "induction", "duplicate-token"}
+    sources = dict.fromkeys(clark, "Clark et al. 2019") | dict.fromkeys(
+        ("syntactic:nsubj", "coreference"), "Voita et al. 2019"
+    )
+    sources["semantic"] = "attnviz's own choice"
     assert {role.role for role in roles} == set(sources)
     for role in roles:
         assert sources[role.role] in role.threshold

@@ -12,10 +12,9 @@ from torch import Tensor
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.errors import VerificationError
-from attnviz.patterns import masks
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES
-from attnviz.patterns.statistics import SCALARS, Frame, measure
-from tests.verified import frame_of, random_patterns, verified
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, MaskInput, allowed_units, distances, masks_of
+from attnviz.patterns.statistics import SCALARS, TextContext, measure
+from tests.verified import context_of, random_patterns, verified
 
 SINK, TEXT = True, False
 property_test = settings(deadline=None, max_examples=60)
@@ -26,8 +25,8 @@ BIDIRECTIONAL = [[1, 0, 0, 0], [0.25, 0.25, 0.5, 0], [0, 0.5, 0.25, 0.25], [0.25
 CAUSAL = [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.5, 0.25, 0.25, 0], [0, 0.25, 0.5, 0.25]]
 
 
-def one_head(pattern: Any, frame: Frame) -> dict[str, float | None]:
-    return {name: values[0] for name, values in measure(verified(pattern), frame).items()}
+def one_head(pattern: Any, context: TextContext) -> dict[str, float | None]:
+    return {name: values[0] for name, values in measure(verified(pattern), context).items()}
 
 
 def approx(**expected: float | None) -> Any:
@@ -41,9 +40,9 @@ NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values()))
 """What is found of induction and duplicate tokens where no token repeats (see test_repeats.py)."""
 
 
-def test_every_statistic_of_a_bidirectional_head_by_hand():
-    frame = frame_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
-    assert one_head(BIDIRECTIONAL, frame) == approx(
+def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
+    context = context_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
+    assert one_head(BIDIRECTIONAL, context) == approx(
         entropy=(0 + 1.5 + 1.5 + 2) * log(2) / 4,
         distance=(0 + 0.75 + 0.75 + 1.5) / 4,
         confidence=(1 + 0.5 + 0.5 + 0.25) / 4,
@@ -55,11 +54,7 @@ def test_every_statistic_of_a_bidirectional_head_by_hand():
         long_range=(0.5 + 0.5) / 1.5,
         **NO_REPEATS,
     )
-
-
-def test_every_baseline_of_a_bidirectional_head_by_hand():
-    frame = frame_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
-    assert frame.baselines == approx(
+    assert context.baselines == approx(
         previous=(0 + 1 / 2) / 2,
         current=1 / 2,
         next=(1 / 2 + 0) / 2,
@@ -67,16 +62,16 @@ def test_every_baseline_of_a_bidirectional_head_by_hand():
         long_range=1 / 2,
         **dict.fromkeys(REPEATS),
     )
-    assert frame.counts == {
+    assert context.counts == {
         "previous": 1, "current": 2, "next": 1, "local": 2, "long_range": 2, "induction": 0, "duplicate": 0,
     }  # fmt: skip
-    assert frame.entropy_uniform == pytest.approx(log(4))
-    assert frame.sink_baseline == pytest.approx(1 / 2)
+    assert context.entropy_uniform == pytest.approx(log(4))
+    assert context.sink_baseline == pytest.approx(1 / 2)
 
 
-def test_every_statistic_of_a_causal_head_by_hand():
-    frame = frame_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
-    assert one_head(CAUSAL, frame) == approx(
+def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
+    context = context_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
+    assert one_head(CAUSAL, context) == approx(
         entropy=(0 + 1 + 1.5 + 1.5) * log(2) / 4,
         distance=(0 + 0.5 + 1.25 + 1.0) / 4,
         confidence=(1 + 0.5 + 0.5 + 0.5) / 4,
@@ -88,11 +83,7 @@ def test_every_statistic_of_a_causal_head_by_hand():
         long_range=0.25 / 2,
         **NO_REPEATS,
     )
-
-
-def test_every_baseline_of_a_causal_head_by_hand():
-    frame = frame_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
-    assert frame.baselines == approx(
+    assert context.baselines == approx(
         previous=(0 + 1 / 2 + 1 / 3) / 3,
         current=(1 + 1 / 2 + 1 / 3) / 3,
         next=None,
@@ -100,17 +91,17 @@ def test_every_baseline_of_a_causal_head_by_hand():
         long_range=(0 + 0 + 1 / 3) / 3,
         **dict.fromkeys(REPEATS),
     )
-    assert frame.counts == {
+    assert context.counts == {
         "previous": 2, "current": 3, "next": 0, "local": 3, "long_range": 1, "induction": 0, "duplicate": 0,
     }  # fmt: skip
-    assert frame.entropy_uniform == pytest.approx((log(2) + log(3) + log(4)) / 4)
-    assert frame.sink_baseline == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
+    assert context.entropy_uniform == pytest.approx((log(2) + log(3) + log(4)) / 4)
+    assert context.sink_baseline == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
 
 
 def test_a_sink_in_the_middle_parts_neighbours_from_each_other():
     """[CLS] a [SEP] b [SEP]: no content token stands beside another."""
-    frame = frame_of([SINK, TEXT, SINK, TEXT, SINK], long_range_from=2)
-    found = one_head(torch.full((5, 5), 0.2), frame)
+    context = context_of([SINK, TEXT, SINK, TEXT, SINK], long_range_from=2)
+    found = one_head(torch.full((5, 5), 0.2), context)
     assert found["previous"] is None
     assert found["next"] is None
     assert found["current"] == pytest.approx(0.5)
@@ -122,13 +113,13 @@ def test_attention_from_a_sink_counts_for_no_share():
     pattern = torch.tensor(BIDIRECTIONAL)
     turned = pattern.clone()
     turned[0] = torch.tensor([0, 0.9, 0.1, 0])
-    frame = frame_of([SINK, TEXT, TEXT, SINK])
-    before, after = one_head(pattern, frame), one_head(turned, frame)
+    context = context_of([SINK, TEXT, TEXT, SINK])
+    before, after = one_head(pattern, context), one_head(turned, context)
     assert {name: before[name] for name in ("sink", *SHARES)} == {name: after[name] for name in ("sink", *SHARES)}
     assert before["distance"] != after["distance"]
 
 
-def test_statistics_are_of_words_where_the_frame_merges():
+def test_statistics_are_of_words_where_the_context_merges():
     """[CLS] a ##b c [SEP]; by hand: sum over the keys of a word, mean over its queries."""
     pattern = [
         [0.2, 0.2, 0.2, 0.2, 0.2],
@@ -137,8 +128,8 @@ def test_statistics_are_of_words_where_the_frame_merges():
         [0.5, 0.1, 0.3, 0.1, 0.0],
         [1.0, 0.0, 0.0, 0.0, 0.0],
     ]
-    frame = frame_of([SINK, TEXT, TEXT, SINK], members=[(0,), (1, 2), (3,), (4,)])
-    found = one_head(pattern, frame)
+    context = context_of([SINK, TEXT, TEXT, SINK], members=[(0,), (1, 2), (3,), (4,)])
+    found = one_head(pattern, context)
     # merged rows: [.2 .4 .2 .2], [.1 .3 .5 .1], [.5 .4 .1 0], [1 0 0 0]
     assert found["confidence"] == pytest.approx((0.4 + 0.5 + 0.5 + 1.0) / 4)
     assert found["sink"] == pytest.approx((0.2 + 0.5) / 2)
@@ -147,27 +138,21 @@ def test_statistics_are_of_words_where_the_frame_merges():
     assert found["distance"] == pytest.approx((1.4 + 0.8 + 1.4 + 3.0) / 4)
 
 
-@pytest.mark.parametrize(("window", "expected"), [(0, 3 / 9), (1, 7 / 9), (2, 1.0)])
-def test_the_local_window_includes_its_edge(window: int, expected: float):
-    frame = frame_of([TEXT] * 3, local_window=window)
-    assert frame.baselines["local"] == pytest.approx(expected)
-    assert one_head(torch.full((3, 3), 1 / 3), frame)["local"] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("from_distance", "expected"), [(1, 6 / 9), (2, 2 / 9)])
-def test_the_long_range_distance_includes_its_edge(from_distance: int, expected: float):
-    assert frame_of([TEXT] * 3, long_range_from=from_distance).baselines["long_range"] == pytest.approx(expected)
-
-
 def test_masks_are_selectors_of_query_and_key():
-    assert masks.distances(3).tolist() == [[0, 1, 2], [-1, 0, 1], [-2, -1, 0]]
-    assert masks.previous(3).nonzero().tolist() == [[1, 0], [2, 1]]
-    assert masks.current(2).nonzero().tolist() == [[0, 0], [1, 1]]
-    assert masks.following(3).nonzero().tolist() == [[0, 1], [1, 2]]
-    assert masks.local(3, 1).logical_not().nonzero().tolist() == [[0, 2], [2, 0]]
-    assert masks.long_range(3, 2).nonzero().tolist() == [[0, 2], [2, 0]]
-    assert masks.allowed_units(2, causal=True).tolist() == [[True, False], [True, True]]
-    assert masks.allowed_units(2, causal=False).all()
+    assert distances(3).tolist() == [[0, 1, 2], [-1, 0, 1], [-2, -1, 0]]
+    text = MaskInput("abc", "abc", causal=False, local_window=1, long_range_from=2)
+    found = {name: mask.nonzero().tolist() for name, mask in masks_of(text).items() if mask is not None}
+    assert found == {
+        "previous": [[1, 0], [2, 1]],
+        "current": [[0, 0], [1, 1], [2, 2]],
+        "next": [[0, 1], [1, 2]],
+        "local": [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 1], [2, 2]],
+        "long_range": [[0, 2], [2, 0]],
+        "induction": [],
+        "duplicate": [],
+    }
+    assert allowed_units(2, causal=True).tolist() == [[True, False], [True, True]]
+    assert allowed_units(2, causal=False).all()
 
 
 # --- not measurable -----------------------------------------------------------------------------
@@ -175,14 +160,14 @@ def test_masks_are_selectors_of_query_and_key():
 
 def test_next_is_null_in_a_causal_model_and_in_no_other():
     sinks = [SINK, TEXT, TEXT, TEXT]
-    assert one_head(random_patterns(4, 1, causal=True), frame_of(sinks, causal=True))["next"] is None
-    assert frame_of(sinks, causal=True).baselines["next"] is None
-    assert one_head(random_patterns(4, 1), frame_of(sinks))["next"] is not None
+    assert one_head(random_patterns(4, 1, causal=True), context_of(sinks, causal=True))["next"] is None
+    assert context_of(sinks, causal=True).baselines["next"] is None
+    assert one_head(random_patterns(4, 1), context_of(sinks))["next"] is not None
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_range_is_null_on_a_text_without_such_a_pair(causal: bool):
-    short, enough = frame_of([SINK] + [TEXT] * 4, causal=causal), frame_of([SINK] + [TEXT] * 5, causal=causal)
+    short, enough = context_of([SINK] + [TEXT] * 4, causal=causal), context_of([SINK] + [TEXT] * 5, causal=causal)
     assert one_head(random_patterns(5, 1, causal), short)["long_range"] is None
     assert short.baselines["long_range"] is None
     assert short.counts["long_range"] == 0
@@ -191,45 +176,42 @@ def test_long_range_is_null_on_a_text_without_such_a_pair(causal: bool):
 
 
 def test_a_share_that_could_be_but_is_not_there_is_zero_and_not_null():
-    found = one_head(torch.eye(6), frame_of([TEXT] * 6))
+    found = one_head(torch.eye(6), context_of([TEXT] * 6))
     assert found["current"] == 1.0
     assert (found["previous"], found["next"], found["long_range"]) == (0.0, 0.0, 0.0)
 
 
-def test_a_text_without_content_has_no_sink_and_no_shares():
-    frame = frame_of([SINK, SINK])
-    found = one_head([[0.5, 0.5], [0.25, 0.75]], frame)
+def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_no_sink():
+    context = context_of([SINK, SINK])
+    found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
     assert {name for name, value in found.items() if value is None} == {"sink", *SHARES, *NO_REPEATS}
     assert found["confidence"] == pytest.approx(0.625)
-    assert set(frame.baselines.values()) == {None}
-    assert frame.sink_baseline is None
-
-
-def test_a_text_without_sinks_has_no_sink_share():
-    frame = frame_of([TEXT] * 3)
-    assert one_head(random_patterns(3, 1), frame)["sink"] is None
-    assert frame.sink_baseline is None
+    assert set(context.baselines.values()) == {None}
+    assert context.sink_baseline is None
+    no_sinks = context_of([TEXT] * 3)
+    assert one_head(random_patterns(3, 1), no_sinks)["sink"] is None
+    assert no_sinks.sink_baseline is None
 
 
 def test_a_head_that_attends_to_sinks_alone_has_no_shares_but_others_keep_theirs():
-    frame = frame_of([SINK, TEXT, TEXT, SINK])
+    context = context_of([SINK, TEXT, TEXT, SINK])
     sink_only = torch.tensor([[1.0, 0, 0, 0]] * 4)
-    found = measure(verified(torch.stack([sink_only, torch.tensor(BIDIRECTIONAL)])), frame)
+    found = measure(verified(torch.stack([sink_only, torch.tensor(BIDIRECTIONAL)])), context)
     assert found["sink"][0] == 1.0
     assert {name: found[name][0] for name in SHARES} == dict.fromkeys(SHARES)
     assert found["current"][1] == pytest.approx(1 / 3)
-    assert frame.baselines["current"] == 0.5
+    assert context.baselines["current"] == 0.5
 
 
 def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
-    frame = frame_of([SINK], causal=True)
-    assert one_head([[1.0]], frame) == {
+    context = context_of([SINK], causal=True)
+    assert one_head([[1.0]], context) == {
         "entropy": 0.0,
         "distance": 0.0,
         "confidence": 1.0,
         **dict.fromkeys(("sink", *SHARES, *NO_REPEATS)),
     }
-    assert frame.entropy_uniform == 0.0
+    assert context.entropy_uniform == 0.0
 
 
 def test_an_unverified_layer_cannot_be_measured():
@@ -242,80 +224,72 @@ def test_an_unverified_layer_cannot_be_measured():
 
 
 @st.composite
-def heads_and_frame(draw: st.DrawFn) -> tuple[Tensor, Frame]:
+def heads_and_context(draw: st.DrawFn) -> tuple[Tensor, TextContext]:
     n, causal = draw(st.integers(2, 10)), draw(st.booleans())
     sink = draw(st.lists(st.booleans(), min_size=n, max_size=n))
-    frame = frame_of(sink, causal, draw(st.integers(0, 3)), draw(st.integers(1, 5)))
+    context = context_of(sink, causal, draw(st.integers(0, 3)), draw(st.integers(1, 5)))
     sharpness = draw(st.sampled_from([0.0, 1.0, 5.0, 50.0]))
-    return random_patterns(n, draw(st.integers(1, 4)), causal, draw(st.integers(0, 999)), sharpness), frame
+    return random_patterns(n, draw(st.integers(1, 4)), causal, draw(st.integers(0, 999)), sharpness), context
 
 
 @property_test
-@given(heads_and_frame())
-def test_every_statistic_stays_within_its_range(drawn: tuple[Tensor, Frame]):
-    pattern, frame = drawn
-    found = measure(verified(pattern), frame)
+@given(heads_and_context())
+def test_every_statistic_stays_within_its_range(drawn: tuple[Tensor, TextContext]):
+    pattern, context = drawn
+    found = measure(verified(pattern), context)
     assert set(found) == set(SCALARS)
-    assert all(0 <= value <= frame.entropy_uniform + 1e-6 for value in found["entropy"])
-    assert all(0 <= value <= len(frame.units) - 1 for value in found["distance"])
-    assert all(1 / len(frame.units) - 1e-6 <= value <= 1 + 1e-6 for value in found["confidence"])
+    assert all(0 <= value <= context.entropy_uniform + 1e-6 for value in found["entropy"])
+    assert all(0 <= value <= len(context.units) - 1 for value in found["distance"])
+    assert all(1 / len(context.units) - 1e-6 <= value <= 1 + 1e-6 for value in found["confidence"])
     shares = [value for name in ("sink", *SHARES) for value in found[name] if value is not None]
     assert all(-1e-6 <= value <= 1 + 1e-6 for value in shares)
-    assert all(0 <= value <= 1 for value in frame.baselines.values() if value is not None)
+    assert all(0 <= value <= 1 for value in context.baselines.values() if value is not None)
 
 
 @property_test
-@given(heads_and_frame())
-def test_the_shares_of_a_partition_add_up_to_one(drawn: tuple[Tensor, Frame]):
-    pattern, drawn_frame = drawn
-    frame = frame_of(drawn_frame.units.sink, drawn_frame.causal, long_range_from=2)
+@given(heads_and_context())
+def test_the_shares_of_a_partition_add_up_to_one(drawn: tuple[Tensor, TextContext]):
+    pattern, drawn_context = drawn
+    context = context_of(drawn_context.units.sink, drawn_context.causal, long_range_from=2)
     parts = ("previous", "current", "next", "long_range")
-    found = measure(verified(pattern), frame)
+    found = measure(verified(pattern), context)
     for head in range(len(pattern)):
         shares = [found[name][head] for name in parts if found[name][head] is not None]
         if shares:
             assert sum(shares) == pytest.approx(1, abs=1e-5)
         else:
-            content = ~torch.tensor(frame.units.sink)
+            content = ~torch.tensor(context.units.sink)
             assert float(pattern[head][content][:, content].float().sum()) == 0.0
-    if any(frame.baselines[name] is not None for name in parts):
-        assert sum(frame.baselines[name] or 0 for name in parts) == pytest.approx(1, abs=1e-6)
+    if any(context.baselines[name] is not None for name in parts):
+        assert sum(context.baselines[name] or 0 for name in parts) == pytest.approx(1, abs=1e-6)
 
 
 @property_test
-@given(heads_and_frame())
-def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(drawn: tuple[Tensor, Frame]):
-    _, frame = drawn
-    n = len(frame.units)
-    content = ~torch.tensor(frame.units.sink)
-    keys = masks.allowed_units(n, frame.causal) & content[None, :]
+@given(heads_and_context())
+def test_attention_uniform_over_allowed_content_scores_exactly_its_baseline(drawn: tuple[Tensor, TextContext]):
+    _, context = drawn
+    n = len(context.units)
+    content = ~torch.tensor(context.units.sink)
+    keys = allowed_units(n, context.causal) & content[None, :]
     keys = torch.where(keys.any(1, keepdim=True), keys, torch.eye(n, dtype=torch.bool)).double()
-    found = one_head(keys / keys.sum(1, keepdim=True), frame)
+    found = one_head(keys / keys.sum(1, keepdim=True), context)
     for name in SHARES:
-        expected = frame.baselines[name]
+        expected = context.baselines[name]
         assert found[name] == (expected if expected is None else pytest.approx(expected, abs=1e-6))
+    everywhere = allowed_units(n, context.causal).double()
+    found = one_head(everywhere / everywhere.sum(1, keepdim=True), context)
+    assert found["entropy"] == pytest.approx(context.entropy_uniform, abs=1e-6)
+    assert found["sink"] == (None if context.sink_baseline is None else pytest.approx(context.sink_baseline, abs=1e-6))
 
 
 @property_test
-@given(st.lists(st.booleans(), min_size=1, max_size=10), st.integers(0, 3), st.integers(1, 5))
-def test_uniform_attention_without_a_causal_mask_scores_exactly_its_baseline(sink: list[bool], window: int, far: int):
-    frame, n = frame_of(sink, local_window=window, long_range_from=far), len(sink)
-    found = one_head(torch.full((n, n), 1 / n), frame)
-    for name in SHARES:
-        expected = frame.baselines[name]
-        assert found[name] == (expected if expected is None else pytest.approx(expected, abs=1e-6))
-    assert found["entropy"] == pytest.approx(frame.entropy_uniform, abs=1e-6)
-    assert found["sink"] == (None if frame.sink_baseline is None else pytest.approx(frame.sink_baseline, abs=1e-6))
-
-
-@property_test
-@given(heads_and_frame(), st.randoms(use_true_random=False))
-def test_permuting_heads_permutes_results(drawn: tuple[Tensor, Frame], random: Any):
-    pattern, frame = drawn
+@given(heads_and_context(), st.randoms(use_true_random=False))
+def test_permuting_heads_permutes_results(drawn: tuple[Tensor, TextContext], random: Any):
+    pattern, context = drawn
     order = list(range(len(pattern)))
     random.shuffle(order)
     # in float64: the sums of a matrix product change in their last digits when rows change places
-    before, after = (measure(verified(each, torch.float64), frame) for each in (pattern, pattern[order]))
+    before, after = (measure(verified(each, torch.float64), context) for each in (pattern, pattern[order]))
     for name in SCALARS:
         expected = [before[name][head] for head in order]
         assert after[name] == [value if value is None else pytest.approx(value, abs=1e-6) for value in expected]
@@ -326,9 +300,12 @@ def test_permuting_heads_permutes_results(drawn: tuple[Tensor, Frame], random: A
     [(torch.float64, 1e-6), (torch.float32, 1e-6), (torch.float16, 5e-3), (torch.bfloat16, 3e-2)],
 )
 def test_statistics_come_from_layers_of_every_dtype(dtype: torch.dtype, precision: float):
-    pattern, frame = random_patterns(9, 3, sharpness=1.5), frame_of([SINK] + [TEXT] * 7 + [SINK], tokens="xabcabcay")
-    expected = measure(verified(pattern, torch.float64), frame)
-    found = measure(verified(pattern, dtype), frame)
+    pattern, context = (
+        random_patterns(9, 3, sharpness=1.5),
+        context_of([SINK] + [TEXT] * 7 + [SINK], tokens="xabcabcay"),
+    )
+    expected = measure(verified(pattern, torch.float64), context)
+    found = measure(verified(pattern, dtype), context)
     for name in SCALARS:
         assert found[name] == pytest.approx(expected[name], abs=precision), name
         assert all(type(value) is float for value in found[name])

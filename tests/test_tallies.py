@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.attention.capture import capture_layers
 from attnviz.commands.profile.instances import NameTally, RelationTally, between_spans
-from attnviz.commands.profile.tallies import StatisticsTally
+from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.batches import Text, batches, collate, encode
 from attnviz.corpora.bootstrap import standard_error, text_weights
 from attnviz.model.checkpoint import from_loaded
@@ -17,10 +16,10 @@ from attnviz.model.tokens import merge_pattern
 from attnviz.patterns.registry import PATTERNS, SHARES, PatternSpec
 from attnviz.patterns.syntax import Arc
 from tests import independent
+from tests.corpora import count
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 from tests.test_batches import sentence
 
-MODELS = {"bert": (sharp_bert, bert_tokenizer), "gpt2": (sharp_gpt2, gpt2_tokenizer)}
 TREES = [
     sentence(
         "the cat saw the dog".split(), arcs=[Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 2, "obj")]
@@ -33,30 +32,15 @@ TREES = [
 ]
 
 
-@pytest.fixture(params=MODELS)
-def model(request):
-    make, tokenizer = MODELS[request.param]
-    return make(), tokenizer()
-
-
-def run(checkpoint, texts, tally, batch_size, replicates=3, seed=0):
-    """Every text gets its place in the list for its number."""
-    numbered = (replace(text, number=number) for number, text in enumerate(texts))
-    for batch in batches(checkpoint, numbered, batch_size):
-        tally.begin(batch, text_weights(seed, [item.source.number for item in batch.items], replicates))
-        capture_layers(
-            checkpoint,
-            batch.inputs,
-            lambda record, batch=batch: tally.add(record.layer, record.pattern.double(), batch),
-        )
+def statistics(checkpoint, texts, batch_size=1, replicates=3, **more):
+    tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=replicates)
+    return count(tally, checkpoint, texts, batch_size, replicates, **more)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_statistics_are_means_and_ratios_over_the_whole_corpus(model, batch_size):
+def test_statistics_are_means_and_ratios_over_the_whole_corpus(checkpoint, batch_size):
     """Against the independent loops of one text at a time, weighted by positions or by attention on content."""
-    checkpoint = from_loaded(*model)
-    tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=3)
-    run(checkpoint, TREES, tally, batch_size)
+    tally, model = statistics(checkpoint, TREES, batch_size), (checkpoint.model, checkpoint.tokenizer)
     found, _ = tally.results()
     baselines = tally.baselines()
     sums, weights = Counter(), Counter()
@@ -64,54 +48,86 @@ def test_statistics_are_means_and_ratios_over_the_whole_corpus(model, batch_size
         sink = independent.sink_flags(*model, text.text, None)
         n, content = len(sink), sink.count(False)
         patterns = independent.attentions(*model, text.text, None)
+        keep = [i for i, is_sink in enumerate(sink) if not is_sink]
         for layer, head, numbers in independent.heads(*model, text.text):
-            pattern = patterns[layer, head]
-            keep = [i for i, is_sink in enumerate(sink) if not is_sink]
-            mass = pattern[np.ix_(keep, keep)].sum()
+            mass = patterns[layer, head][np.ix_(keep, keep)].sum()
             for name in ("entropy", "distance", "confidence", "sink", *SHARES):
                 weight = n if name in ("entropy", "distance", "confidence") else content if name == "sink" else mass
                 sums[name, layer, head] += weight * (numbers[name] or 0.0)
                 weights[name, layer, head] += weight
-            if (layer, head) == (0, 0):
-                for name in SHARES:
-                    sums["baseline", name] += content * (numbers["baseline"][name] or 0.0)
-                sums["baseline", "entropy"] += n * numbers["entropy_uniform"]
-                weights["content"] += content
-                weights["n"] += n
-    for name, values in found.items():
-        for layer in range(3):
-            for head in range(4):
-                if name == "next" and checkpoint.architecture.causal:
-                    assert values[layer, head].isnan()
-                    continue
-                expected = sums[name, layer, head] / weights[name, layer, head]
-                assert float(values[layer, head]) == pytest.approx(expected, abs=1e-5), name
-    for name in SHARES:
-        if name == "next" and checkpoint.architecture.causal:
-            assert baselines[name] is None
-        else:
-            assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
+        for name in SHARES:
+            sums["baseline", name] += content * (numbers["baseline"][name] or 0.0)
+        sums["baseline", "entropy"] += n * numbers["entropy_uniform"]
+        weights["content"] += content
+        weights["n"] += n
+    impossible = ["next"] if checkpoint.architecture.causal else []
+    for name in {"entropy", "distance", "confidence", "sink", *SHARES}.difference(impossible):
+        expected = [[sums[name, i, j] / weights[name, i, j] for j in range(4)] for i in range(3)]
+        np.testing.assert_allclose(found[name], expected, atol=1e-5, err_msg=name)
+    for name in set(SHARES).difference(impossible):
+        assert baselines[name] == pytest.approx(sums["baseline", name] / weights["content"])
+    for name in impossible:
+        assert found[name].isnan().all()
+        assert baselines[name] is None
     assert baselines["entropy"] == pytest.approx(sums["baseline", "entropy"] / weights["n"])
-    assert tally.n_content == weights["content"]
+    assert (tally.n_texts, tally.n_content) == (4, weights["content"])
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(model, monkeypatch, batch_size):
+def test_offsets_and_their_baselines_are_those_of_plain_loops(checkpoint, batch_size):
+    causal, tally = checkpoint.architecture.causal, statistics(checkpoint, TREES, batch_size)
+    at, uniform, total, queries = Counter(), Counter(), np.zeros((3, 4)), 0
+    for text in TREES:
+        sink = independent.sink_flags(checkpoint.model, checkpoint.tokenizer, text.text, None)
+        patterns = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
+        content = [i for i, is_sink in enumerate(sink) if not is_sink]
+        queries += len(content)
+        for q in content:
+            keys = [k for k in content if k <= q or not causal]
+            for k in keys:
+                total += patterns[:, :, q, k]
+                at[f"offset:{k - q:+d}"] += patterns[:, :, q, k]
+                uniform[f"offset:{k - q:+d}"] += 1 / len(keys)
+    found, baselines = tally.results()[0], tally.baselines()
+    assert len(OFFSETS) == 14
+    for name in OFFSETS:
+        if causal and "+" in name:
+            assert found[name].isnan().all()
+            assert baselines[name] is None
+        else:
+            np.testing.assert_allclose(found[name], at[name] / total, atol=1e-6)
+            assert baselines[name] == pytest.approx(uniform[name] / queries)
+    np.testing.assert_allclose(1 - found["sink"], total / queries, atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [-8, -3, 4])
+def test_attention_at_one_distance_is_all_at_its_offset(offset):
+    tally = StatisticsTally(1, 1, False, replicates=2)
+    (batch,) = batches(from_loaded(sharp_bert(), bert_tokenizer()), [TREES[3]], 1)
+    tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
+    n = batch.valid.shape[1]
+    tally.add(0, torch.diag(torch.ones(n - abs(offset)), offset)[None, None], batch)
+    shares = tally.results()[0]
+    assert {name for name in OFFSETS if shares[name] == 1} == {f"offset:{offset:+d}"}
+    assert sum(float(shares[name]) for name in OFFSETS) == 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(checkpoint, monkeypatch, batch_size):
     """Attention to tokens with an ``a``, against a loop over single texts."""
     spec = PatternSpec(
         "with_a", "with-a", lambda text: torch.tensor([["a" in label for label in text.labels]] * text.n),
         "tokens with an a", "other", reads_text=True,
     )  # fmt: skip
     monkeypatch.setattr("attnviz.commands.profile.tallies.PATTERNS", (*PATTERNS, spec))
-    checkpoint = from_loaded(*model)
-    tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=3)
-    run(checkpoint, TREES, tally, batch_size)
+    tally = statistics(checkpoint, TREES, batch_size)
     on_a, on_content, uniform, n_content = torch.zeros(3, 4), torch.zeros(3, 4), 0.0, 0
     for text in TREES:
         (item,) = encode(checkpoint, [text])
         content = torch.tensor([not sink for sink in item.sink])
         with_a = torch.tensor(["a" in piece for piece in item.pieces]) & content
-        rows = torch.from_numpy(independent.attentions(*model, text.text, None))[:, :, content]
+        patterns = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
+        rows = torch.from_numpy(patterns)[:, :, content]
         on_a += rows[..., with_a].sum((-1, -2))
         on_content += rows[..., content].sum((-1, -2))
         for query in content.nonzero().flatten().tolist():
@@ -122,67 +138,47 @@ def test_a_new_pattern_that_reads_the_text_is_counted_text_by_text(model, monkey
     assert tally.baselines()["with_a"] == pytest.approx(uniform / n_content, rel=1e-5)
 
 
-def test_the_sink_baseline_is_the_share_of_sinks_among_the_keys(model):
-    checkpoint = from_loaded(*model)
-    tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=3)
-    run(checkpoint, TREES[:1], tally, 1)
-    if checkpoint.architecture.causal:
-        assert tally.baselines()["sink"] == pytest.approx(np.mean([1 / (q + 1) for q in range(1, 5)]))
-    else:
-        assert tally.baselines()["sink"] == pytest.approx(2 / 7)
+def test_the_sink_baseline_is_the_share_of_sinks_among_the_keys(checkpoint):
+    expected = np.mean([1 / (q + 1) for q in range(1, 5)]) if checkpoint.architecture.causal else 2 / 7
+    assert statistics(checkpoint, TREES[:1]).baselines()["sink"] == pytest.approx(expected)
 
 
-def test_standard_errors_are_those_of_a_bootstrap_over_texts(model):
-    checkpoint = from_loaded(*model)
-    tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=2000)
+def test_standard_errors_are_those_of_a_bootstrap_over_texts(checkpoint):
     texts = [text for text in TREES for _ in range(5)]
-    run(checkpoint, texts, tally, 4, replicates=2000, seed=5)
-    _, errors = tally.results()
-    values = []
-    for text in texts:
-        one = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=3)
-        run(checkpoint, [text], one, 1)
-        values.append((one.results()[0]["entropy"][1, 2].item(), len(encode(checkpoint, [text])[0])))
-    rng = np.random.default_rng(0)
-    entropy, length = np.array(values).T
-    drawn = rng.integers(len(texts), size=(4000, len(texts)))
+    errors = statistics(checkpoint, texts, 4, 2000, seed=5).results()[1]
+    alone = {text: statistics(checkpoint, [text]).results()[0]["entropy"][1, 2].item() for text in TREES}
+    entropy = np.array([alone[text] for text in texts])
+    length = np.array([len(encode(checkpoint, [text])[0]) for text in texts])
+    drawn = np.random.default_rng(0).integers(len(texts), size=(4000, len(texts)))
     means = (entropy * length)[drawn].sum(1) / length[drawn].sum(1)
     assert float(errors["entropy"][1, 2]) == pytest.approx(means.std(), rel=0.15)
 
 
-def test_errors_depend_on_the_seed_and_not_on_the_batches(model):
-    checkpoint = from_loaded(*model)
-    errors = []
-    for seed, batch_size in ((1, 2), (1, 3), (2, 2)):
-        tally = StatisticsTally(3, 4, checkpoint.architecture.causal, replicates=20)
-        run(checkpoint, TREES, tally, batch_size, replicates=20, seed=seed)
-        errors.append(tally.results()[1]["sink"])
-    torch.testing.assert_close(errors[0], errors[1], atol=1e-6, rtol=1e-4)
-    assert not torch.allclose(errors[0], errors[2], rtol=1e-2)
+def test_errors_depend_on_the_seed_and_not_on_the_batches(checkpoint):
+    one, other, seeded = (
+        statistics(checkpoint, TREES, batch_size, 20, seed=seed).results()[1]["sink"]
+        for seed, batch_size in ((1, 2), (1, 3), (2, 2))
+    )
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+    assert not torch.allclose(one, seeded, rtol=1e-2)
 
 
 @pytest.mark.parametrize(
     "make", [lambda causal: StatisticsTally(3, 4, causal, replicates=3), lambda _: RelationTally(3, 4)]
 )
-def test_two_tallies_add_up_to_one_of_all_texts(model, make):
-    checkpoint = from_loaded(*model)
-    causal = checkpoint.architecture.causal
-    whole, first, second = make(causal), make(causal), make(causal)
-    numbered = [replace(text, number=number) for number, text in enumerate(TREES)]
-    for tally, texts in ((whole, numbered), (first, numbered[:1]), (second, numbered[1:])):
-        for text in texts:
-            batch = collate(checkpoint, encode(checkpoint, [text]))
-            tally.begin(batch, text_weights(0, [text.number], 3))
-            capture_layers(checkpoint, batch.inputs, lambda r, t=tally, b=batch: t.add(r.layer, r.pattern.double(), b))
+def test_two_tallies_add_up_to_one_of_all_texts(checkpoint, make):
+    numbered = [replace(text, number=number) for number, text in enumerate(TREES, start=1)]
+    whole, first, second = (
+        count(make(checkpoint.architecture.causal), checkpoint, texts)
+        for texts in (numbered, numbered[:1], numbered[1:])
+    )
     first.absorb(second.state())
     torch.testing.assert_close(first.state(), whole.state())
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_relations_are_counted_as_a_plain_loop_counts_them(model, batch_size):
-    checkpoint = from_loaded(*model)
-    tally = RelationTally(3, 4)
-    run(checkpoint, TREES, tally, batch_size)
+def test_relations_are_counted_as_a_plain_loop_counts_them(checkpoint, batch_size):
+    tally = count(RelationTally(3, 4), checkpoint, TREES, batch_size)
     found = {relation.relation: relation for relation in tally.results()}
     arcs = Counter(name for text in TREES for arc in text.arcs for name in {arc.relation, arc.relation.split(":")[0]})
     assert {name: relation.n for name, relation in found.items()} == arcs
@@ -191,7 +187,8 @@ def test_relations_are_counted_as_a_plain_loop_counts_them(model, batch_size):
     hits = Counter()
     for text in TREES:
         members = encode(checkpoint, [text])[0].members
-        for layer, patterns in enumerate(independent.attentions(*model, text.text, None)):
+        layers = independent.attentions(checkpoint.model, checkpoint.tokenizer, text.text, None)
+        for layer, patterns in enumerate(layers):
             for head, pattern in enumerate(patterns):
                 merged = independent.merge(pattern, [list(word) for word in members])
                 for arc in text.arcs:
@@ -211,8 +208,7 @@ def test_relations_are_counted_as_a_plain_loop_counts_them(model, batch_size):
 def test_relations_with_a_word_without_tokens_are_left_out():
     checkpoint = from_loaded(sharp_bert(), bert_tokenizer())
     text = sentence(["the", "\u200b", "cat"], arcs=[Arc(0, 2, "det"), Arc(1, 2, "amod")])
-    tally = RelationTally(3, 4)
-    run(checkpoint, [text], tally, 1)
+    tally = count(RelationTally(3, 4), checkpoint, [text])
     assert [relation.relation for relation in tally.results()] == ["det"]
 
 

@@ -1,4 +1,4 @@
-"""Verified layers and frames made from numbers, for tests of what is computed from them."""
+"""Verified layers and contexts made from numbers, for tests of what is computed from them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,8 @@ from torch import Tensor
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.model.tokens import Units
-from attnviz.patterns.statistics import Frame
+from attnviz.patterns.registry import MaskInput, masks_of
+from attnviz.patterns.statistics import TextContext
 
 
 def verified(patterns: Any, dtype: torch.dtype = torch.float32) -> VerifiedLayer:
@@ -20,15 +21,15 @@ def verified(patterns: Any, dtype: torch.dtype = torch.float32) -> VerifiedLayer
     return VerifiedLayer(check, Tolerance(1e-4, 1e-4, "a test"), pattern[None].to(dtype))
 
 
-def frame_of(
+def context_of(
     sink: Sequence[bool],
     causal: bool = False,
     local_window: int = 1,
     long_range_from: int = 4,
     members: Sequence[tuple[int, ...]] | None = None,
     tokens: Sequence[object] | None = None,
-) -> Frame:
-    """A frame whose units have the given sink flags; each is one token unless ``members`` says otherwise."""
+) -> TextContext:
+    """A text whose units have the given sink flags; each is one token unless ``members`` says otherwise."""
     n = len(sink)
     units = Units(
         "token",
@@ -37,7 +38,8 @@ def frame_of(
         tuple(sink),
         tuple(members) if members else tuple((i,) for i in range(n)),
     )
-    return Frame.of(units, range(n) if tokens is None else tokens, causal, local_window, long_range_from)
+    seen = MaskInput(units.labels, range(n) if tokens is None else tokens, causal, local_window, long_range_from)
+    return TextContext(units, causal, masks_of(seen))
 
 
 def random_patterns(n: int, n_heads: int = 2, causal: bool = False, seed: int = 0, sharpness: float = 3.0) -> Tensor:

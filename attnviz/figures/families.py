@@ -1,10 +1,11 @@
 """Families of roles: what shares a colour and a mark in every figure that shows what heads do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.patterns.registry import PATTERNS
 
-__all__ = ["FAMILIES", "NO_ROLE", "OTHER", "Family", "family_of_label"]
+__all__ = ["FAMILIES", "NO_ROLE", "OTHER", "Family", "counted_families", "family_of_label"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +46,8 @@ _WITHOUT = ("heterogeneous", "not measurable")
 def family_of_label(label: str) -> Family:
     """The family of a head's label, or of a role: ``local``, ``syntactic:nsubj``, ``offset:-3``."""
     return NO_ROLE if label in _WITHOUT else _FAMILY_OF.get(label.partition(":")[0], OTHER)
+
+
+def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:
+    """Every family that occurs, in the order of legends, and its label: ``sink (11)``."""
+    return [(family, f"{family.name} ({families.count(family)})") for family in FAMILIES if family in families]

@@ -18,17 +18,8 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import Source, weights_sha256
 
-__all__ = [
-    "SYNTACTIC",
-    "HeadProfile",
-    "StoredCorpus",
-    "StoredProfile",
-    "StoredRole",
-    "find_profile",
-    "model_shape",
-    "profile_file_name",
-    "store_profile",
-]
+__all__ = ["SYNTACTIC", "HeadProfile", "StoredCorpus", "StoredProfile", "StoredRole", "find_profile", "model_shape",
+           "profile_file_name", "store_profile"]  # fmt: skip
 
 SYNTACTIC = "syntactic:"
 """Prefix of the roles of relations."""
@@ -228,12 +219,7 @@ def _user_folder() -> Path | None:
 
 
 def _read(path: Path, shipped: bool, shape: str, weights: str) -> StoredProfile:
-    """A stored profile.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is damaged, or of other weights.
-    """
+    """A stored profile; OSError where it cannot be read, ValueError where it is damaged or of other weights."""
     content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     document = _entry(content, "the document")
     model = _typed(document, "model", dict)
@@ -241,22 +227,17 @@ def _read(path: Path, shipped: bool, shape: str, weights: str) -> StoredProfile:
     sizes = {key: _typed(model, key, int) for key in ("n_layers", "n_heads", "d_model")}
     if f"{shape}-{weights}.json" != profile_file_name({"model": {**strings, **sizes}}):
         raise ValueError("found one of another model")
-    roles: dict[HeadId, list[StoredRole]] = {}
+    roles: dict[HeadId, tuple[StoredRole, ...]] = {}
     for entry in _typed(document, "roles", list):
         head, role = _role(_entry(entry, "a role"), sizes)
-        roles.setdefault(head, []).append(role)
+        roles[head] = (*roles.get(head, ()), role)
     corpora = [_entry(entry, "a corpus") for entry in _typed(document, "corpora", list)]
+    names = [PurePath(_typed(corpus, "path", str)).name for corpus in corpora]
+    counts = [_typed(corpus, "sentences", int) for corpus in corpora]
     return StoredProfile(
-        path=path,
-        shipped=shipped,
-        corpora=tuple(
-            StoredCorpus(PurePath(_typed(corpus, "path", str)).name, _typed(corpus, "sentences", int))
-            for corpus in corpora
-        ),
-        seed=_typed(document, "seed", int),
-        version=_typed(document, "attnviz", str),
-        roles={head: tuple(of_head) for head, of_head in roles.items()},
-    )
+        path, shipped, tuple(map(StoredCorpus, names, counts)), _typed(document, "seed", int),
+        _typed(document, "attnviz", str), roles,
+    )  # fmt: skip
 
 
 def _role(content: dict[str, Any], sizes: dict[str, int]) -> tuple[HeadId, StoredRole]:
@@ -272,15 +253,10 @@ def _role(content: dict[str, Any], sizes: dict[str, int]) -> tuple[HeadId, Store
     if len(interval) != 2:
         raise ValueError(f"found an interval of {len(interval)} numbers")
     low, high = (_typed({"interval": bound}, "interval", float) for bound in interval)
-    return head, StoredRole(
-        role=_typed(content, "role", str),
-        score=_typed(content, "score", float),
-        baseline=_typed(content, "baseline", float),
-        n=_typed(content, "n", int),
-        interval=(low, high),
-        passed=_typed(content, "passed", bool),
-        direction=None if content.get("direction") is None else _typed(content, "direction", str),
-    )
+    direction = None if content.get("direction") is None else _typed(content, "direction", str)
+    score, baseline = (_typed(content, key, float) for key in ("score", "baseline"))
+    n, passed = _typed(content, "n", int), _typed(content, "passed", bool)
+    return head, StoredRole(_typed(content, "role", str), score, baseline, n, (low, high), passed, direction)
 
 
 def _entry(value: Any, name: str) -> dict[str, Any]:

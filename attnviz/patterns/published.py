@@ -61,7 +61,12 @@ def published_heads(
     for model in _models():
         of_shape = (architecture, n_layers, n_heads) == (model["architecture"], model["n_layers"], model["n_heads"])
         if of_shape and _is_named(name, revision, model):
-            return tuple(_head(entry, model["paper"], revision is None) for entry in model["heads"])
+            paper = model["paper"]
+            of_all = {"year": paper["year"], "title": paper["title"], "measured": paper["measured"]}
+            of_all |= {"paper": paper["cited"], "by_name": revision is None}
+            return tuple(
+                PublishedHead(**{**entry, **of_all, "id": HeadId.parse(entry["id"])}) for entry in model["heads"]
+            )
     return ()
 
 
@@ -71,9 +76,8 @@ def published_entries(heads: Iterable[PublishedHead]) -> list[dict[str, Any]]:
 
 
 @cache
-def _models() -> list[dict[str, Any]]:
-    models: list[dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))["models"]
-    return models
+def _models() -> Any:
+    return json.loads(_FILE.read_text(encoding="utf-8"))["models"]
 
 
 def _is_named(name: str, revision: str | None, model: dict[str, Any]) -> bool:
@@ -85,21 +89,3 @@ def _is_named(name: str, revision: str | None, model: dict[str, Any]) -> bool:
         return Path(name).is_dir() and Path(name).resolve().name.casefold() == model["name"]
     except (OSError, ValueError):
         return False
-
-
-def _head(entry: dict[str, Any], paper: dict[str, Any], by_name: bool) -> PublishedHead:
-    return PublishedHead(
-        id=HeadId.parse(entry["id"]),
-        role=entry["role"],
-        paper=paper["cited"],
-        year=paper["year"],
-        title=paper["title"],
-        score=entry["score"],
-        baseline=entry["baseline"],
-        direction=entry["direction"],
-        offset=entry["offset"],
-        weaker=entry["weaker"],
-        note=entry["note"],
-        measured=paper["measured"],
-        by_name=by_name,
-    )

@@ -9,21 +9,43 @@ maps, marks, roles of a profile and the documentation's table follow from it.
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from attnviz.patterns import masks
+__all__ = ["NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "SHARES", "MaskInput", "PatternSpec", "allowed_units",
+           "distances", "duplicate", "induction", "masks_of"]  # fmt: skip
 
-__all__ = [
-    "ON_REPEATS",
-    "PATTERNS",
-    "REPEATS",
-    "REPEAT_NAMES",
-    "SHARES",
-    "SHARE_NAMES",
-    "MaskInput",
-    "PatternSpec",
-    "masks_of",
-]
+
+def distances(n: int) -> Tensor:
+    """Key position minus query position, [n, n]: negative looks back."""
+    positions = torch.arange(n)
+    return positions[None, :] - positions[:, None]
+
+
+def allowed_units(n: int, causal: bool) -> Tensor:
+    """Which keys a query may attend to at all, boolean [n, n]; for merged words as for tokens."""
+    return distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
+
+
+def duplicate(tokens: Sequence[Hashable]) -> Tensor:
+    """An earlier copy of the query's own token, boolean [n, n] ("duplicate-token", Wang et al. 2022).
+
+    Args:
+        tokens: [n], equal where two positions hold the same token.
+    """
+    numbers: dict[Hashable, int] = {}
+    ids = torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens], dtype=torch.long)
+    return (ids[:, None] == ids[None, :]) & (distances(len(ids)) < 0)
+
+
+def induction(tokens: Sequence[Hashable]) -> Tensor:
+    """The position just after an earlier copy of the query's token, [n, n] (Olsson et al. 2022).
+
+    Args:
+        tokens: as for :func:`duplicate`.
+    """
+    earlier = duplicate(tokens)
+    return torch.cat([torch.zeros_like(earlier[:, :1]), earlier[:, :-1]], dim=1)
 
 
 @dataclass(frozen=True)
@@ -34,8 +56,8 @@ class MaskInput:
         labels: [n], the positions as texts: tokens, or words.
         tokens: [n], equal where two positions hold the same token.
         causal: whether a query sees only itself and what precedes it.
-        local_window: largest distance that counts as local.
-        long_range_from: smallest distance that counts as long-range.
+        local_window: largest distance that counts as local, in units.
+        long_range_from: smallest distance that counts as long-range, likewise.
     """
 
     labels: Sequence[str]
@@ -48,6 +70,11 @@ class MaskInput:
     def n(self) -> int:
         """Positions."""
         return len(self.labels)
+
+    @property
+    def distances(self) -> Tensor:
+        """Key position minus query position, [n, n]."""
+        return distances(self.n)
 
 
 @dataclass(frozen=True)
@@ -83,77 +110,38 @@ class PatternSpec:
 
 PATTERNS = (
     PatternSpec(
-        "previous",
-        "previous-token",
-        lambda text: masks.previous(text.n),
-        "the previous {unit}",
-        "positional",
-        column="Prev",
-        source="Clark et al. 2019",
-        specific=True,
+        "previous", "previous-token", lambda text: text.distances == -1, "the previous {unit}", "positional",
+        column="Prev", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
-        "current",
-        "current-token",
-        lambda text: masks.current(text.n),
-        "the {unit} itself",
-        "positional",
-        column="Curr",
-        source="Clark et al. 2019",
-        specific=True,
+        "current", "current-token", lambda text: text.distances == 0, "the {unit} itself", "positional",
+        column="Curr", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
-        "next",
-        "next-token",
-        lambda text: None if text.causal else masks.following(text.n),
-        "the next {unit}",
-        "positional",
-        column="Next",
-        source="Clark et al. 2019",
-        specific=True,
+        "next", "next-token", lambda text: None if text.causal else text.distances == 1, "the next {unit}",
+        "positional", column="Next", source="Clark et al. 2019", specific=True,
     ),
     PatternSpec(
-        "local",
-        "local",
-        lambda text: masks.local(text.n, text.local_window),
-        "{unit}s at most {window} away",
-        "local",
-        column="Local",
-        source="Pande et al. 2021",
+        "local", "local", lambda text: text.distances.abs() <= text.local_window, "{unit}s at most {window} away",
+        "local", column="Local", source="Pande et al. 2021",
     ),
     PatternSpec(
-        "long_range",
-        "long-range",
-        lambda text: masks.long_range(text.n, text.long_range_from),
-        "{unit}s at least {far} away",
-        "long-range",
-        column="Long",
-        source="attnviz",
+        "long_range", "long-range", lambda text: text.distances.abs() >= text.long_range_from,
+        "{unit}s at least {far} away", "long-range", column="Long", source="attnviz",
     ),
     PatternSpec(
-        "induction",
-        "induction",
-        lambda text: masks.induction(text.tokens),
-        "the {unit} after an earlier copy of the query",
-        "repeats",
-        source="Olsson et al. 2022",
-        specific=True,
-        reads_text=True,
-        on_repeats=True,
+        "induction", "induction", lambda text: induction(text.tokens), "the {unit} after an earlier copy of the query",
+        "repeats", source="Olsson et al. 2022", specific=True, reads_text=True, on_repeats=True,
     ),
     PatternSpec(
-        "duplicate",
-        "duplicate-token",
-        lambda text: masks.duplicate(text.tokens),
-        "an earlier copy of the query",
-        "repeats",
-        source="Wang et al. 2022",
-        specific=True,
-        reads_text=True,
-        on_repeats=True,
+        "duplicate", "duplicate-token", lambda text: duplicate(text.tokens), "an earlier copy of the query",
+        "repeats", source="Wang et al. 2022", specific=True, reads_text=True, on_repeats=True,
     ),
-)
+)  # fmt: skip
 """Every pattern of this kind, in the order of tables and documents. Sinks, broad heads and relations are others."""
+
+NAMES = {spec.statistic: spec.name for spec in PATTERNS}
+"""From a statistic to the name of the pattern whose share it is."""
 
 SHARES = tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats)
 """Statistics that are shares of a mask, in the order of the documents."""
@@ -163,12 +151,6 @@ REPEATS = tuple(spec.statistic for spec in PATTERNS if spec.on_repeats)
 
 ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 """From such a share to the statistic that looks only at the queries with a copy before them."""
-
-SHARE_NAMES = {spec.statistic: spec.name for spec in PATTERNS if not spec.on_repeats}
-"""From the statistic of a share to the name of the pattern that it measures."""
-
-REPEAT_NAMES = {spec.statistic: spec.name for spec in PATTERNS if spec.on_repeats}
-"""The same for the shares that need a text with repeated tokens."""
 
 
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:

@@ -6,7 +6,6 @@ that is uniform over what the mask allows.
 """
 
 import math
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,49 +14,28 @@ from torch import Tensor
 
 from attnviz.attention.verify import VerifiedLayer
 from attnviz.model.tokens import Units, merge_pattern
-from attnviz.patterns.masks import allowed_units, distances
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, MaskInput, masks_of
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, allowed_units, distances
 
-__all__ = ["SCALARS", "Frame", "measure"]
+__all__ = ["SCALARS", "TextContext", "measure"]
 
 SCALARS = ("entropy", "distance", "confidence", "sink", *SHARES, *REPEATS, *ON_REPEATS.values())
 """All statistics that :func:`measure` gives for every head."""
 
 
 @dataclass(frozen=True)
-class Frame:
+class TextContext:
     """What the statistics of every head of one text have in common.
 
     Attributes:
         units: tokens, or words.
         causal: whether a query sees only itself and what precedes it.
-        masks: by statistic, boolean [n, n]; None where it cannot apply to this architecture.
+        masks: by statistic, boolean [n, n], from :func:`attnviz.patterns.registry.masks_of`; None where one cannot
+            apply to this architecture.
     """
 
     units: Units
     causal: bool
     masks: dict[str, Tensor | None]
-
-    @classmethod
-    def of(
-        cls,
-        units: Units,
-        tokens: Sequence[Hashable],
-        causal: bool,
-        local_window: int = 1,
-        long_range_from: int = 4,
-    ) -> "Frame":
-        """With the masks of every pattern.
-
-        Args:
-            units: tokens, or words.
-            tokens: [n], equal where two units hold the same token.
-            causal: whether a query sees only itself and what precedes it.
-            local_window: largest distance that counts as local, in units.
-            long_range_from: smallest distance that counts as long-range, likewise.
-        """
-        text = MaskInput(units.labels, tokens, causal, local_window, long_range_from)
-        return cls(units, causal, masks_of(text))
 
     @cached_property
     def content(self) -> Tensor:
@@ -107,28 +85,23 @@ class Frame:
     def baselines(self) -> dict[str, float | None]:
         """By share: the same under uniform attention over allowed content; None where not measurable."""
         keys = (self.content_pairs & self.allowed)[self.content].sum(1)
-        means = {
-            name: float((mask[self.content].sum(1) / keys).double().mean()) for name, mask in self.selected.items()
-        }
-        return {name: means.get(name) for name in self.masks}
+        shares = {name: mask[self.content].sum(1) / keys for name, mask in self.selected.items()}
+        return {name: float(shares[name].double().mean()) if name in shares else None for name in self.masks}
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """By share: how many content queries have a key under the mask, which is what a share rests on."""
-        found = {name: int(mask.any(1).sum()) for name, mask in self.selected.items()}
-        return {name: found.get(name, 0) for name in self.masks}
+        return {name: int(self.selected[name].any(1).sum()) if name in self.selected else 0 for name in self.masks}
 
     @cached_property
     def baselines_on_repeats(self) -> dict[str, float | None]:
         """By share of :data:`REPEATS`: what uniform attention gives a copy, mean over the queries with one."""
-        shares = {
-            name: (mask.sum(1) / self.allowed.sum(1))[mask.any(1)].double().mean()
-            for name, mask in self.selected.items()
-        }
-        return {name: float(shares[name]) if name in shares else None for name in REPEATS}
+        keys = self.allowed.sum(1)
+        shares = {name: (mask.sum(1) / keys)[mask.any(1)] for name, mask in self.selected.items()}
+        return {name: float(shares[name].double().mean()) if name in shares else None for name in REPEATS}
 
 
-def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]:
+def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float | None]]:
     """The statistics of every head of one verified layer, for a single text.
 
     =============  ==========================================================  ======================
@@ -141,16 +114,16 @@ def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]
     =============  ==========================================================  ======================
 
     Args:
-        layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the frame's units here.
-        frame: units and masks of the text.
+        layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the context's units here.
+        context: units and masks of the text.
 
     Returns:
         by name (:data:`SCALARS`), one number a head; None for what this text cannot measure.
     """
-    pattern = merge_pattern(layer.wide[0], frame.units.members)
+    pattern = merge_pattern(layer.wide[0], context.units.members)
     n_heads, n, _ = pattern.shape
-    content = frame.content.to(pattern.device)
-    distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ frame.weights.to(pattern)).T]
+    content = context.content.to(pattern.device)
+    distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ context.weights.to(pattern)).T]
     result: dict[str, list[float | None]] = {
         "entropy": _numbers(torch.special.entr(pattern).sum(-1).mean(-1)),
         "distance": [_ratio(of_head, n) for of_head in distance],
@@ -162,10 +135,10 @@ def measure(layer: VerifiedLayer, frame: Frame) -> dict[str, list[float | None]]
         return result
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
-    for name, values in zip(frame.selected, shares, strict=True):
+    for name, values in zip(context.selected, shares, strict=True):
         result[name] = [_ratio(value, of) for value, of in zip(values, total, strict=True)]
         if name in REPEATS:
-            result[ON_REPEATS[name]] = [_ratio(value, frame.counts[name]) for value in values]
+            result[ON_REPEATS[name]] = [_ratio(value, context.counts[name]) for value in values]
     return result
 
 

@@ -8,7 +8,7 @@ one fixed offset.
 import importlib.util
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +19,8 @@ from attnviz.attention.verify import VerifiedLayer
 from attnviz.errors import ParserError
 from attnviz.model.tokens import Tokens, merge_pattern
 
-__all__ = [
-    "DIRECTIONS",
-    "LEFT_OUT",
-    "Arc",
-    "Parse",
-    "RelationAccuracy",
-    "Word",
-    "best_offset",
-    "load_parser",
-    "parse_texts",
-    "relation_accuracy",
-]
+__all__ = ["DIRECTIONS", "LEFT_OUT", "Arc", "Parse", "RelationAccuracy", "Word", "best_offset", "load_parser",
+           "most_attended_other", "parse_texts", "relation_accuracy"]  # fmt: skip
 
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
 """Who attends: the dependent to its head, or the head to its dependent."""
@@ -91,12 +81,10 @@ def load_parser(name: str | None = None) -> Any:
     """A spaCy pipeline with a dependency parser, or None where none is installed.
 
     Args:
-        name: an installed pipeline or a folder with one; default: an installed English one, else
-            any that has a parser.
+        name: an installed pipeline or a folder with one; default an installed English one, else any with a parser.
 
     Raises:
-        ParserError: the pipeline that was named is missing, broken or has no parser; or spaCy is
-            not installed although a pipeline was named.
+        ParserError: the pipeline that was named is missing, broken or has no parser, or there is no spaCy to load it.
     """
     if importlib.util.find_spec("spacy") is None:
         if name is not None:
@@ -157,7 +145,7 @@ def relation_accuracy(layer: VerifiedLayer, parse: Parse) -> list[RelationAccura
     if not parse.arcs:
         return []
     merged = merge_pattern(layer.wide[0], [word.positions for word in parse.words])
-    guesses = _most_attended_other(merged).cpu()
+    guesses = most_attended_other(merged).cpu()
     results = []
     for relation, count in Counter(arc.relation for arc in parse.arcs).most_common():
         arcs = [arc for arc in parse.arcs if arc.relation == relation]
@@ -172,8 +160,8 @@ def relation_accuracy(layer: VerifiedLayer, parse: Parse) -> list[RelationAccura
     return results
 
 
-def _most_attended_other(pattern: Tensor) -> Tensor:
-    """For each head and word the other word it attends to most, [n_heads, n]; -1 where to none."""
+def most_attended_other(pattern: Tensor) -> Tensor:
+    """The other word that each word attends to most, [..., n] of patterns [..., n, n]; -1 where to none."""
     others = pattern.clone()
     others.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
     weight, guess = others.max(-1)
@@ -187,12 +175,8 @@ def best_offset(counts: Counter[int]) -> tuple[int, int]:
 
 
 def _overlapping(tokens: Tokens, segment: int, start: int, end: int) -> tuple[int, ...]:
-    def positions() -> Iterator[int]:
-        for position, (first, last) in enumerate(tokens.offsets):
-            if tokens.segments[position] == segment and first < end and last > start:
-                yield position
-
-    return tuple(positions())
+    places = enumerate(zip(tokens.offsets, tokens.segments, strict=True))
+    return tuple(i for i, ((first, last), place) in places if place == segment and first < end and last > start)
 
 
 def _preference(name: str) -> tuple[int, str]:
@@ -210,8 +194,6 @@ def _load_pipeline(spacy: Any, name: str) -> Any:
         reason = str(error).strip().splitlines()[0]
         raise ParserError(f"spaCy cannot load the pipeline {name!r}: {reason}") from error
     if "parser" not in pipeline.pipe_names:
-        raise ParserError(
-            f"the spaCy pipeline {name!r} has no dependency parser; "
-            f"it has: {', '.join(pipeline.pipe_names) or 'nothing'}."
-        )
+        found = ", ".join(pipeline.pipe_names) or "nothing"
+        raise ParserError(f"the spaCy pipeline {name!r} has no dependency parser; it has: {found}.")
     return pipeline

@@ -4,24 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
-from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEAT_NAMES, REPEATS, SHARE_NAMES, SHARES
-from attnviz.patterns.statistics import Frame
+from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS, SHARES
+from attnviz.patterns.statistics import TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
-__all__ = [
-    "BROAD_SHARE",
-    "ENOUGH",
-    "HETEROGENEOUS",
-    "MAJORITY",
-    "MARGIN",
-    "NOT_MEASURABLE",
-    "SINK_ONLY",
-    "SINK_SHARE",
-    "Pattern",
-    "deciding_pattern",
-    "judge",
-    "label_of",
-]
+__all__ = ["BROAD_SHARE", "ENOUGH", "HETEROGENEOUS", "MAJORITY", "MARGIN", "NOT_MEASURABLE", "SINK_ONLY", "SINK_SHARE",
+           "Verdict", "deciding_verdict", "judge", "label_of"]  # fmt: skip
 
 MAJORITY = 0.5
 """A positional pattern holds where it takes more than half of the attention (Clark et al. 2019, section 3.1)."""
@@ -56,8 +44,18 @@ _SPECIFIC = tuple(spec.name for spec in PATTERNS if spec.specific)
 _GENERAL = ("sink", *(spec.name for spec in PATTERNS if not spec.specific), "broad")
 
 
+_POSITIONAL = (
+    "over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019), "
+    "sink at most 0.9 (Vig & Belinkov 2019)"
+)
+_REPEATED = "on repeats over 0.5 (after Clark et al. 2019) and 0.10 above uniform attention (Olsson et al. 2022)"
+_SINK = "over 0.6 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)"
+_BROAD = "entropy at least 0.84 of the uniform entropy (after Clark et al. 2019)"
+_SYNTACTIC = "0.10 above the best fixed offset (Voita et al. 2019)"
+
+
 @dataclass(frozen=True)
-class Pattern:
+class Verdict:
     """A verdict on one pattern of one head, with its evidence.
 
     Attributes:
@@ -100,24 +98,24 @@ class Pattern:
 
 
 def judge(
-    statistics: dict[str, float | None], frame: Frame, relations: Sequence[RelationAccuracy], head: int
-) -> list[Pattern]:
+    statistics: dict[str, float | None], context: TextContext, relations: Sequence[RelationAccuracy], head: int
+) -> list[Verdict]:
     """Every pattern of one head with its verdict; roles overlap, so several may pass.
 
     Args:
         statistics: of this head, by name, from :func:`attnviz.patterns.statistics.measure`.
-        frame: of the text, for baselines and n.
+        context: of the text, for baselines and n.
         relations: of the head's layer, from :func:`attnviz.patterns.syntax.relation_accuracy`.
         head: the head's place in its layer.
     """
     resting = (statistics["sink"] or 0.0) > SINK_ONLY
-    patterns = [_positional(name, statistics[name], frame, resting) for name in SHARES]
-    patterns += [_repeats(name, statistics, frame) for name in REPEATS]
-    patterns += [_sink(statistics["sink"], frame), _broad(statistics["entropy"], frame)]
-    return patterns + [_syntactic(relation, head) for relation in relations]
+    verdicts = [_positional(name, statistics[name], context, resting) for name in SHARES]
+    verdicts += [_repeats(name, statistics, context) for name in REPEATS]
+    verdicts += [_sink(statistics["sink"], context), _broad(statistics["entropy"], context)]
+    return verdicts + [_syntactic(relation, head) for relation in relations]
 
 
-def label_of(patterns: Sequence[Pattern], profile: HeadProfile | None = None) -> str:
+def label_of(verdicts: Sequence[Verdict], profile: HeadProfile | None = None) -> str:
     """One word for a head: the most telling of the patterns that passed.
 
     In order: sink, where it takes over 0.9; a syntactic relation with ``n`` of 10 or more; previous,
@@ -130,122 +128,79 @@ def label_of(patterns: Sequence[Pattern], profile: HeadProfile | None = None) ->
     sink nor any of the tokens named above is further above its baseline on the text.
 
     Args:
-        patterns: of the head on the text.
+        verdicts: of the head on the text.
         profile: what a stored profile says of the head; None where there is none.
     """
-    pattern = deciding_pattern(patterns, profile)
-    if pattern is not None:
-        return f"syntactic:{pattern.name}" if pattern.kind in ("syntactic", "profile") else pattern.name
-    measurable = any(pattern.score is not None for pattern in patterns if pattern.kind in ("positional", "sink"))
+    verdict = deciding_verdict(verdicts, profile)
+    if verdict is not None:
+        return f"syntactic:{verdict.name}" if verdict.kind in ("syntactic", "profile") else verdict.name
+    measurable = any(verdict.score is not None for verdict in verdicts if verdict.kind in ("positional", "sink"))
     return HETEROGENEOUS if measurable else NOT_MEASURABLE
 
 
-def deciding_pattern(patterns: Sequence[Pattern], profile: HeadProfile | None = None) -> Pattern | None:
-    """The pattern that gave the label, of the text or of the profile; None for a heterogeneous head."""
-    passed = {pattern.name: pattern for pattern in patterns if pattern.passed and pattern.kind != "syntactic"}
+def deciding_verdict(verdicts: Sequence[Verdict], profile: HeadProfile | None = None) -> Verdict | None:
+    """The verdict that gave the label, of the text or of the profile; None for a heterogeneous head."""
+    passed = {verdict.name: verdict for verdict in verdicts if verdict.passed and verdict.kind != "syntactic"}
     sink = passed.get("sink")
     if sink is not None and sink.score is not None and sink.score > SINK_ONLY:
         return sink
     specific = [passed[name] for name in _SPECIFIC if name in passed]
-    specific = [pattern for pattern in specific if pattern.kind != "repeats" or pattern.n >= ENOUGH_REPEATS]
-    strongest = max(specific, key=lambda pattern: pattern.margin, default=sink)
+    specific = [verdict for verdict in specific if verdict.kind != "repeats" or verdict.n >= ENOUGH_REPEATS]
+    strongest = max(specific, key=lambda verdict: verdict.margin, default=sink)
     if profile is not None and profile.judged_relations:
         relation = next((_of_profile(role) for role in profile.relations if role.score > MAJORITY), None)
         if relation is not None and (strongest is None or relation.margin > strongest.margin):
             return relation
     else:
-        relations = [pattern for pattern in patterns if pattern.kind == "syntactic" and pattern.passed]
-        enough = [pattern for pattern in relations if pattern.enough]
+        relations = [verdict for verdict in verdicts if verdict.kind == "syntactic" and verdict.passed]
+        enough = [verdict for verdict in relations if verdict.enough]
         if enough:
-            return max(enough, key=lambda pattern: pattern.margin)
+            return max(enough, key=lambda verdict: verdict.margin)
     return strongest or next((passed[name] for name in _GENERAL if name in passed), None)
 
 
-def _of_profile(role: StoredRole) -> Pattern:
-    """A relation that passes in a stored profile, as a pattern."""
-    return Pattern(
-        name=role.relation or role.role,
-        kind="profile",
-        score=role.score,
-        baseline=role.baseline,
-        n=role.n,
-        passed=role.passed,
-        threshold="the verdict of the stored profile",
-        direction=role.direction,
-    )
+def _of_profile(role: StoredRole) -> Verdict:
+    """A relation that passes in a stored profile, as a verdict."""
+    return Verdict(
+        role.relation or role.role, "profile", role.score, role.baseline, role.n, role.passed,
+        threshold="the verdict of the stored profile", direction=role.direction,
+    )  # fmt: skip
 
 
-def _positional(name: str, score: float | None, frame: Frame, resting: bool) -> Pattern:
-    baseline = frame.baselines[name]
-    return Pattern(
-        name=SHARE_NAMES[name],
-        kind="positional",
-        score=score,
-        baseline=baseline,
-        n=frame.counts[name],
-        passed=_above(score, MAJORITY, baseline) and not resting,
-        threshold="over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019), "
-        "sink at most 0.9 (Vig & Belinkov 2019)",
-    )
+def _positional(name: str, score: float | None, context: TextContext, resting: bool) -> Verdict:
+    baseline, n = context.baselines[name], context.counts[name]
+    passed = _above(score, MAJORITY, baseline) and not resting
+    return Verdict(NAMES[name], "positional", score, baseline, n, passed, _POSITIONAL)
 
 
-def _repeats(name: str, statistics: dict[str, float | None], frame: Frame) -> Pattern:
-    score, baseline = statistics[ON_REPEATS[name]], frame.baselines_on_repeats[name]
-    return Pattern(
-        name=REPEAT_NAMES[name],
-        kind="repeats",
-        score=statistics[name],
-        baseline=frame.baselines[name],
-        n=frame.counts[name],
-        passed=_above(score, MAJORITY, baseline),
-        threshold="on repeats over 0.5 (after Clark et al. 2019) and 0.10 above uniform attention (Olsson et al. 2022)",
-        on_repeats=score,
-        baseline_on_repeats=baseline,
-    )
+def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
+    on_repeats, uniform = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name]
+    return Verdict(
+        NAMES[name], "repeats", statistics[name], context.baselines[name], context.counts[name],
+        _above(on_repeats, MAJORITY, uniform), _REPEATED, on_repeats=on_repeats, baseline_on_repeats=uniform,
+    )  # fmt: skip
 
 
-def _sink(score: float | None, frame: Frame) -> Pattern:
-    baseline = frame.sink_baseline
-    return Pattern(
-        name="sink",
-        kind="sink",
-        score=score,
-        baseline=baseline,
-        n=int(frame.content.sum()),
-        passed=_above(score, SINK_SHARE, baseline),
-        threshold="over 0.6 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)",
-    )
+def _sink(score: float | None, context: TextContext) -> Verdict:
+    baseline, n = context.sink_baseline, int(context.content.sum())
+    return Verdict("sink", "sink", score, baseline, n, _above(score, SINK_SHARE, baseline), _SINK)
 
 
-def _broad(entropy: float | None, frame: Frame) -> Pattern:
-    uniform = frame.entropy_uniform
+def _broad(entropy: float | None, context: TextContext) -> Verdict:
+    uniform = context.entropy_uniform
     score = entropy / uniform if entropy is not None and uniform > 0 else None
-    return Pattern(
-        name="broad",
-        kind="broad",
-        score=score,
-        baseline=None if score is None else 1.0,
-        n=len(frame.units),
-        passed=score is not None and score >= BROAD_SHARE,
-        threshold="entropy at least 0.84 of the uniform entropy (after Clark et al. 2019)",
-    )
+    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE)
+    return Verdict("broad", "broad", score, baseline, len(context.units), passed, _BROAD)
+
+
+def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
+    direction = max(DIRECTIONS, key=lambda direction: relation.accuracy[direction][head])
+    score, baseline = relation.accuracy[direction][head], relation.offset_accuracy
+    return Verdict(
+        relation.relation, "syntactic", score, baseline, relation.n, score - baseline >= _LEAST_MARGIN, _SYNTACTIC,
+        direction=direction, offset=relation.offset,
+    )  # fmt: skip
 
 
 def _above(score: float | None, threshold: float, baseline: float | None) -> bool:
     return score is not None and baseline is not None and score > threshold and score - baseline >= _LEAST_MARGIN
-
-
-def _syntactic(relation: RelationAccuracy, head: int) -> Pattern:
-    direction = max(DIRECTIONS, key=lambda direction: relation.accuracy[direction][head])
-    score = relation.accuracy[direction][head]
-    return Pattern(
-        name=relation.relation,
-        kind="syntactic",
-        score=score,
-        baseline=relation.offset_accuracy,
-        n=relation.n,
-        passed=score - relation.offset_accuracy >= _LEAST_MARGIN,
-        threshold="0.10 above the best fixed offset (Voita et al. 2019)",
-        direction=direction,
-        offset=relation.offset,
-    )

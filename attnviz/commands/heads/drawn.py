@@ -21,7 +21,7 @@ class _WithoutSpecial(Analysis):
     @property
     def units(self) -> Units:
         """Those that are no sinks."""
-        units = self.frame.units
+        units = self.context.units
         kept = [i for i, sink in enumerate(units.sink) if not sink]
         return Units(
             name=units.name,
@@ -34,7 +34,7 @@ class _WithoutSpecial(Analysis):
     @property
     def dropped(self) -> str:
         """Which positions are left out, and that rows were renormalised."""
-        units = self.frame.units
+        units = self.context.units
         kinds = ["special tokens"] * any(units.special)
         if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
             kinds.append(f"first {units.name}")
@@ -42,7 +42,7 @@ class _WithoutSpecial(Analysis):
 
     def layer_patterns(self, layer: int) -> Tensor:
         """The verified patterns of one layer between the units that are left, [n_heads, n, n]; rows sum to 1, or 0."""
-        kept = [i for i, sink in enumerate(self.frame.units.sink) if not sink]
+        kept = [i for i, sink in enumerate(self.context.units.sink) if not sink]
         patterns = super().layer_patterns(layer)[:, kept][:, :, kept]
         totals = patterns.sum(-1, keepdim=True)
         return patterns / totals.masked_fill(totals == 0, 1.0)
@@ -54,7 +54,7 @@ def without_special(analysis: Analysis) -> Analysis:
     Raises:
         UsageError: nothing would be left.
     """
-    units = analysis.frame.units
+    units = analysis.context.units
     if all(units.sink):
         all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
         raise UsageError(

@@ -137,7 +137,7 @@ def _start(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, 
     """The positions that lines start from, None for all, and the token with its numbers in the whole text."""
     if token is None:
         return None, ""
-    everything = shown.frame.units
+    everything = shown.context.units
     found = find_positions(everything.labels, token)
     place = {members: position for position, members in enumerate(shown.units.members)}
     kept = [number for number in found if everything.members[number] in place]

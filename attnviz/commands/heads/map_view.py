@@ -11,8 +11,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
-from attnviz.patterns.masks import distances
-from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS
+from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS, distances
 from attnviz.patterns.statistics import SCALARS
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
@@ -110,30 +109,30 @@ def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str
 
 def _uniform(analysis: Analysis, statistic: str) -> float | None:
     """The statistic under attention that is uniform over the allowed keys; None where that is not defined."""
-    frame = analysis.frame
-    keys = frame.allowed.sum(1)
+    context = analysis.context
+    keys = context.allowed.sum(1)
     for repeat, on_repeats in ON_REPEATS.items():
         if statistic == on_repeats:
-            return frame.baselines_on_repeats[repeat]
+            return context.baselines_on_repeats[repeat]
     if statistic == "entropy":
-        return frame.entropy_uniform
+        return context.entropy_uniform
     if statistic == "distance":
-        return float(((distances(len(keys)).abs() * frame.allowed).sum(1) / keys).double().mean())
+        return float(((distances(len(keys)).abs() * context.allowed).sum(1) / keys).double().mean())
     if statistic == "confidence":
         return float((1 / keys).double().mean())
-    return frame.sink_baseline if statistic == "sink" else frame.baselines[statistic]
+    return context.sink_baseline if statistic == "sink" else context.baselines[statistic]
 
 
 def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
-    frame, unit = analysis.frame, analysis.units.name
+    context, unit = analysis.context, analysis.units.name
     mask = statistic.removesuffix("_on_repeats")
-    if frame.masks.get(mask, frame.content) is None:
+    if context.masks.get(mask, context.content) is None:
         return "because no query of this model can see it"
-    if mask in REPEATS and not frame.counts[mask]:
+    if mask in REPEATS and not context.counts[mask]:
         return f"because no {unit} of this text repeats"
     if measured:
         return "because no attention lands on content there"
-    placed = mask in frame.masks and bool(frame.content.any())
+    placed = mask in context.masks and bool(context.content.any())
     return f"because this text has no {unit}s {'so placed' if placed else 'to measure it on'}"
 
 

@@ -21,9 +21,10 @@ from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visi
 from attnviz.model.wording import counted, quoted
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import PublishedHead, published_heads
-from attnviz.patterns.statistics import Frame, measure
+from attnviz.patterns.registry import MaskInput, masks_of
+from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.syntax import Parse, load_parser, parse_texts, relation_accuracy
-from attnviz.patterns.verdicts import Pattern, deciding_pattern, judge, label_of
+from attnviz.patterns.verdicts import Verdict, deciding_verdict, judge, label_of
 from attnviz.progress import Progress
 from attnviz.results.facts import Facts
 from attnviz.results.result import views_of
@@ -56,27 +57,27 @@ class HeadFindings:
     Attributes:
         id: layer and head.
         statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`); None where not measurable.
-        patterns: every pattern with score, baseline, n and verdict.
+        patterns: every verdict with its score, baseline and n.
         label: the most telling pattern that passed.
         profile: what a stored profile of the model says of the head; None where there is none.
     """
 
     id: HeadId
     statistics: dict[str, float | None]
-    patterns: tuple[Pattern, ...]
+    patterns: tuple[Verdict, ...]
     label: str
     profile: HeadProfile | None = None
 
     @property
-    def deciding(self) -> Pattern | None:
-        """The pattern behind the label, of the text or of the profile; None for a heterogeneous head."""
-        return deciding_pattern(self.patterns, self.profile)
+    def deciding(self) -> Verdict | None:
+        """The verdict behind the label, of the text or of the profile; None for a heterogeneous head."""
+        return deciding_verdict(self.patterns, self.profile)
 
     @property
-    def strongest(self) -> Pattern | None:
-        """The pattern behind the label, or else the positional one furthest above its baseline."""
-        measured = [pattern for pattern in self.patterns if pattern.kind == "positional" and pattern.score is not None]
-        return self.deciding or max(measured, key=lambda pattern: pattern.margin, default=None)
+    def strongest(self) -> Verdict | None:
+        """The verdict behind the label, or else the positional one furthest above its baseline."""
+        measured = [verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.score is not None]
+        return self.deciding or max(measured, key=lambda verdict: verdict.margin, default=None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +87,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     In a notebook it shows its overview and its tables.
 
     Attributes:
-        frame: units, masks and baselines of the text.
+        context: units, masks and baselines of the text.
         attention: the verified heads; patterns are recomputed from it on demand.
         heads: one entry a head, in the model's order.
         parse: the dependency parse; None where there was none.
@@ -98,7 +99,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     command: ClassVar[str] = "heads"
 
-    frame: Frame
+    context: TextContext
     attention: VerifiedAttention
     heads: tuple[HeadFindings, ...]
     parse: Parse | None
@@ -110,7 +111,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     @property
     def units(self) -> Units:
         """What patterns are between: tokens, or words."""
-        return self.frame.units
+        return self.context.units
 
     @property
     def dropped(self) -> str:
@@ -129,7 +130,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def layer_patterns(self, layer: int) -> Tensor:
         """The verified patterns of one layer, [n_heads, n, n] over :attr:`units`, float32 or wider, on the CPU."""
-        return merge_pattern(self.attention.layer(layer).wide[0], self.frame.units.members).cpu()
+        return merge_pattern(self.attention.layer(layer).wide[0], self.context.units.members).cpu()
 
     def patterns(self, heads: Iterable[HeadFindings] | None = None) -> Iterator[tuple[HeadFindings, Tensor]]:
         """Each head with its verified pattern, [n, n]: row = query, column = key, over :attr:`units`.
@@ -236,19 +237,19 @@ def analyze(
     parse, note = (
         _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
     )
-    frame = _frame(checkpoint, tokens, words, local_window, long_range_from)
+    context = _context(checkpoint, tokens, words, local_window, long_range_from)
     heads: list[HeadFindings] = []
 
-    def reduce(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, frame, parse, stored))
+    def judge_layer(layer: VerifiedLayer) -> None:
+        heads.extend(_judged(layer, context, parse, stored))
 
-    attention = verify_attention(checkpoint, tokens, reduce, progress)
+    attention = verify_attention(checkpoint, tokens, judge_layer, progress)
     return Analysis(
         text=text,
         pair=pair,
         checkpoint=checkpoint,
         tokens=tokens,
-        frame=frame,
+        context=context,
         attention=attention,
         heads=tuple(heads),
         parse=parse,
@@ -289,20 +290,20 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Pa
     return parse_texts(pipeline, texts, tokens), ""
 
 
-def _frame(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, far: int) -> Frame:
+def _context(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, far: int) -> TextContext:
     units, causal = merge_units(tokens, words), checkpoint.architecture.causal
     ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
-    return Frame.of(units, ids, causal, window, far)
+    return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))
 
 
 def _judged(
-    layer: VerifiedLayer, frame: Frame, parse: Parse | None, stored: StoredProfile | None
+    layer: VerifiedLayer, context: TextContext, parse: Parse | None, stored: StoredProfile | None
 ) -> Iterator[HeadFindings]:
-    statistics = measure(layer, frame)
+    statistics = measure(layer, context)
     relations = relation_accuracy(layer, parse) if parse else []
     for head in range(layer.check.heads_compared):
         of_head = {name: values[head] for name, values in statistics.items()}
-        patterns = judge(of_head, frame, relations, head)
+        verdicts = judge(of_head, context, relations, head)
         id = HeadId(layer.check.layer, head)
         profile = None if stored is None else stored.of(id)
-        yield HeadFindings(id, of_head, tuple(patterns), label_of(patterns, profile), profile)
+        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, profile), profile)

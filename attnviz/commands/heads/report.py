@@ -18,7 +18,7 @@ from attnviz.model.wording import counted
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
-from attnviz.patterns.verdicts import ENOUGH, Pattern
+from attnviz.patterns.verdicts import ENOUGH, Verdict
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table, role_name
 from attnviz.results.report import Report
@@ -40,7 +40,7 @@ _BESIDE = 114
 _STRONGEST, _RELATIONS = 3, 8
 _COLUMNS = {"Conf": "confidence", "Sink": "sink", **{spec.column: spec.statistic for spec in PATTERNS if spec.column}}
 
-_Entry = tuple[HeadFindings, Pattern]
+_Entry = tuple[HeadFindings, Verdict]
 
 
 def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
@@ -71,21 +71,21 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
         "layer": head.id.layer,
         "head": head.id.head,
         "entropy": head.statistics["entropy"],
-        "entropy_uniform": analysis.frame.entropy_uniform,
+        "entropy_uniform": analysis.context.entropy_uniform,
         **{name: head.statistics[name] for name in ("distance", "confidence", "sink", *SHARES)},
-        "baseline": {name: analysis.frame.baselines[name] for name in SHARES},
-        "patterns": [_pattern(pattern) for pattern in head.patterns],
+        "baseline": {name: analysis.context.baselines[name] for name in SHARES},
+        "patterns": [_verdict(verdict) for verdict in head.patterns],
         "label": head.label,
         "profile": None if head.profile is None else [asdict(role) for role in head.profile.roles],
     }
 
 
-def _pattern(pattern: Pattern) -> dict[str, Any]:
+def _verdict(verdict: Verdict) -> dict[str, Any]:
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold"]
     names += {"syntactic": ["direction", "offset"], "repeats": ["on_repeats", "baseline_on_repeats"]}.get(
-        pattern.kind, []
+        verdict.kind, []
     )
-    return {name: getattr(pattern, name) for name in names}
+    return {name: getattr(verdict, name) for name in names}
 
 
 def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
@@ -115,7 +115,7 @@ def _tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[Render
 
 def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
     """Statistics of the heads, the clearest patterns first, and below them those of uniform attention."""
-    frame, wide = analysis.frame, width >= _WIDE
+    context, wide = analysis.context, width >= _WIDE
     evidence: list[Column[HeadFindings]] = [
         Column("Score", lambda head: head.deciding and head.deciding.score),
         Column("Baseline", lambda head: head.deciding and head.deciding.baseline),
@@ -131,9 +131,9 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     ]
     if analysis.profile is not None and width >= _WIDEST:
         columns.append(Column("Profile", lambda head: _roles(head.profile, width - _BESIDE), left=True))
-    baselines = {**frame.baselines, "sink": frame.sink_baseline}
+    baselines = {**context.baselines, "sink": context.sink_baseline}
     uniform = [baselines.get(name) if name != "confidence" else "" for name in _COLUMNS.values()]
-    last = ["uniform", "", *([""] * 3 if wide else []), frame.entropy_uniform, "", *uniform]
+    last = ["uniform", "", *([""] * 3 if wide else []), context.entropy_uniform, "", *uniform]
     count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
     return column_table(
         f"Heads ({count}, clearest pattern first)",
@@ -158,8 +158,8 @@ def _pattern_table(heads: Sequence[HeadFindings], wide: bool) -> Table:
     strongest = _STRONGEST + 2 * wide
     by_name: dict[tuple[bool, str], list[_Entry]] = {}
     for head in heads:
-        for pattern in head.patterns:
-            by_name.setdefault((pattern.kind == "syntactic", pattern.name), []).append((head, pattern))
+        for verdict in head.patterns:
+            by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
     relations = [entries for (syntactic, _), entries in by_name.items() if syntactic]
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
     columns: list[Column[list[str]]] = [
@@ -199,14 +199,14 @@ def _pattern_row(entries: list[_Entry], strongest: int) -> list[str]:
         measured = [entry for entry in measured if entry[1].direction == best.direction]
     if first.kind == "repeats":
         strongest -= 1  # a second number stands beside each
-    scores = "  ".join(f"{head.id} {_scores(pattern)}" for head, pattern in measured[:strongest])
-    passing = sum(pattern.passed for _, pattern in entries)
+    scores = "  ".join(f"{head.id} {_scores(verdict)}" for head, verdict in measured[:strongest])
+    passing = sum(verdict.passed for _, verdict in entries)
     return [name, scores, baseline, str(first.n), f"{passing}/{len(entries)}"]
 
 
-def _scores(pattern: Pattern) -> str:
+def _scores(verdict: Verdict) -> str:
     """The score, and for induction and duplicate-token the attention of those tokens that repeat."""
-    return number(pattern.score) + (f" ({number(pattern.on_repeats)})" if pattern.kind == "repeats" else "")
+    return number(verdict.score) + (f" ({number(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
@@ -235,7 +235,7 @@ def _role(role: StoredRole) -> str:
 
 def _notes(analysis: Analysis) -> Text:
     unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
-    repeats = any(analysis.frame.counts[name] for name in REPEATS)
+    repeats = any(analysis.context.counts[name] for name in REPEATS)
     cut = analysis.tokens.truncated
     whose = "shipped with attnviz" if profile is not None and profile.shipped else "your own"
     return notes(

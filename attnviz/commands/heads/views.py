@@ -135,21 +135,21 @@ def _scale(look: Look, largest: float | None) -> str:
 
 def _evidence(head: HeadFindings) -> str:
     """The score of the pattern behind the label, or of the nearest, beside its baseline."""
-    pattern = head.strongest
-    if pattern is None or pattern.score is None:
+    verdict = head.strongest
+    if verdict is None or verdict.score is None:
         return "not measurable on this text"
-    if pattern.kind in ("syntactic", "profile"):
-        arrow = "dep → head" if pattern.direction == "dependent_to_head" else "head → dep"
-        offset = "profile's best offset" if pattern.offset is None else f"offset {pattern.offset:+d}"
-        baseline = f"{offset}: {pattern.baseline:.2f}"
-        return f"{visible(pattern.name)} ({arrow}) {pattern.score:.2f} · {baseline} · n = {pattern.n}"
-    if pattern.margin <= 0:
+    if verdict.kind in ("syntactic", "profile"):
+        arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
+        offset = "profile's best offset" if verdict.offset is None else f"offset {verdict.offset:+d}"
+        baseline = f"{offset}: {verdict.baseline:.2f}"
+        return f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {baseline} · n = {verdict.n}"
+    if verdict.margin <= 0:
         return "no positional pattern above uniform attention"
-    name = pattern.name if head.deciding else f"nearest: {pattern.name}"
-    uniform = pattern.baseline or 0.0
+    name = verdict.name if head.deciding else f"nearest: {verdict.name}"
+    uniform = verdict.baseline or 0.0
     baseline = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
-    repeats = "" if pattern.on_repeats is None else f" ({pattern.on_repeats:.2f} where a token repeats)"
-    return f"{name} {pattern.score:.2f}{repeats} · uniform attention {baseline} · n = {pattern.n}"
+    repeats = "" if verdict.on_repeats is None else f" ({verdict.on_repeats:.2f} where a token repeats)"
+    return f"{name} {verdict.score:.2f}{repeats} · uniform attention {baseline} · n = {verdict.n}"
 
 
 VIEWS: tuple[View[Any, Any], ...] = (

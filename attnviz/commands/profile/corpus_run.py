@@ -8,9 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.profile.head_distances import HeadDistanceTally
-from attnviz.commands.profile.instances import SEQUENCES, NameTally, RelationTally, RepeatTally
-from attnviz.commands.profile.tallies import MeaningTally, OffsetTally, StatisticsTally, Tally
+from attnviz.commands.profile.instances import SEQUENCES, HeadDistanceTally, NameTally, RelationTally, RepeatTally
+from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
 from attnviz.corpora.batches import Batch, SampledAttention, Text, batches
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unfinished, interruptions_noted
@@ -21,7 +20,7 @@ from attnviz.progress import Progress
 
 __all__ = ["CorpusRun", "RunSettings", "measure_corpora"]
 
-_SENTENCES: tuple[str, ...] = ("statistics", "offsets", "relations", "meanings")
+_SENTENCES: tuple[str, ...] = ("statistics", "relations", "meanings")
 _EXAMPLES, _SAMPLED = ("names",), ("distances",)
 """Names of the tallies that count sentences, GAP's examples, and the verified batches of sentences only."""
 
@@ -73,7 +72,7 @@ class CorpusRun:
 
     Attributes:
         settings: of the run.
-        tallies: what is counted, by name.
+        tallies: what is counted, by name; ``repeats`` those of random sequences.
         measured: how much of each corpus is done.
         attention: the model, with what was verified.
     """
@@ -83,13 +82,11 @@ class CorpusRun:
         shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
         self.settings = settings
         self.tallies: dict[str, Tally] = {
-            "statistics": StatisticsTally(*shape, causal),
-            "offsets": OffsetTally(*shape, causal),
-            "relations": RelationTally(*shape),
-            "meanings": MeaningTally(checkpoint),
-            "names": NameTally(*shape, causal),
+            "statistics": StatisticsTally(*shape, causal), "relations": RelationTally(*shape),
+            "meanings": MeaningTally(checkpoint), "names": NameTally(*shape, causal),
             "distances": HeadDistanceTally(*shape),
-        }
+        }  # fmt: skip
+        self.repeats = RepeatTally(checkpoint, settings.seed)
         self.measured = [Measured() for _ in settings.corpora]
         self.attention = SampledAttention(checkpoint, settings.seed)
         self._saved_at = time.monotonic()
@@ -108,15 +105,15 @@ class CorpusRun:
     def _add(self, state: Mapping[str, Any]) -> None:
         for name, tally in self.tallies.items():
             tally.absorb(state["tallies"][name])
+        self.repeats.absorb(state["repeats"])
         self.attention.absorb(state["attention"])
 
     def state(self) -> dict[str, Any]:
         """All that was measured, to be saved or to be added to that of another process."""
         return {
-            "tallies": {name: tally.state() for name, tally in self.tallies.items()},
-            "measured": [each.state() for each in self.measured],
-            "attention": self.attention.state(),
-        }
+            "tallies": {name: tally.state() for name, tally in self.tallies.items()}, "repeats": self.repeats.state(),
+            "measured": [each.state() for each in self.measured], "attention": self.attention.state(),
+        }  # fmt: skip
 
     def measured_whole(self) -> "CorpusRun":
         """This run, once its share of every corpus is measured; a ChangedCorpusError where an earlier run's is gone."""
@@ -124,15 +121,11 @@ class CorpusRun:
             self._measure(number)
         return self
 
-    def repeats(self) -> RepeatTally:
-        """This process's share of the random sequences."""
-        settings = self.settings
-        tally = RepeatTally(settings.checkpoint, settings.seed)
-        own = [number for number in range(SEQUENCES) if settings.process.owns(number)]
-        tally.measure(
-            self.attention, own, settings.batch_size, lambda done: settings.progress("repeats", done, len(own))
-        )
-        return tally
+    def measure_repeats(self) -> None:
+        """Measure this process's share of the random sequences."""
+        own = [number for number in range(SEQUENCES) if self.settings.process.owns(number)]
+        tell, batch_size = self.settings.progress, self.settings.batch_size
+        self.repeats.measure(self.attention, own, batch_size, lambda done: tell("repeats", done, len(own)))
 
     def keep(self) -> None:
         """Save what was measured, if anything was; raise OutputError where that cannot be."""

@@ -11,20 +11,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from attnviz.commands.profile.charts import Heading, counted_families, family_of, source_line
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.roles import Role
 from attnviz.figures.colours import outer_ink
-from attnviz.figures.families import NO_ROLE, Family
+from attnviz.figures.families import NO_ROLE, Family, counted_families, family_of_label
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import text_width
 from attnviz.figures.look import Look
 from attnviz.figures.page import MARGIN, PIXEL, add_legend, legend_height, new_page, page_width, settled
-from attnviz.model.tokens import visible
+from attnviz.model.wording import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = ["arrange", "draw_likeness", "likeness_figure", "likeness_missing", "place_labels", "plan_likeness",
-           "scikit_learn_missing"]  # fmt: skip
+__all__ = ["arrange", "draw_likeness", "family_of", "likeness_figure", "likeness_missing", "place_labels",
+           "plan_likeness", "scikit_learn_missing"]  # fmt: skip
 
 _Numbers = NDArray[np.float64]
 _Box = tuple[float, float, float, float]
@@ -46,12 +46,21 @@ _ANGLES = [math.pi * eighth / 8 for eighth in (0, 8, 4, 12, 2, 6, 10, 14, 1, 3, 
 
 
 @dataclass(frozen=True)
-class _LikenessPlan(Heading):
+class _LikenessPlan:
     """Heads as points in a plane, [n_all_heads, 2], with the families of their clearest roles, and ids or nothing."""
 
+    caption: str
+    title: str
+    notes: tuple[str, ...]
     points: _Numbers
     families: tuple[Family, ...]
     names: tuple[str, ...]
+    stem: str = "likeness"
+
+
+def family_of(roles: Sequence[Role]) -> Family:
+    """The family of a head by its clearest role, the first."""
+    return family_of_label(roles[0].role) if roles else NO_ROLE
 
 
 def scikit_learn_missing() -> str:
@@ -113,12 +122,11 @@ def plan_likeness(profile: Profile, _: Choices) -> Iterator[_LikenessPlan]:
     )
     title = f"{visible(profile.checkpoint.short_name)}: heads by the likeness of their patterns"
     compared = f"a sample of {profile.queries_compared:,} tokens compared"
-    source = source_line(profile, "statistics", compared, f"n = {len(roles)} heads")
-    yield _LikenessPlan(
-        "likeness", sentence(title, source, f"multidimensional scaling, stress-1 = {stress:.2f}"), title,
-        (note, source), points, tuple(map(family_of, roles.values())),
-        tuple(str(head) if passed or len(roles) <= ALL_NAMED else "" for head, passed in roles.items()),
-    )  # fmt: skip
+    source = profile.source("statistics", compared, f"n = {len(roles)} heads")
+    caption = sentence(title, source, f"multidimensional scaling, stress-1 = {stress:.2f}")
+    families = tuple(map(family_of, roles.values()))
+    names = tuple(str(head) if passed or len(roles) <= ALL_NAMED else "" for head, passed in roles.items())
+    yield _LikenessPlan(caption, title, (note, source), points, families, names)
 
 
 def draw_likeness(ax: Axes, plan: _LikenessPlan, look: Look) -> PathCollection:

@@ -22,11 +22,15 @@ from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.opening import resolve_device, resolve_dtype
 from attnviz.model.sources import Source, find_checkpoint, weights_sha256
+from attnviz.model.wording import visible
+from attnviz.patterns.registry import NAMES, REPEATS
 from attnviz.progress import Progress
 from attnviz.results.result import Result
 from attnviz.version import __version__
 
 __all__ = ["CorpusCount", "Profile", "profile_heads"]
+
+_ON_REPEATS = tuple(NAMES[statistic] for statistic in REPEATS)
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,31 @@ class Profile(Result):
             if role.passed:
                 passed[role.id].append(role)
         return passed
+
+    @property
+    def trees(self) -> str:
+        """Whose dependency trees relations rest on."""
+        return "gold trees" if self.gold else "a parser's trees, not gold"
+
+    def source(self, role: str = "", *more: str) -> str:
+        """The model, what was read (for one role, or ``statistics``; by default everything) and ``more``, on a line."""
+        kinds = {"conllu", "txt"}
+        if not role:
+            kinds |= {"gap", "repeats"}
+        elif role == "coreference":
+            kinds = {"gap"}
+        elif role in _ON_REPEATS:
+            kinds = {"repeats"}
+        elif role.startswith("syntactic"):
+            kinds = {"conllu" if self.gold else "txt"}
+        read = [
+            f"{visible(count.corpus.path.name)} ({count.texts:,} texts, {count.tokens:,} tokens)"
+            for count in self.corpora
+            if count.corpus.kind in kinds
+        ]
+        if self.repeats is not None and "repeats" in kinds:
+            read.append(f"{len(self.repeats.scores['previous'])} × {self.repeats.length} random tokens, repeated")
+        return " · ".join([visible(self.checkpoint.short_name), *read, *more])
 
 
 def profile_heads(
@@ -154,36 +183,33 @@ def profile_heads(
     with joined_processes(process):
         run = measure_corpora(settings)
         run.keep()
-        repeated = run.repeats() if repeats else None
-        states = gathered(process, (run.state(), None if repeated is None else repeated.state()))
+        if repeats:
+            run.measure_repeats()
+        states = gathered(process, run.state())
     if not process.first:
         return None
-    for state, scores in states[1:]:
+    for state in states[1:]:
         run.absorb(state)
-        if repeated is not None:
-            repeated.absorb(scores)
-    return _profile(run, weights, None if repeated is None else repeated.results())
+    return _profile(run, weights, run.repeats.results() if repeats else None)
 
 
 def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) -> Profile:
     """From sums to verdicts."""
-    corpora = run.settings.corpora
-    counts = []
-    for corpus, measured in zip(corpora, run.measured, strict=True):
-        if not measured.texts:
+    corpora = zip(run.settings.corpora, run.measured, strict=True)
+    counts = tuple(CorpusCount(corpus, done.texts, done.tokens, done.left_out) for corpus, done in corpora)
+    for count in counts:
+        if not count.texts:
             raise CorpusError(
-                f"no text of {corpus.path} could be measured: all {measured.left_out} are too long, too short, or not "
-                "within what the model can see."
+                f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
+                "not within what the model can see."
             )
-        counts.append(CorpusCount(corpus, measured.texts, measured.tokens, measured.left_out))
-    kinds = {corpus.kind for corpus in corpora}
+    kinds = {count.corpus.kind for count in counts}
     tallies: dict[str, Any] = dict(run.tallies)
     sentences, names = bool(kinds - {"gap"}), tallies["names"] if "gap" in kinds else None
     relations = tuple(tallies["relations"].results())
     roles: list[Role] = []
     if sentences:
         roles += judged.statistic_roles(tallies["statistics"])
-        roles += judged.offset_roles(tallies["offsets"])
         roles += judged.semantic_roles(tallies["meanings"])
     if repeats is not None:
         roles += judged.repeat_roles(repeats, previous=not sentences)
@@ -191,7 +217,7 @@ def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) 
     if names is not None:
         roles += judged.coreference_roles(names)
     return Profile(
-        run.settings.checkpoint, weights, tuple(counts), run.settings.seed, run.attention.verification,
+        run.settings.checkpoint, weights, counts, run.settings.seed, run.attention.verification,
         run.attention.texts_verified, tallies["statistics"] if sentences else None, relations or None,
         "conllu" in kinds, names, repeats, tallies["distances"].results() if sentences else None,
         tallies["distances"].n_queries, tuple(roles),

@@ -1,8 +1,9 @@
 """A profile as profile.json, a row a head and role in profile.csv, and tables by relation, by head, by layer."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from rich.console import RenderableType
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from attnviz.commands.profile.instances import NameTally, RelationCount
 from attnviz.commands.profile.measure import CorpusCount, Profile
-from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.commands.profile.tallies import StatisticsTally
+from attnviz.commands.profile.roles import ERROR_RATE
+from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import visible
+from attnviz.model.wording import visible
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
 from attnviz.patterns.registry import PATTERNS
 from attnviz.patterns.syntax import DIRECTIONS
@@ -60,7 +61,8 @@ def _content(profile: Profile, _: Choices) -> dict[str, Any]:
 
 
 def _statistics(tally: StatisticsTally) -> dict[str, Any]:
-    return {**{name: _numbers(values) for name, values in tally.results()[0].items()}, "baseline": tally.baselines()}
+    values = {name: _numbers(value) for name, value in tally.results()[0].items() if name not in OFFSETS}
+    return values | {"baseline": {name: value for name, value in tally.baselines().items() if name not in OFFSETS}}
 
 
 def _relation(relation: RelationCount) -> dict[str, Any]:
@@ -85,8 +87,8 @@ def _best(relation: RelationCount) -> tuple[HeadId, str, int]:
 def _coreference(names: NameTally | None) -> dict[str, Any] | None:
     if names is None or not names.n:
         return None
-    accuracy: dict[str, Any] = dict.fromkeys(NameTally.DIRECTIONS)
-    accuracy |= {direction: _numbers(hits / names.n) for direction, hits in names.hits.items()}
+    measured = {direction: _numbers(hits / names.n) for direction, hits in names.hits.items()}
+    accuracy = {direction: measured.get(direction) for direction in NameTally.DIRECTIONS}
     return {"n": names.n, "nearer_name": names.nearer / names.n, "accuracy": accuracy}
 
 
@@ -97,10 +99,6 @@ def _published(profile: Profile) -> tuple[PublishedHead, ...]:
 
 def _numbers(values: Tensor) -> list[list[float | None]]:
     return [[value if math.isfinite(value) else None for value in row] for row in values.tolist()]
-
-
-def _rows(document: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    return ({**role, **dict(zip(("low", "high"), role["interval"], strict=True))} for role in document["roles"])
 
 
 def _tables(profile: Profile, choices: Choices, _: int) -> Iterator[RenderableType]:
@@ -144,21 +142,17 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
 def _by_head(profile: Profile, top: int | None) -> Table:
     roles = [of_head for of_head in profile.passed_roles().values() if of_head]
     roles.sort(key=lambda of_head: -of_head[0].margin)
-    columns: list[Column[tuple[str, str, Role | None]]] = [
-        Column("Head", lambda row: row[0], left=True),
-        Column("Role", lambda row: row[1], left=True),
-        Column("Direction", lambda row: ARROWS.get((row[2] and row[2].direction) or "", ""), left=True),
-        Column("Score", lambda row: row[2].score if row[2] else ""),
-        Column("Baseline", lambda row: row[2].baseline if row[2] else ""),
-        Column("Interval", lambda row: "{:.2f}–{:.2f}".format(*row[2].interval) if row[2] else ""),
-        Column("n", lambda row: row[2].n if row[2] else ""),
-    ]
-    rows: list[tuple[str, str, Role | None]] = []
+    titles = ("Head", "Role", "Direction", "Score", "Baseline", "Interval", "n")
+    columns = [Column(title, itemgetter(place), left=place < 3) for place, title in enumerate(titles)]
+    rows: list[tuple[object, ...]] = []
     for of_head in roles[:top]:
         listed = of_head if len(of_head) <= _ROLES else of_head[: _ROLES - 1]
-        rows += [("" if number else str(role.id), role.role, role) for number, role in enumerate(listed)]
+        for role in listed:
+            head, arrow = "" if role is not of_head[0] else role.id, ARROWS.get(role.direction or "", "")
+            interval = "{:.2f}–{:.2f}".format(*role.interval)
+            rows.append((head, role.role, arrow, role.score, role.baseline, interval, role.n))
         if len(listed) < len(of_head):
-            rows.append(("", f"… {len(of_head) - len(listed)} more", None))
+            rows.append(("", f"… {len(of_head) - len(listed)} more", *[""] * 5))
     n_heads = profile.checkpoint.n_layers * profile.checkpoint.n_heads
     n_listed = len(roles[:top])
     title = f"Heads ({n_listed} of {n_heads}; {n_heads - len(roles)} show no role)"
@@ -167,11 +161,9 @@ def _by_head(profile: Profile, top: int | None) -> Table:
 
 def _by_layer(tally: StatisticsTally, n_layers: int) -> Table:
     (values, _), baselines = tally.results(), tally.baselines()
-    names = {
-        "entropy": ("Entropy", "nats"), "distance": ("Distance", "tokens"), "confidence": ("Conf", ""),
-        "sink": ("Sink", ""),
-        **{spec.statistic: (spec.column, "") for spec in PATTERNS if spec.column and not spec.on_repeats},
-    }  # fmt: skip
+    names = {"entropy": ("Entropy", "nats"), "distance": ("Distance", "tokens"), "confidence": ("Conf", ""),
+             "sink": ("Sink", "")}  # fmt: skip
+    names |= {spec.statistic: (spec.column, "") for spec in PATTERNS if spec.column and not spec.on_repeats}
 
     def mean(name: str, layer: int) -> float | None:
         value = float(values[name][layer].mean())
@@ -209,7 +201,9 @@ def _why(count: CorpusCount) -> str:
 REPORT = Report[Profile](
     content=_content,
     columns=("id", "role", "direction", "score", "baseline", "n", "low", "high", "passed", "threshold"),
-    rows=_rows,
+    rows=lambda document: (
+        {**role, "low": role["interval"][0], "high": role["interval"][1]} for role in document["roles"]
+    ),
     tables=_tables,
     same=("attnviz", "model", "corpora", "seed"),
     top=15,

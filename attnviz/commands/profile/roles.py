@@ -2,21 +2,20 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
-from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, OffsetTally, StatisticsTally
+from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId, all_heads
-from attnviz.patterns.registry import SHARE_NAMES
-from attnviz.patterns.syntax import DIRECTIONS
+from attnviz.patterns.registry import NAMES, REPEATS, SHARES
 from attnviz.patterns.verdicts import BROAD_SHARE, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
-__all__ = ["ERROR_RATE", "Role", "coreference_roles", "offset_roles", "repeat_roles", "semantic_roles",
+__all__ = ["ERROR_RATE", "Role", "coreference_roles", "repeat_roles", "semantic_roles",
            "statistic_roles", "syntax_roles", "wilson"]  # fmt: skip
 
 ERROR_RATE = 0.05
@@ -25,17 +24,13 @@ ERROR_RATE = 0.05
 ENOUGH_INSTANCES = 30
 """Instances of a relation below which no verdict is given; attnviz's own choice."""
 
-SEMANTIC_MARGIN = MARGIN
-"""Cosine above uniform attention's that makes a head semantic, the margin of all roles; attnviz's own choice.
-
-No paper gives a number. Of the 72 heads of all-MiniLM-L6-v2 on a treebank (UD English EWT, dev) two are at 0.12 to
-0.13, which join "payment" and "payments", "you" and "your" (one with 0.08 of its attention, too little for a verdict);
-the next, at 0.08, mostly joins punctuation. Freshly initialised they are all below 0.001.
-"""
-
 _CORRECTED = f"; the interval, at {ERROR_RATE} over all heads together (Bonferroni), above the baseline"
 _ROUNDING = 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
 _NOT_RESTING = f", at most {SINK_ONLY} of the attention elsewhere (after Vig & Belinkov 2019)"
+_POSITIONAL = (
+    f"over {MAJORITY} of the attention on content (Clark et al. 2019), {MARGIN} above uniform attention "
+    f"(after Voita et al. 2019){_NOT_RESTING}{_CORRECTED}"
+)
 
 
 @dataclass(frozen=True)
@@ -101,17 +96,20 @@ class _Measured:
 
 
 def statistic_roles(tally: StatisticsTally) -> Iterator[Role]:
-    """Positional roles, sink and broad, of every head."""
+    """Positional roles, sink and broad, of every head, and the fixed distance beyond these that it attends to most.
+
+    The latter is ``offset:-3`` where keys stand three tokens before their queries; one look for each that was tried.
+    """
     scores, errors = tally.results()
     baselines = tally.baselines()
 
     def measured(name: str) -> _Measured:
         return _Measured(scores[name], errors[name], baselines[name], tally.n_content, tally.n_texts)
 
-    for name, role in SHARE_NAMES.items():
-        yield from _scored(role, measured(name), _POSITIONAL, 1 - scores["sink"])
+    for name in SHARES:
+        yield from _scored(NAMES[name], measured(name), _POSITIONAL, MAJORITY, 1 - scores["sink"])
     rule = f"over {SINK_SHARE} (Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
-    yield from _scored("sink", measured("sink"), _Rule(rule, MARGIN, SINK_SHARE))
+    yield from _scored("sink", measured("sink"), rule, SINK_SHARE)
     uniform = baselines["entropy"] or math.nan
     shares = _Measured(scores["entropy"] / uniform, errors["entropy"] / uniform, 1.0, tally.n_content, tally.n_texts)
     rule = (
@@ -120,64 +118,54 @@ def statistic_roles(tally: StatisticsTally) -> Iterator[Role]:
     )
     for id, score, interval in shares.heads():
         yield Role(id, "broad", score, 1.0, shares.n, interval, rule, interval[0] >= BROAD_SHARE)
-
-
-def offset_roles(tally: OffsetTally) -> Iterator[Role]:
-    """For every head the fixed distance beyond previous, current and next that it attends to most.
-
-    It is ``offset:-3`` where keys stand three tokens before their queries; one look for each distance that was tried.
-    """
-    shares, errors, baselines = tally.results()
-    tried = [i for i, offset in enumerate(OFFSETS) if abs(offset) > 1 and math.isfinite(float(baselines[i]))]
-    if not tried:
-        return
-    best = (shares - baselines)[..., tried].nan_to_num(-1.0).argmax(-1)
-    for i, place in enumerate(tried):
-        chosen = torch.where(best == i, shares[..., place], torch.nan)
-        measured = _Measured(chosen, errors[..., place], float(baselines[place]), tally.n_content, tally.n_texts)
-        role = f"offset:{OFFSETS[place]:+d}"
-        yield from _scored(role, measured, _POSITIONAL, tally.on_content(), len(tried) * best.numel())
+    tried = {
+        name: scores[name] - baseline
+        for name in OFFSETS
+        if (baseline := baselines[name]) is not None and math.isfinite(baseline)
+    }
+    best = torch.stack(list(tried.values())).nan_to_num(-1.0).argmax(0) if tried else torch.empty(0)
+    for place, name in enumerate(tried):
+        chosen = replace(measured(name), scores=scores[name].where(best == place, torch.nan))
+        yield from _scored(name, chosen, _POSITIONAL, MAJORITY, 1 - scores["sink"], len(tried) * best.numel())
 
 
 def semantic_roles(tally: MeaningTally) -> Iterator[Role]:
-    """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to."""
+    """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to.
+
+    No paper gives a number for the margin of the cosine. Of the 72 heads of all-MiniLM-L6-v2 on a treebank (UD English
+    EWT, dev) two are at 0.12 to 0.13, which join "payment" and "payments", "you" and "your" (one with 0.08 of its
+    attention, too little for a verdict); the next, at 0.08, mostly joins punctuation. Freshly initialised they are all
+    below 0.001.
+    """
     scores, errors, baseline = tally.results()
     measured = _Measured(scores, errors, baseline, tally.n_queries, tally.n_texts, least=-1.0)
-    rule = f"cosine of centred input embeddings {SEMANTIC_MARGIN} above uniform attention (attnviz's own choice)"
-    yield from _scored(
-        "semantic", measured, _Rule(f"{rule}{_NOT_RESTING}{_CORRECTED}", SEMANTIC_MARGIN), tally.on_pairs()
-    )
+    rule = f"cosine of centred input embeddings {MARGIN} above uniform attention (attnviz's own choice)"
+    yield from _scored("semantic", measured, f"{rule}{_NOT_RESTING}{_CORRECTED}", measurable=tally.on_pairs())
 
 
 def syntax_roles(relations: Sequence[RelationCount]) -> Iterator[Role]:
     """One role for each relation with enough instances, in each head's better direction."""
     rule = f"{MARGIN} above the best fixed offset (Voita et al. 2019){_CORRECTED}"
-    for relation in relations:
-        if relation.n >= ENOUGH_INSTANCES:
-            hits = torch.stack([relation.hits[direction] for direction in DIRECTIONS])
-            baseline = relation.offset_hits / relation.n
-            name = f"syntactic:{relation.relation}"
-            yield from _counted(name, hits, DIRECTIONS, relation.n, baseline, rule)
+    for each in relations:
+        if each.n >= ENOUGH_INSTANCES:
+            yield from _counted(f"syntactic:{each.relation}", each.hits, each.n, each.offset_hits / each.n, rule)
 
 
 def coreference_roles(tally: NameTally) -> Iterator[Role]:
     """Which of two names a pronoun means, in each head's better direction, beside the nearer name."""
-    if not tally.n:
-        return
-    hits = torch.stack(list(tally.hits.values()))
     rule = f"{MARGIN} above the nearer name (after Voita et al. 2019){_CORRECTED}"
-    yield from _counted("coreference", hits, NameTally.DIRECTIONS, tally.n, tally.nearer / tally.n, rule)
+    if tally.n:
+        yield from _counted("coreference", tally.hits, tally.n, tally.nearer / tally.n, rule)
 
 
 def repeat_roles(repeats: RepeatScores, *, previous: bool = False) -> Iterator[Role]:
     """Induction and duplicate-token heads; on request previous-token heads, which are better judged by text."""
-    text = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
-    names = {"previous": "previous-token"} if previous else {}
-    for name, role in (names | {"induction": "induction", "duplicate": "duplicate-token"}).items():
+    rule = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
+    for name in ("previous", *REPEATS) if previous else REPEATS:
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan)
         measured = _Measured(scores.mean(0), errors, repeats.baselines[name], n, n)
-        yield from _scored(role, measured, _Rule(text, MARGIN, MAJORITY))
+        yield from _scored(NAMES[name], measured, rule, MAJORITY)
 
 
 def wilson(hits: int, n: int, z: float) -> tuple[float, float]:
@@ -188,23 +176,13 @@ def wilson(hits: int, n: int, z: float) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """A threshold: its words, how far above the baseline, and above which share a score has to be."""
-
-    text: str
-    margin: float
-    above: float = -math.inf
-
-
-_POSITIONAL = _Rule(
-    f"over {MAJORITY} of the attention on content (Clark et al. 2019), {MARGIN} above uniform attention "
-    f"(after Voita et al. 2019){_NOT_RESTING}{_CORRECTED}", MARGIN, MAJORITY,
-)  # fmt: skip
-
-
 def _scored(
-    role: str, measured: _Measured, rule: _Rule, measurable: Tensor | None = None, looks: int = 0
+    role: str,
+    measured: _Measured,
+    rule: str,
+    above: float = -math.inf,
+    measurable: Tensor | None = None,
+    looks: int = 0,
 ) -> Iterator[Role]:
     """One role of the heads; none passes if too little of its attention is what the score is about, ``measurable``."""
     baseline = measured.baseline
@@ -212,17 +190,16 @@ def _scored(
         return
     for id, score, interval in measured.heads(looks):
         resting = measurable is not None and float(measurable[id]) < 1 - SINK_ONLY - _ROUNDING
-        far = score > rule.above and score - baseline >= rule.margin - _ROUNDING
+        far = score > above and score - baseline >= MARGIN - _ROUNDING
         passed = far and interval[0] > baseline and not resting
-        yield Role(id, role, score, baseline, measured.n, interval, rule.text, passed)
+        yield Role(id, role, score, baseline, measured.n, interval, rule, passed)
 
 
-def _counted(
-    role: str, hits: Tensor, directions: tuple[str, ...], n: int, baseline: float, rule: str
-) -> Iterator[Role]:
-    """The heads of [directions, n_layers, n_heads] hits, each in its better direction; two looks a head."""
-    z = _z(hits.numel())
-    best, direction = hits.max(0)
+def _counted(role: str, hits: dict[str, Tensor], n: int, baseline: float, rule: str) -> Iterator[Role]:
+    """The heads of hits by direction, [n_layers, n_heads] each, in the better direction; every direction is a look."""
+    directions = list(hits)
+    best, direction = torch.stack(list(hits.values())).max(0)
+    z = _z(len(hits) * best.numel())
     for id in all_heads(*best.shape):
         count = int(best[id])
         low, high = wilson(count, n, z)

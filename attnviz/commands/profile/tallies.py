@@ -1,6 +1,5 @@
 """What is counted over a corpus, layer by layer and batch by batch: sums that never grow with it."""
 
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -10,12 +9,27 @@ from torch.nn.functional import pad
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.patterns.masks import allowed_units, distances
-from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
+from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
 
-__all__ = ["OFFSETS", "MeaningTally", "OffsetTally", "StatisticsTally", "SumTally", "Tally", "mean_embedding"]
+__all__ = ["OFFSETS", "MeaningTally", "StatisticsTally", "SumTally", "Tally", "mean_embedding"]
 
 _MEANS = ("entropy", "distance", "confidence")
+
+
+def _at(offset: int) -> PatternSpec:
+    """The key at one offset from its query, as a pattern."""
+
+    def mask(text: MaskInput) -> Tensor | None:
+        return None if text.causal and offset > 0 else text.distances == offset
+
+    name = f"offset:{offset:+d}"
+    return PatternSpec(name, name, mask, f"the {{unit}} at {offset:+d}", "positional")
+
+
+_OFFSETS = [_at(offset) for offset in range(-8, 9) if abs(offset) > 1]
+
+OFFSETS = tuple(spec.name for spec in _OFFSETS)
+"""``offset:-8`` and so on: key position minus query position. How far they go is attnviz's own choice."""
 
 
 class Tally(Protocol):
@@ -84,7 +98,7 @@ class _TextTally(SumTally):
 
 
 class StatisticsTally(_TextTally):
-    """Entropy, distance, confidence, sink and shares of every head over a corpus.
+    """Entropy, distance, confidence, sink and shares of every head over a corpus, those of :data:`OFFSETS` among them.
 
     Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
     bootstrap samples of its texts is the standard error. A mask that reads the text is made for each text.
@@ -92,7 +106,7 @@ class StatisticsTally(_TextTally):
 
     def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
         self.causal = causal
-        self._patterns = [spec for spec in PATTERNS if not spec.on_repeats]
+        self._patterns = [*(spec for spec in PATTERNS if not spec.on_repeats), *_OFFSETS]
         without = masks_of(MaskInput(("",), (0,), causal), self._patterns)
         self._possible = {name: mask is not None for name, mask in without.items()}
         n_shares = len(self._patterns)
@@ -160,83 +174,9 @@ class StatisticsTally(_TextTally):
         """The same under uniform attention: of each share, of the sink, and the uniform entropy in nats."""
         n_queries, n_content = self._counts["positions"][0].tolist()
         *shares, sink, entropy = self._counts["baselines"]
-        return {
-            **{
-                name: float(share / n_content) if possible else None
-                for (name, possible), share in zip(self._possible.items(), shares, strict=True)
-            },
-            "sink": float(sink / n_content),
-            "entropy": float(entropy / n_queries),
-        }
-
-
-OFFSETS = tuple(range(-8, 9))
-"""Key position minus query position, in tokens: -1 is the previous token. How far they go is attnviz's own choice."""
-
-
-class OffsetTally(_TextTally):
-    """Over a corpus, the share of every offset in each head's attention on content, beside uniform attention.
-
-    Share and baseline are those of the mask k = q + offset (see :mod:`attnviz.patterns.statistics`).
-    """
-
-    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
-        self._causal = causal
-        super().__init__(
-            sums=(
-                replicates + 1,
-                n_layers,
-                n_heads,
-                len(OFFSETS) + 1,
-            ),  # attention at each offset, and on all content
-            uniform=(len(OFFSETS),),
-        )
-
-    def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Count the content of a batch."""
-        super().begin(batch, weights)
-        content = batch.content.double().cpu()
-        keys = content.cumsum(1) if self._causal else content.sum(1, keepdim=True).expand_as(content)
-        share = content / keys.clamp(min=1)  # of one key, where it is content and may be attended to
-        for place, _, queries, keys_at in self._measured(content.shape[1]):
-            self._counts["uniform"][place] += (share[:, queries] * content[:, keys_at]).sum()
-
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
-        content = batch.content.to(pattern)[:, None]
-        sums = pattern.new_zeros(*pattern.shape[:2], len(OFFSETS) + 1)
-        on_content = (pattern @ content[..., None])[..., 0]
-        sums[..., -1] = (on_content * content).sum(-1)
-        for place, offset, queries, keys in self._measured(pattern.shape[-1]):
-            both = content[..., queries] * content[..., keys]
-            sums[..., place] = (torch.diagonal(pattern, offset, -2, -1) * both).sum(-1)
-        self._add(layer, sums)
-
-    def results(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Share of each of :data:`OFFSETS`, its standard error over texts, and its share under uniform attention.
-
-        Shapes: [n_layers, n_heads, n_offsets] twice, and [n_offsets]. NaN for what lies ahead of a causal
-        model's query, and for a head that leaves no attention on content.
-        """
-        sums = self._counts["sums"]
-        shares = sums[..., :-1] / sums[..., -1:]
-        baselines = self._counts["uniform"] / self.n_content
-        if self._causal:
-            ahead = torch.tensor(OFFSETS) > 0
-            shares[..., ahead], baselines[ahead] = torch.nan, torch.nan
-        return shares[0], standard_error(shares[1:]), baselines
-
-    def on_content(self) -> Tensor:
-        """Share of the attention of content queries that lands on content, [n_layers, n_heads]."""
-        return self._counts["sums"][0, ..., -1] / self.n_content
-
-    def _measured(self, n: int) -> Iterator[tuple[int, int, slice, slice]]:
-        """Place and value of the offsets that a text of n tokens has, and the queries and keys so far apart."""
-        furthest = 0 if self._causal else n - 1
-        for place, offset in enumerate(OFFSETS):
-            if -n < offset <= furthest:
-                behind, ahead = max(0, -offset), max(0, offset)
-                yield place, offset, slice(behind, n - ahead), slice(ahead, n - behind)
+        means = zip(self._possible.items(), shares, strict=True)
+        baselines = {name: float(share / n_content) if possible else None for (name, possible), share in means}
+        return baselines | {"sink": float(sink / n_content), "entropy": float(entropy / n_queries)}
 
 
 def mean_embedding(checkpoint: Checkpoint) -> Tensor:
@@ -264,12 +204,7 @@ class MeaningTally(_TextTally):
         self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
         self._causal = checkpoint.architecture.causal
         super().__init__(
-            sums=(
-                replicates + 1,
-                checkpoint.n_layers,
-                checkpoint.n_heads,
-                2,
-            ),  # attention times cosine, and attention
+            sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 2),  # attention times cosine, and attention
             uniform=(replicates + 1, 2),  # mean cosines, and queries
         )
         self._masks = torch.empty(0)

@@ -10,26 +10,16 @@ import numpy as np
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 
-from attnviz.commands.profile.charts import (
-    counted_families,
-    draw_relations,
-    family_of,
-    layers_figure,
-    plan_layers,
-    plan_relations,
-    relations_figure,
-    source_line,
-    trees,
-)
-from attnviz.commands.profile.likeness import draw_likeness, likeness_figure, likeness_missing, plan_likeness
+from attnviz.commands.profile.charts import draw_relations, layers_figure, plan_layers, plan_relations, relations_figure
+from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role
-from attnviz.figures.families import FAMILIES, NO_ROLE
+from attnviz.figures.families import FAMILIES, NO_ROLE, counted_families
 from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, Mark
-from attnviz.model.tokens import visible
+from attnviz.model.wording import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -72,7 +62,7 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
         Patch(facecolor="none" if family is NO_ROLE else family.colour, edgecolor=frame, linewidth=PIXEL, label=label)
         for family, label in counted_families(families)
     ]
-    source = source_line(profile)
+    source = profile.source()
     title = f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
     title += f"{sum(map(bool, passed))} of {len(passed)} have one"
     clearest = "Clearest: the largest score above its baseline among the roles passed; +2: two further roles."
@@ -86,9 +76,7 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
 
 def _names(roles: Sequence[Role]) -> str:
     """The short name of the first role, and on a line of its own how many more there are."""
-    if not roles:
-        return ""
-    name = fitted(short_name(roles[0].role), 6.5, DPI, _NAME_WIDTH)
+    name = fitted(short_name(roles[0].role), 6.5, DPI, _NAME_WIDTH) if roles else ""
     return f"{name}\n+{len(roles) - 1}" if len(roles) > 1 else name
 
 
@@ -100,15 +88,13 @@ def short_name(role: str) -> str:
 
 def _plan_scores(profile: Profile, _: Choices) -> Iterator[HeadMapPlan]:
     """A map for each role that at least one head passes; of relations and offsets, the clearest."""
-    by_role: dict[str, list[Role]] = {}
     best: dict[str, float] = {}
     for role in profile.roles:
-        by_role.setdefault(role.role, []).append(role)
         if role.passed:
             best[role.role] = max(best.get(role.role, -math.inf), role.margin)
     names = sorted(best, key=lambda name: (":" in name, -best[name] if ":" in name else 0.0))[:MOST_MAPS]
     for name, stem in zip(names, file_stems(names), strict=True):
-        yield _score_map(profile, name, by_role[name], f"roles/{stem}")
+        yield _score_map(profile, name, [role for role in profile.roles if role.role == name], f"roles/{stem}")
 
 
 def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) -> HeadMapPlan:
@@ -119,7 +105,7 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     kind, _, rest = name.partition(":")
     quantity, trivial, unit = _READING.get(kind, ("share of the attention on content", *_UNIFORM))
     if kind == "syntactic":
-        quantity += f", {trees(profile)}"
+        quantity += f", {profile.trees}"
         offsets = [f" ({each.offset:+d})" for each in profile.relations or () if each.relation == rest]
         trivial += "".join(offsets).replace("-", "−")
     baseline = roles[0].baseline
@@ -130,7 +116,7 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     if kind == "offset":
         notes.append("Each head has a score only for the offset, of those from −8 to +8, that it attends to most.")
     largest = max(0.1, math.ceil(10 * float(np.nanmax(values))) / 10) if kind == "semantic" else 1.0
-    source = source_line(profile, name, f"n = {roles[0].n:,} {unit}")
+    source = profile.source(name, f"n = {roles[0].n:,} {unit}")
     title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass"
     each = HeadMap(
         values, Normalize(0, largest, clip=True), bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
