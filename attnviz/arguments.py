@@ -1,19 +1,26 @@
 """Checks of what callers pass from Python, where every command expects the same."""
 
+from numbers import Integral
+from typing import TypeGuard
+
 from attnviz.errors import TextError, UsageError
 
-__all__ = ["check_counts", "check_switch", "check_texts"]
+__all__ = ["check_switch", "check_texts", "check_whole", "is_whole"]
 
 
-def check_counts(**counts: object) -> None:
-    """Refuse what is no whole number from 0 on.
+def is_whole(given: object) -> TypeGuard[int]:
+    """Whether this is a whole number, of Python or NumPy; True and False are none."""
+    return isinstance(given, Integral) and not isinstance(given, bool)
+
+
+def check_whole(name: str, given: object, least: int = 0) -> None:
+    """Refuse what is no whole number, or too small.
 
     Raises:
-        UsageError: with the name of what is none.
+        UsageError: with what was found.
     """
-    for name, given in counts.items():
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise UsageError(f"expected {name} as a whole number from 0 on, found {given!r}.")
+    if not is_whole(given) or given < least:
+        raise UsageError(f"expected {name} as a whole number from {least} on, found {given!r}.")
 
 
 def check_switch(name: str, given: object) -> None:

@@ -4,23 +4,24 @@ import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from attnviz.attention import reference as attention
 from attnviz.commands.ablate import effects, hooks, measure
-from attnviz.commands.ablate import passes as ablation_passes
 from attnviz.commands.ablate.hooks import METHODS, Replacement, removed_heads, resume, run_and_keep, running
-from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, input_batches, model_inputs, read_sources
+from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES, ModelInput, input_batches, model_inputs, read_sources
 from attnviz.commands.ablate.measure import Ablation, ablate
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.errors import CorpusError, TextError, UsageError, VerificationError
-from attnviz.model.checkpoint import from_loaded
+from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId, all_heads
 from tests import ablations
-from tests.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, with_uniform, without
+from tests.ablations import KINDS, TEXTS, effects_of, measured, next_token_model, predictions, without
 from tests.corpora import sentences, treebank
 from tests.models import bert_tokenizer, sharp_bert
 
@@ -33,11 +34,8 @@ def small(kind: str, method: str = "zero") -> Ablation:
     return ablate(TEXTS, model, tokenizer=tokenizer, method=method)
 
 
-def edited_model(method: str, model: Any, tokenizer: Any, heads: list[HeadId]) -> Any:
-    if method == "uniform":
-        return with_uniform(model, heads)
-    means = ablations.mean_values(model, tokenizer, TEXTS) if method == "mean" else None
-    return without(model, heads, means)
+def inputs_of(checkpoint: Checkpoint, kind: str, times: int = 1) -> list[ModelInput]:
+    return model_inputs(checkpoint, read_sources(TEXTS * times, None).texts, kind, print)[0]
 
 
 # --- equal to another implementation ------------------------------------------------------------------------------
@@ -51,7 +49,7 @@ def test_each_head_removed_does_what_edited_weights_do(kind: str, method: str) -
     assert {head.id for head in result.heads} == set(all_heads(3, 4))
     sizes = []
     for head in result.heads:
-        expected = effects_of(model, edited_model(method, model, tokenizer, [head.id]), tokenizer, TEXTS)
+        expected = effects_of(model, without(model, tokenizer, [head.id], method), tokenizer)
         ours = [head.damage[metric.name].value for metric in result.metrics]
         assert ours == pytest.approx(expected, abs=1e-5)
         sizes.append(max(map(abs, ours)))
@@ -67,7 +65,7 @@ def test_a_set_over_layers_does_what_edited_weights_do(kind: str, method: str) -
     assert result.together is not None
     assert (result.together.heads, result.together.layer) == (tuple(heads), None)
     assert (result.layers, result.curve) == ((), None)
-    expected = effects_of(model, edited_model(method, model, tokenizer, heads), tokenizer, TEXTS)
+    expected = effects_of(model, without(model, tokenizer, heads, method), tokenizer)
     assert [each.value for each in result.together.damage.values()] == pytest.approx(expected, abs=1e-5)
     name = result.metrics[0].name
     singles = sum(head.damage[name].value for head in result.heads)
@@ -77,11 +75,10 @@ def test_a_set_over_layers_does_what_edited_weights_do(kind: str, method: str) -
 
 def test_in_float64_the_same_to_rounding() -> None:
     model, tokenizer = next_token_model()
-    model = model.double()
-    result = ablate(TEXTS, model, tokenizer=tokenizer, select=["L1"], curve=False, gradient=False)
+    result = ablate(TEXTS, model.double(), tokenizer=tokenizer, select=["L1"], curve=False, gradient=False)
     assert (len(result.heads), result.layers, result.together, result.curve) == (4, (), None, None)
     for head in result.heads:
-        expected = effects_of(model, without(model, [head.id]), tokenizer, TEXTS)
+        expected = effects_of(model, without(model, tokenizer, [head.id]), tokenizer)
         assert [each.value for each in head.damage.values()] == pytest.approx(expected, abs=1e-12)
 
 
@@ -99,26 +96,18 @@ def test_layers_together_and_the_curve_do_what_edited_weights_do() -> None:
         assert set(point.random.heads) == set(result.curve.random_order[: point.removed])
     sets = [*result.layers, *(each for point in result.curve.points for each in (point.least, point.random))]
     for each in sets:
-        expected = effects_of(model, without(model, each.heads), tokenizer, TEXTS)
+        expected = effects_of(model, without(model, tokenizer, each.heads), tokenizer)
         assert [value.value for value in each.damage.values()] == pytest.approx(expected, abs=1e-5)
     first = result.curve.points[0].least
     assert first.damage == first.singles == result.heads[-1].damage
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("kind", [NEXT, MASKED])
 def test_the_loss_of_the_unchanged_model(kind: str) -> None:
-    (model, tokenizer), losses = KINDS[kind](), []
-    for text in TEXTS:
-        ids = tokenizer(text, return_tensors="pt")["input_ids"]
-        if kind == NEXT:
-            losses += [float(model(ids, labels=ids).loss.detach())] * (ids.shape[1] - 1)
-            continue
-        for position in range(1, ids.shape[1] - 1):
-            labels = torch.full_like(ids, -100)
-            labels[0, position] = ids[0, position]
-            masked = ids.where(labels == -100, tokenizer.mask_token_id)
-            losses.append(float(model(input_ids=masked, labels=labels).loss.detach()))
-    assert small(kind).clean_loss == pytest.approx(np.mean(losses), abs=1e-5)
+    model, tokenizer = KINDS[kind]()
+    losses = torch.cat([cross_entropy(*predictions(model, tokenizer, text), reduction="none") for text in TEXTS])
+    assert small(kind).clean_loss == pytest.approx(float(losses.mean()), abs=1e-5)
     assert small(kind).n_positions == len(losses)
 
 
@@ -153,9 +142,8 @@ def test_without_any_head_a_layer_is_its_residual_path(kind: str, layer: int, bi
     untouched = final_states(model, tokenizer, layer, lambda output: output)
     checkpoint = from_loaded(model, tokenizer)
     heads = [HeadId(layer, head) for head in range(4)]
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None), STATES, print)
     with running(checkpoint):
-        for batch in input_batches(checkpoint, inputs, 2):
+        for batch in input_batches(checkpoint, inputs_of(checkpoint, STATES), 2):
             kept = run_and_keep(checkpoint, batch.batch.inputs)
             with removed_heads(checkpoint, [heads], Replacement("zero"), batch.batch.inputs["attention_mask"]):
                 final = resume(checkpoint, kept, layer)
@@ -220,16 +208,15 @@ def test_a_model_in_memory_is_left_as_it_was() -> None:
     model, tokenizer = next_token_model()
     model.set_attn_implementation("sdpa")
     model.train()
-    module, calls = model.transformer.h[1].attn, []
-    plain = module.forward
-    module.forward = own = lambda *given, **named: calls.append(1) or plain(*given, **named)
+    module = model.transformer.h[1].attn
+    module.forward = own = Mock(side_effect=module.forward)
     ablate(TEXTS, model, tokenizer=tokenizer, method="uniform", select=["L0-1"], curve=False)
     assert model.config._attn_implementation == "sdpa"
     assert all(module.training for module in model.modules())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert module.forward is own
-    assert calls
+    assert own.called
     assert "forward" not in vars(model.transformer.h[0].attn)
 
 
@@ -248,8 +235,11 @@ def test_an_interruption_leaves_no_hooks() -> None:
 
 def test_long_inputs_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = from_loaded(*next_token_model())
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS * 4, None), NEXT, print)
-    sizes = lambda: [len(batch.inputs) for batch in input_batches(checkpoint, inputs, 16)]  # noqa: E731
+    inputs = inputs_of(checkpoint, NEXT, 4)
+
+    def sizes() -> list[int]:
+        return [len(batch.inputs) for batch in input_batches(checkpoint, inputs, 16)]
+
     assert sorted(sizes()) == [4, 12]  # three words, and more
     monkeypatch.setattr("attnviz.commands.ablate.inputs._TOKENS", 60)
     assert len(sizes()) > 2
@@ -260,7 +250,7 @@ def test_long_inputs_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = next_token_model()
-    monkeypatch.setattr("attnviz.commands.ablate.metrics._CHUNK", 1200)  # three positions of 400 logits at a time
+    monkeypatch.setattr("attnviz.commands.ablate.effects._CHUNK", 1200)  # three positions of 400 logits at a time
     again = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
     for head in small(NEXT).heads:
         assert again.head(head.id).damage["kl"].value == pytest.approx(head.damage["kl"].value, abs=1e-6)
@@ -268,13 +258,6 @@ def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # --- intervals ----------------------------------------------------------------------------------------------------
-
-
-def test_few_texts_have_no_interval() -> None:
-    result = small(NEXT)
-    assert (result.n_texts, result.has_intervals) == (4, False)
-    assert all(value.low is value.high is None for head in result.heads for value in head.damage.values())
-    assert result.heads[0].damage["loss"].side is None
 
 
 def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
@@ -288,7 +271,7 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
     counts = np.array([len(tokenizer(line)["input_ids"]) - 1 for line in lines])
     weights = text_weights(3, range(30), effects.REPLICATES)[1:].numpy()
     for head in result.heads:
-        edited = without(model, [head.id])
+        edited = without(model, tokenizer, [head.id])
         sums = [effects_of(model, edited, tokenizer, [line])[0] * n for line, n in zip(lines, counts, strict=True)]
         expected = np.quantile(weights @ np.array(sums) / (weights @ counts), [0.025, 0.975])
         value = head.damage["loss"]
@@ -305,7 +288,7 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
 
 def test_what_is_verified_is_reported(tmp_path: Path) -> None:
     verified = small(NEXT).verified
-    assert (verified.heads.heads_compared, verified.n_inputs, verified.tolerance) == (12, 4, 1e-4)
+    assert (verified.attention.heads_compared, verified.n_inputs, verified.tolerance) == (12, 4, 1e-4)
     assert 0 <= verified.values_error < 1e-5
     assert 0 <= verified.resumed_error < 1e-5
     model, tokenizer = next_token_model()
@@ -322,7 +305,7 @@ def _swapped(project: Any) -> Any:
     """Heads 0 and 1 swapped, only where values are projected for the comparison with what is removed."""
 
     def swapped(x: torch.Tensor, projection: Any) -> torch.Tensor:
-        values = project(x, projection)
+        values: torch.Tensor = project(x, projection)
         return values[:, [1, 0, 2, 3]] if sys._getframe(1).f_code.co_name == "_compare_values" else values
 
     return swapped
@@ -333,7 +316,7 @@ def _swapped(project: Any) -> Any:
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
         (hooks, "run_block", _left_out, "a pass resumed at layer"),
-        (ablation_passes.attention, "project", _swapped, "what would be removed of L0H0 is not what"),
+        (attention, "project", _swapped, "what would be removed of L0H0 is not what"),
     ],
     ids=["pattern", "layer left out", "heads swapped"],
 )
@@ -348,13 +331,12 @@ def test_what_does_not_reproduce_the_model_stops_it(
 
 def test_a_layer_that_does_not_run_is_noticed() -> None:
     checkpoint = from_loaded(*next_token_model())
-    inputs, _ = model_inputs(checkpoint, read_sources(TEXTS, None), NEXT, print)
     with running(checkpoint):
-        batch = next(iter(input_batches(checkpoint, inputs, 8)))
-        kept = run_and_keep(checkpoint, batch.batch.inputs)
+        batch = next(input_batches(checkpoint, inputs_of(checkpoint, NEXT), 8)).batch.inputs
+        kept = run_and_keep(checkpoint, batch)
         with (
             pytest.raises(VerificationError, match=r"lacks a head to run once, found \{0: 0\}"),
-            removed_heads(checkpoint, [[HeadId(0, 0)]], Replacement("zero"), batch.batch.inputs["attention_mask"]),
+            removed_heads(checkpoint, [[HeadId(0, 0)]], Replacement("zero"), batch["attention_mask"]),
         ):
             resume(checkpoint, kept, 1)
 
@@ -366,35 +348,40 @@ def test_files_are_corpora_and_all_else_texts(tmp_path: Path) -> None:
     trees = treebank(tmp_path / "t.conllu", 3)
     lines = sentences(tmp_path / "s.txt", 4)
     sources = read_sources([str(trees), "the cat ran", lines], 2)
-    assert [corpus.path.name for corpus in sources.corpora] == ["t.conllu", "s.txt"]
-    assert (sources.read, sources.given) == ((2, 2), ("the cat ran",))
+    assert [(corpus.path.name, read) for corpus, read in sources.corpora] == [("t.conllu", 2), ("s.txt", 2)]
+    assert sources.given == ("the cat ran",)
     assert [text.number for text in sources.texts] == [0, 1, 2, 3, 4]
     assert sources.texts[2].text == "the cat ran"
     long = "the cat " * 400
     assert read_sources([long, "a\0b"], None).given == (long, "a\0b")  # names that no file can have
 
 
-def test_what_is_neither_a_text_nor_a_corpus(tmp_path: Path) -> None:
-    (tmp_path / "gap.tsv").write_text("x")
-    one, copy = sentences(tmp_path / "a.txt", 3), tmp_path / "b.txt"
-    copy.write_bytes(one.read_bytes())
-    for given, error, message in (
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
         ([], UsageError, "nothing to measure on"),
         (["  "], TextError, "empty or blank"),
         (["nowhere.txt"], CorpusError, "expected a corpus at nowhere.txt, found nothing"),
         ([Path("a text")], CorpusError, "found nothing"),
-        ([tmp_path / "gap.tsv"], CorpusError, "found a GAP table"),
-        ([one, copy], UsageError, "same content"),
-        ([tmp_path], CorpusError, "is a folder; expected a corpus in it"),
-        ([f"{tmp_path}/"], CorpusError, "is a folder; expected a corpus in it"),
+        ([Path("gap.tsv")], CorpusError, "found a GAP table"),
+        (["a.txt", "b.txt"], UsageError, "same content"),
+        ([Path()], CorpusError, "is a folder; expected a corpus in it"),
+        (["./"], CorpusError, "is a folder; expected a corpus in it"),
         (["."], CorpusError, "is a folder; expected a corpus in it"),
-    ):
-        with pytest.raises(error, match=message):
-            read_sources(given, None)
+    ],
+)
+def test_what_is_neither_a_text_nor_a_corpus(
+    given: list[Any], error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("gap.tsv", "a.txt", "b.txt"):
+        Path(name).write_text("the cat ran\n")
+    with pytest.raises(error, match=message):
+        read_sources(given, None)
 
 
 def test_sentences_that_cannot_be_measured_are_left_out(tmp_path: Path) -> None:
-    path, said = tmp_path / "s.txt", []
+    path, said = tmp_path / "s.txt", list[str]()
     path.write_text("the cat ran away\na\n" + "the cat ran away " * 30 + "\nhe saw it\n")
     result = measured(NEXT, path, warn=said.append, select=["L0H0"], method="mean")
     assert result.n_texts == 2
@@ -430,7 +417,7 @@ def test_a_bert_whose_tokenizer_has_no_mask_is_measured_by_its_states() -> None:
 
 def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "MANY", 3)
-    said, told = [], []
+    said, told = list[str](), list[Any]()
     progress = lambda *what: told.append(what)  # noqa: E731
     measured(NEXT, TEXTS, select=["L0"], method="mean", curve=True, batch_size=2, warn=said.append, progress=progress)
     assert said == ["4 inputs, each with 4 heads to remove; a --limit reads fewer sentences"]
@@ -464,11 +451,9 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
 def test_the_result() -> None:
     result = small(NEXT)
     assert result.head("L1H2") is result.head(HeadId(1, 2))
-    assert [head.rank for head in result.heads] == list(range(1, 13))
-    values = [head.damage["loss"].value for head in result.heads]
-    assert values == sorted(values, reverse=True)
-    most = result.heads[0]
-    assert repr(result).startswith(f"<Ablation (zero) of GPT2LMHeadModel: 12 heads on 4 texts, {most.id} first (loss")
+    values = [(-head.damage["loss"].value, head.rank) for head in result.heads]
+    assert [rank for _, rank in sorted(values)] == list(range(1, 13))
+    assert f"12 heads on 4 texts, {result.heads[0].id} first (loss" in repr(result)
     with pytest.raises(UsageError, match="head L9H9 was not removed: 12 heads were"):
         result.head("L9H9")
 

@@ -9,7 +9,7 @@ from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
-from attnviz.commands.ablate import passes as ablation_passes
+from attnviz.commands.ablate import hooks
 from attnviz.errors import VerificationError
 from tests.conftest import needs_minilm
 from tests.corpora import sentences
@@ -63,7 +63,8 @@ def test_a_corpus_and_a_masked_language_model(tmp_path: Path) -> None:
     assert content["together"]["heads"] == ["L0H1", "L2H3"]
     assert content["figures"] == ["ablate-heads.svg", "ablate-map.svg"]
     assert content["options"] == {
-        "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "limit": 5, "seed": 0,
+        "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "limit": 5, "seed": 0, "curve": True,
+        "gradient": False,
     }  # fmt: skip
     assert run(*common, *options, "--no-figures").exit_code == 0
     assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays
@@ -119,7 +120,7 @@ def test_what_stops_a_run_leaves_nothing(
     def stop(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(ablation_passes, "resume", stop)
+    monkeypatch.setattr(hooks, "resume", stop)
     monkeypatch.chdir(tmp_path)
     result = run("the cat ran", "--model", str(gpt2_folder))
     assert result.exit_code == code

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attnviz.commands.ablate import metrics
+from attnviz.commands.ablate import passes
+from attnviz.commands.ablate.effects import layer_normalised, spearman
 from attnviz.commands.ablate.inputs import MASKED, NEXT, STATES
 from attnviz.commands.ablate.measure import ablate
-from attnviz.commands.ablate.metrics import layer_normalised, spearman
 from attnviz.model.checkpoint import from_loaded
-from tests.ablations import KINDS, TEXTS, measured, states_model
+from tests.ablations import KINDS, TEXTS, measured, predictions, states_model
 
 
 @contextmanager
@@ -32,18 +32,6 @@ def gated(model: Any, tokenizer: Any, gates: torch.Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def text_loss(model: Any, tokenizer: Any, text: str) -> torch.Tensor:
-    ids = tokenizer(text, return_tensors="pt")["input_ids"]
-    if model.config.model_type == "gpt2":
-        return cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
-    losses = []
-    for position in range(1, ids.shape[1] - 1):
-        masked = ids.clone()
-        masked[0, position] = tokenizer.mask_token_id
-        losses.append(cross_entropy(model(masked).logits[0, position], ids[0, position]))
-    return torch.stack(losses).mean()
-
-
 @pytest.mark.parametrize("kind", [NEXT, MASKED])
 def test_gate_gradients_of_the_loss(kind: str) -> None:
     model, tokenizer = KINDS[kind]()
@@ -51,7 +39,8 @@ def test_gate_gradients_of_the_loss(kind: str) -> None:
         result = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
     gates = torch.ones(3, 4, requires_grad=True)
     with gated(model, tokenizer, gates):
-        of_texts = [torch.autograd.grad(text_loss(model, tokenizer, text), gates)[0].abs() for text in TEXTS]
+        losses = (cross_entropy(*predictions(model, tokenizer, text)) for text in TEXTS)
+        of_texts = [torch.autograd.grad(loss, gates)[0].abs() for loss in losses]
     expected = torch.stack(of_texts).mean(0)
     assert float(expected.min()) > 1e-3
     for head in result.heads:
@@ -62,7 +51,7 @@ def test_gate_gradients_of_the_loss(kind: str) -> None:
 
 def test_random_projections_measure_how_far_the_states_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their root mean square is that of the derivatives of all states, which finite differences give too."""
-    monkeypatch.setattr(metrics, "PROJECTIONS", 400)
+    monkeypatch.setattr(passes, "PROJECTIONS", 400)
     model, tokenizer = states_model()
     model = model.double()
     text, step = "the cat ran away", 1e-6
@@ -92,15 +81,25 @@ def test_layers_are_normalised_each_by_itself() -> None:
     assert normalised.tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0.0, 0.0], [0.0, 1.0]]
 
 
-def test_spearman_by_hand_and_as_scipy_has_it() -> None:
-    assert spearman([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
-    assert spearman([1, 2, 3], [0.3, 0.2, 0.1]) == pytest.approx(-1)
-    # ranks 1 2 3 4 against 2 1 4 3: 1 - 6 * 4 / (4 * 15)
-    assert spearman([1, 2, 3, 4], [5, 4, 9, 7]) == pytest.approx(0.6)
-    # ranks 1.5 1.5 3 against 1 2 3: covariance 1.5, lengths sqrt(1.5) and sqrt(2)
-    assert spearman([4, 4, 5], [1, 2, 3]) == pytest.approx(1.5 / math.sqrt(3))
-    assert spearman([1, 2], [1, 2]) is None
-    assert spearman([1, 1, 1], [1, 2, 3]) is None
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([1, 2, 3], [0.3, 0.2, 0.1], -1),
+        ([1, 2, 3, 4], [5, 4, 9, 7], 0.6),  # ranks 1 2 3 4 against 2 1 4 3: 1 - 6 * 4 / (4 * 15)
+        (
+            [4, 4, 5],
+            [1, 2, 3],
+            1.5 / math.sqrt(3),
+        ),  # 1.5 1.5 3 against 1 2 3: covariance 1.5, lengths sqrt(1.5), sqrt(2)
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+    ],
+)
+def test_spearman_by_hand(first: list[float], second: list[float], expected: float | None) -> None:
+    assert spearman(first, second) == (None if expected is None else pytest.approx(expected))
+
+
+def test_spearman_as_scipy_has_it() -> None:
     stats = pytest.importorskip("scipy.stats")
     first, second = torch.randint(0, 12, (2, 200), generator=torch.Generator().manual_seed(0)).tolist()
     assert spearman(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)

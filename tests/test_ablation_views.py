@@ -77,7 +77,7 @@ def test_the_map(signed: Ablation, positive: Ablation) -> None:
     for head in signed.heads:
         value = head.damage["loss"]
         assert drawn.values[head.id] == pytest.approx(value.value * 1000)
-        assert (head.id in drawn.bracketed) == (value.low < 0 < value.high)
+        assert (head.id in drawn.bracketed) == ((value.low or 0.0) < 0 < (value.high or 0.0))
     top = np.abs(drawn.values).max()
     assert np.asarray(drawn.norm(np.array([-top, 0, top / 4, top]))) == pytest.approx(np.array([0, 0.5, 0.75, 1]))
     texts = [text.get_text() for text in signed.figure().axes[0].texts]
@@ -108,10 +108,10 @@ def test_the_curve(signed: Ablation, positive: Ablation) -> None:
     points, ax = signed.curve.points, Figure().add_subplot()
     draw_curve(ax, plan_of("curve", signed), Look())
     least, singles, random, _ = ax.lines
-    assert list(least.get_xdata()) == [point.removed for point in points]
-    assert list(least.get_ydata()) == [point.least.damage["loss"].value for point in points]
-    assert list(singles.get_ydata()) == [point.least.singles["loss"].value for point in points]
-    assert list(random.get_ydata()) == [point.random.damage["loss"].value for point in points]
+    assert np.asarray(least.get_xdata()).tolist() == [point.removed for point in points]
+    assert np.asarray(least.get_ydata()).tolist() == [point.least.damage["loss"].value for point in points]
+    assert np.asarray(singles.get_ydata()).tolist() == [point.least.singles["loss"].value for point in points]
+    assert np.asarray(random.get_ydata()).tolist() == [point.random.damage["loss"].value for point in points]
     assert len(ax.collections) == 2  # bands
     ax = Figure().add_subplot()
     positive.draw("curve", ax)

@@ -411,8 +411,8 @@ def test_head_outputs_and_the_bias_add_up_to_the_attention_output(kind: str) -> 
     with torch.no_grad():
         pattern, output = multi_head_attention(x, parameters, allowed)
         value = project(x, parameters.value)
-        written = head_outputs(pattern, value, parameters)
-        of_each_key = transformed_values(value, parameters)
+        written = head_outputs(pattern, value, parameters.output_weight)
+        of_each_key = transformed_values(value, parameters.output_weight)
     assert written.shape == (2, 4, 7, 32)
     torch.testing.assert_close(written.sum(1) + parameters.output_bias, output)
     torch.testing.assert_close(torch.einsum("bhqk,bhkd->bhqd", pattern, of_each_key), written)

@@ -13,7 +13,6 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from attnviz.attention.verify import verify_attention
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import ARCHITECTURES, architecture_of
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
@@ -23,23 +22,13 @@ from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_
 
 CPU = torch.device("cpu")
 BERT_CLASSES = [
-    "BertModel",
-    "BertForMaskedLM",
-    "BertForPreTraining",
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "BertForQuestionAnswering",
-    "BertForNextSentencePrediction",
-    "BertForMultipleChoice",
-]
+    "BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification",
+    "BertForTokenClassification", "BertForQuestionAnswering", "BertForNextSentencePrediction", "BertForMultipleChoice",
+]  # fmt: skip
 GPT2_CLASSES = [
-    "GPT2Model",
-    "GPT2LMHeadModel",
-    "GPT2DoubleHeadsModel",
-    "GPT2ForSequenceClassification",
-    "GPT2ForTokenClassification",
-    "GPT2ForQuestionAnswering",
-]
+    "GPT2Model", "GPT2LMHeadModel", "GPT2DoubleHeadsModel", "GPT2ForSequenceClassification",
+    "GPT2ForTokenClassification", "GPT2ForQuestionAnswering",
+]  # fmt: skip
 Weights = dict[str, Tensor]
 
 
@@ -82,22 +71,22 @@ def assert_same_parameters(checkpoint: Checkpoint, expected: Weights) -> None:
             assert torch.equal(tensor, expected[name]), name
 
 
-def base_weights(model: Any) -> Weights:
-    return getattr(model, model.base_model_prefix, model).state_dict()
-
-
 # --- what loads ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", BERT_CLASSES + GPT2_CLASSES)
-def test_checkpoint_with_any_usual_head_loads_with_the_saved_weights(tmp_path, name):
+def test_checkpoint_with_any_usual_head_loads_with_the_saved_weights_and_so_it_does_from_memory(tmp_path, name):
     model_class = getattr(transformers, name)
     is_bert = name in BERT_CLASSES
     model = sharp_bert(3, model_class) if is_bert else sharp_gpt2(3, model_class)
     tokenizer = bert_tokenizer() if is_bert else gpt2_tokenizer()
+    base = getattr(model, model.base_model_prefix, model)
     checkpoint = load(save_checkpoint(model, tokenizer, tmp_path))
     assert type(checkpoint.model).__name__ == ("BertModel" if is_bert else "GPT2Model")
-    assert_same_parameters(checkpoint, base_weights(model))
+    assert_same_parameters(checkpoint, base.state_dict())
+    in_memory = from_loaded(model.double(), tokenizer)
+    assert in_memory.model is base  # not copied
+    assert (in_memory.name, in_memory.revision, in_memory.dtype) == (name, None, torch.float64)
 
 
 def test_loaded_checkpoint_describes_itself(bert_folder, gpt2_folder):
@@ -132,21 +121,6 @@ def test_hub_style_bert_with_old_layer_norm_names_and_position_ids_loads(bert):
 
     change_weights(bert, old)
     assert_same_parameters(load(bert), expected)
-
-
-def test_hub_style_gpt2_without_prefix_and_with_mask_buffers_loads(gpt2):
-    """As gpt2 lies on the hub."""
-    expected = load_file(gpt2 / "model.safetensors")
-    mask = torch.ones(1, 1, 40, 40).tril()
-    buffers = {f"h.{layer}.attn.bias": mask.clone() for layer in range(3)}
-    change_weights(
-        gpt2, lambda weights: {name.removeprefix("transformer."): t for name, t in weights.items()} | buffers
-    )
-    assert "h.0.attn.bias" in load_file(gpt2 / "model.safetensors")
-    checkpoint = load(gpt2)
-    assert_same_parameters(checkpoint, {name.removeprefix("transformer."): t for name, t in expected.items()})
-    verification = verify_attention(checkpoint, checkpoint.tokenize(SENTENCE), lambda layer: None).verification
-    assert verification.heads_compared == 12
 
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
@@ -206,47 +180,29 @@ def test_code_beside_the_checkpoint_is_never_run(bert):
     assert not witness.exists()
 
 
-def test_loading_is_silent_and_leaves_transformers_settings(bert_folder, capfd):
+@pytest.mark.parametrize("bars", [True, False])
+def test_loading_is_silent_and_leaves_transformers_settings(bert_folder, capfd, bars):
     from transformers.utils import logging
+
+    def show(wanted: bool) -> None:
+        (logging.enable_progress_bar if wanted else logging.disable_progress_bar)()
 
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     try:
         logging.set_verbosity_warning()
-        logging.enable_progress_bar()
+        show(bars)
         load(bert_folder)
-        assert logging.get_verbosity() == logging.WARNING
-        assert logging.is_progress_bar_enabled()
+        assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (logging.WARNING, bars)
     finally:
         logging.set_verbosity(verbosity)
-        (logging.enable_progress_bar if progress else logging.disable_progress_bar)()
+        show(progress)
     assert capfd.readouterr() == ("", "")
-
-
-def test_loading_leaves_the_callers_progress_bars_off(bert_folder):
-    from transformers.utils import logging
-
-    progress = logging.is_progress_bar_enabled()
-    try:
-        logging.disable_progress_bar()
-        load(bert_folder)
-        assert not logging.is_progress_bar_enabled()
-    finally:
-        if progress:
-            logging.enable_progress_bar()
 
 
 # --- weights that do not fit ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "encoder.layer.1.attention.self.query.weight",
-        "encoder.layer.2.attention.output.dense.bias",
-        "embeddings.word_embeddings.weight",
-        "encoder.layer.0.output.LayerNorm.weight",
-    ],
-)
+@pytest.mark.parametrize("name", ["encoder.layer.1.attention.self.query.weight", "embeddings.word_embeddings.weight"])
 def test_missing_weight_is_named(bert, name):
     change_weights(bert, without(name))
     with pytest.raises(CheckpointError, match=rf"do not fit its config\.json \(bert\): 1 missing \({name}\)"):
@@ -268,12 +224,8 @@ def test_unexpected_weight_is_named(bert, name):
 
 def test_unexpected_weight_beside_a_head_is_named(tmp_path):
     save_checkpoint(sharp_bert(0, transformers.BertForMaskedLM), bert_tokenizer(), tmp_path)
-    change_weights(
-        tmp_path, lambda weights: weights | {"bert.encoder.layer.9.attention.self.key.bias": torch.zeros(32)}
-    )
-    with pytest.raises(
-        CheckpointError, match=r"1 unexpected \((bert\.)?encoder\.layer\.9\.attention\.self\.key\.bias\)"
-    ):
+    change_weights(tmp_path, lambda weights: weights | {"bert.encoder.layer.9.output.dense.bias": torch.zeros(32)})
+    with pytest.raises(CheckpointError, match=r"1 unexpected \((bert\.)?encoder\.layer\.9\.output\.dense\.bias\)"):
         load(tmp_path)
 
 
@@ -322,17 +274,16 @@ def test_config_without_layers_is_refused_before_the_weights_are_read(bert):
 # --- files that cannot be read --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keep", [0, 4, 8, 100, 0.5, -1])
+@pytest.mark.parametrize("keep", [0, 8, 100, -1])
 def test_truncated_safetensors_is_an_error_with_its_size(bert, keep):
     path = bert / "model.safetensors"
-    data = path.read_bytes()
-    data = data[: int(len(data) * keep)] if keep == 0.5 else data[:keep]
+    data = path.read_bytes()[:keep]
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match=rf"model\.safetensors is truncated or corrupt .*{len(data)} bytes found"):
         load(bert)
 
 
-@pytest.mark.parametrize("data", [b"garbage" * 100, b"\xff" * 64, b"\x02\0\0\0\0\0\0\0{}extra", b"<html>404</html>"])
+@pytest.mark.parametrize("data", [b"garbage" * 100, b"\x02\0\0\0\0\0\0\0{}extra", b"<html>404</html>"])
 def test_corrupt_safetensors_is_an_error(bert, data):
     (bert / "model.safetensors").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"model\.safetensors is truncated or corrupt"):
@@ -345,29 +296,23 @@ def shard(folder: Path) -> list[Path]:
     return sorted(folder.glob("model-*.safetensors"))
 
 
-def test_missing_shard_is_named(bert):
-    gone = shard(bert)[1]
-    gone.unlink()
-    with pytest.raises(CheckpointError, match=rf"names weights that are not there: {gone.name}\."):
+def test_missing_and_corrupt_shards_are_named(bert):
+    first, second, *_ = shard(bert)
+    first.write_bytes(first.read_bytes()[:50])
+    with pytest.raises(CheckpointError, match=rf"{first.name} is truncated or corrupt"):
         load(bert)
-
-
-def test_corrupt_shard_is_named(bert):
-    bad = shard(bert)[1]
-    bad.write_bytes(bad.read_bytes()[:50])
-    with pytest.raises(CheckpointError, match=rf"{bad.name} is truncated or corrupt"):
+    second.unlink()
+    with pytest.raises(CheckpointError, match=rf"names weights that are not there: {second.name}\."):
         load(bert)
 
 
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ("{}", "names weights that are not there: none"),
         ('{"weight_map": {}}', "names weights that are not there: none"),
         ("[]", "expected a JSON object, found list"),
-        ("not json", "cannot read"),
-        ('{"weight_map": []}', "weight_map|cannot read"),
-        ('{"weight_map": {"a": 3}}', "weight_map|cannot read|not there"),
+        ('{"weight_map": []}', "expected a weight_map from names of weights to names of files"),
+        ('{"weight_map": {"a": 3}}', "expected a weight_map"),
     ],
 )
 def test_broken_index_of_shards_is_an_error(bert, index, message):
@@ -399,33 +344,14 @@ def test_malicious_pickle_is_refused_and_not_run(bert, plain):
     assert not witness.exists()
 
 
-@pytest.mark.parametrize("data", [b"", b"garbage", b"PK\x03\x04 not a zip"])
+@pytest.mark.parametrize("data", [b"", b"garbage", b"PK\x03\x04 not a zip", None])
 def test_corrupt_pickle_is_an_error(bert, data):
+    path = bert / "pytorch_model.bin"
+    torch.save(load_file(bert / "model.safetensors"), path)
     (bert / "model.safetensors").unlink()
-    (bert / "pytorch_model.bin").write_bytes(data)
+    path.write_bytes(path.read_bytes()[:-2000] if data is None else data)
     with pytest.raises(CheckpointError, match=str(bert)):
         load(bert)
-
-
-def test_truncated_pickle_is_an_error(bert):
-    torch.save(load_file(bert / "model.safetensors"), bert / "pytorch_model.bin")
-    (bert / "model.safetensors").unlink()
-    path = bert / "pytorch_model.bin"
-    path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(CheckpointError, match="cannot load the checkpoint"):
-        load(bert)
-
-
-def test_folder_without_weights_is_an_error(bert):
-    (bert / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"has no weights: expected model\.safetensors or pytorch_model\.bin"):
-        load(bert)
-
-
-def test_folder_without_config_is_an_error(bert):
-    (bert / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"has no config\.json: expected a checkpoint as .*save_pretrained"):
-        find_checkpoint(str(bert))
 
 
 @pytest.mark.parametrize(
@@ -442,40 +368,28 @@ def test_config_that_is_no_json_object_is_an_error(bert, content, message):
 # --- architectures and settings that are not reproduced -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("model_type", ["llama", "roberta", None, ["bert"], 3])
-def test_unknown_architecture_is_named_with_those_that_are_known(bert, model_type):
+@pytest.mark.parametrize("model_type", ["llama", None, ["bert"]])
+def test_unknown_architecture_is_refused_before_any_weight_is_read_with_those_that_are_known(bert, model_type):
     change_config(bert, model_type=model_type)
+    (bert / "model.safetensors").write_bytes(b"garbage")
     with pytest.raises(ArchitectureError, match=r"model_type .*expected one of: bert, gpt2"):
         load(bert)
 
 
-def test_architecture_is_refused_before_any_weight_is_read(bert):
-    change_config(bert, model_type="llama")
-    (bert / "model.safetensors").write_bytes(b"garbage")
-    with pytest.raises(ArchitectureError, match="'llama'"):
-        load(bert)
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("family", "changes", "message"),
     [
-        ({"is_decoder": True}, "is_decoder=True"),
-        ({"add_cross_attention": True}, "add_cross_attention=True"),
-        ({"is_decoder": True, "add_cross_attention": True}, "is_decoder=True"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
-        ({"position_embedding_type": "relative_key_query"}, "position_embedding_type='relative_key_query'"),
+        ("bert", {"is_decoder": True, "add_cross_attention": True}, "is_decoder=True"),
+        ("bert", {"add_cross_attention": True}, "add_cross_attention=True"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
     ],
 )
-def test_bert_settings_that_are_not_reproduced_are_named(bert, changes, message):
-    change_config(bert, **changes)
+def test_settings_that_are_not_reproduced_are_named(request, family, changes, message):
+    folder = request.getfixturevalue(family)
+    change_config(folder, **changes)
     with pytest.raises(ArchitectureError, match=message):
-        load(bert)
-
-
-def test_gpt2_with_cross_attention_is_refused_by_name(gpt2):
-    change_config(gpt2, add_cross_attention=True)
-    with pytest.raises(ArchitectureError, match="add_cross_attention=True"):
-        load(gpt2)
+        load(folder)
 
 
 def test_absolute_positions_written_out_are_fine(bert):
@@ -484,47 +398,30 @@ def test_absolute_positions_written_out_are_fine(bert):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("family", "changes"),
     [
-        {"num_attention_heads": 0},
-        {"num_attention_heads": -1},
-        {"num_attention_heads": -4},
-        {"num_attention_heads": 3},
-        {"num_attention_heads": "four"},
-        {"num_attention_heads": None},
-        {"num_attention_heads": 4.5},
-        {"hidden_size": 0},
-        {"hidden_size": -32},
-        {"num_hidden_layers": "x"},
-        {"hidden_act": "foo"},
-        {"vocab_size": 0},
-        {"pad_token_id": 9999},
-        {"layer_norm_eps": "x"},
-        {"id2label": 3},
-        {"dtype": "float99"},
-        {"quantization_config": 3},
+        *(("bert", {"num_attention_heads": value}) for value in (0, -1, 3, "four", None, 4.5)),
+        *(("bert", {"hidden_size": value}) for value in (0, -32)),
+        ("bert", {"num_hidden_layers": "x"}),
+        ("bert", {"hidden_act": "foo"}),
+        ("bert", {"vocab_size": 0}),
+        ("bert", {"pad_token_id": 9999}),
+        ("bert", {"layer_norm_eps": "x"}),
+        ("bert", {"id2label": 3}),
+        ("bert", {"dtype": "float99"}),
+        ("bert", {"quantization_config": 3}),
+        *(("gpt2", {"n_head": value}) for value in (0, 3)),
+        ("gpt2", {"activation_function": "foo"}),
     ],
     ids=str,
 )
-def test_nonsense_in_the_config_is_an_error(bert, changes):
-    change_config(bert, **changes)
-    with pytest.raises(CheckpointError, match=str(bert)):
-        load(bert)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"n_head": 0}, {"n_head": -1}, {"n_head": 3}, {"activation_function": "foo"}], ids=str
-)
-def test_nonsense_in_the_config_of_gpt2_is_an_error(gpt2, changes):
-    change_config(gpt2, **changes)
-    with pytest.raises(CheckpointError, match=str(gpt2)):
-        load(gpt2)
-
-
-def test_message_about_a_config_value_says_what_is_wrong_with_it(bert):
-    change_config(bert, num_attention_heads="four")
-    with pytest.raises(CheckpointError, match=r"num_attention_heads.*four"):
-        load(bert)
+def test_nonsense_in_the_config_is_an_error_that_names_the_folder(request, family, changes):
+    folder = request.getfixturevalue(family)
+    change_config(folder, **changes)
+    with pytest.raises(CheckpointError, match=str(folder)) as caught:
+        load(folder)
+    if "four" in changes.values():
+        assert "num_attention_heads" in str(caught.value)  # transformers' reason is passed on
 
 
 # --- tokenizers ---------------------------------------------------------------------------------------------------
@@ -537,7 +434,7 @@ def test_folder_without_tokenizer_is_an_error_with_the_command_that_makes_one(be
         load(bert)
 
 
-@pytest.mark.parametrize("content", ["{}", "not json", "", '{"version": "1.0", "model": {"type": "Nonsense"}}'])
+@pytest.mark.parametrize("content", ["not json", '{"version": "1.0", "model": {"type": "Nonsense"}}'])
 def test_broken_tokenizer_is_an_error(bert, content):
     (bert / "tokenizer.json").write_text(content)
     with pytest.raises(CheckpointError, match="cannot read the tokenizer in"):
@@ -562,18 +459,6 @@ def test_slow_tokenizer_is_refused():
 # --- models in memory ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BERT_CLASSES + GPT2_CLASSES)
-def test_loaded_model_with_any_head_is_unwrapped_not_copied(name):
-    is_bert = name in BERT_CLASSES
-    model = (sharp_bert if is_bert else sharp_gpt2)(0, getattr(transformers, name)).double()
-    checkpoint = from_loaded(model, bert_tokenizer() if is_bert else gpt2_tokenizer())
-    assert type(checkpoint.model).__name__ == ("BertModel" if is_bert else "GPT2Model")
-    assert checkpoint.model is getattr(model, model.base_model_prefix, model)
-    assert checkpoint.name == name
-    assert checkpoint.revision is None
-    assert checkpoint.dtype == torch.float64
-
-
 def test_loaded_model_keeps_the_name_that_it_was_loaded_by(bert_folder):
     model = transformers.BertModel.from_pretrained(bert_folder)
     assert from_loaded(model, bert_tokenizer()).name == str(bert_folder)
@@ -584,7 +469,7 @@ def test_loaded_model_without_tokenizer_is_an_error():
         from_loaded(sharp_bert(), None)
 
 
-@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Identity()])
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Identity()])  # with and without parameters
 def test_module_that_is_no_transformers_model_is_refused(model):
     with pytest.raises(ArchitectureError, match="architecture None; expected one of: bert, gpt2"):
         from_loaded(model, bert_tokenizer())
@@ -595,8 +480,6 @@ def test_loaded_model_with_refused_settings_is_refused():
         from_loaded(sharp_bert(is_decoder=True), bert_tokenizer())
 
 
-def test_architecture_of_a_config_is_found_by_its_model_type():
-    assert architecture_of(transformers.BertConfig(), torch.float32).name == "bert"
-    assert architecture_of(transformers.GPT2Config(), torch.float32).name == "gpt2"
+def test_architecture_of_another_config_is_refused():
     with pytest.raises(ArchitectureError, match="'distilbert'"):
         architecture_of(transformers.DistilBertConfig(), torch.float32)

@@ -15,8 +15,8 @@ from attnviz.cli import profile as cli_profile
 from attnviz.cli.program import app
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
-from attnviz.corpora import sampling
-from attnviz.corpora.processes import Process
+from attnviz.corpora import batches
+from attnviz.corpora.long_runs import Process
 from tests import corpora
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -193,13 +193,13 @@ def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Pa
 
 
 def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):
-    verify = sampling.verify_record
+    verify = batches.verify_record
 
     def wrong(checkpoint: Any, record: Any, *rest: Any) -> Any:
         record.output[0, 1] += 1
         return verify(checkpoint, record, *rest)
 
-    monkeypatch.setattr(sampling, "verify_record", wrong)
+    monkeypatch.setattr(batches, "verify_record", wrong)
     result = run("trees.conllu")
     assert result.exit_code == 3
     assert "the recomputed heads do not reproduce the model" in result.stderr
@@ -208,7 +208,7 @@ def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, mon
 
 def test_a_process_that_is_not_the_first_says_nothing(run: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli_profile, "this_process", lambda: Process(1, 2, 1))
-    monkeypatch.setattr("attnviz.commands.profile.measure.profile_heads", lambda *_, **__: None)
+    monkeypatch.setattr("attnviz.profile_heads", lambda *_, **__: None)
     result = run("trees.conllu")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
     assert run("missing.conllu").stderr == ""

@@ -19,7 +19,7 @@ from attnviz.commands.compare.measure import LARGEST_DISTANCE, measure_differenc
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
-from attnviz.results.captions import read_captions
+from attnviz.results.documents import read_captions
 from attnviz.results.result import layout_of
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -114,6 +114,9 @@ def test_every_head_is_measured_from_its_own_patterns(texts):
         difference = texts.layer_differences(head.id.layer)[head.id.head]
         assert head.largest.difference == pytest.approx(difference[head.largest.query, head.largest.key])
         assert abs(head.largest.difference) == pytest.approx(np.abs(difference).max())
+        assert (head.label_before, head.label_after) == tuple(
+            side.head(head.id).label for side in (texts.first, texts.second)
+        )
 
 
 def test_heads_are_ranked_by_distance_and_layers_are_means(texts):
@@ -122,10 +125,9 @@ def test_heads_are_ranked_by_distance_and_layers_are_means(texts):
     assert [head.rank for head in texts.heads] == list(range(1, 13))
     assert [layer.layer for layer in texts.layers] == [0, 1, 2]
     for layer in texts.layers:
-        heads = [head for head in texts.heads if head.id.layer == layer.layer]
-        assert layer.distance == pytest.approx(sum(head.distance for head in heads) / 4)
-        assert layer.divergence == pytest.approx(sum(head.divergence for head in heads) / 4)
-        assert layer.total_variation == pytest.approx(sum(head.total_variation for head in heads) / 4)
+        heads = texts.select(f"L{layer.layer}")
+        for name in ("divergence", "distance", "total_variation"):
+            assert getattr(layer, name) == pytest.approx(sum(getattr(head, name) for head in heads) / 4)
 
 
 def test_the_changed_head_ranks_first_and_all_before_it_are_0(models):
@@ -159,20 +161,9 @@ def test_the_errors_of_both_verifications_count_as_rounding(bert):
     assert found.floor == pytest.approx(7e-5)
 
 
-def test_swapping_the_sides_turns_signs_and_labels_and_keeps_distances(models):
-    swapped = attnviz.compare(models.second, models.first)
-    for head in models.heads:
-        other = swapped.head(head.id)
-        assert other.divergence == pytest.approx(head.divergence, abs=1e-15)
-        assert other.largest.difference == pytest.approx(-head.largest.difference)
-        assert (other.label_before, other.label_after) == (head.label_after, head.label_before)
-
-
 def test_which_tokens_differ_and_how_heads_are_named(texts, models):
     assert [texts.labels[i] for i, differs in enumerate(texts.differing) if differs] == ["cat → dog"]
-    assert texts.compared == "texts"
-    assert models.compared == "models"
-    assert not any(models.differing)
+    assert (texts.compared, models.compared, any(models.differing)) == ("texts", "models", False)
     assert models.labels == models.first.units.labels
     assert texts.muted == texts.first.units.sink
     assert texts.head("L1H2").id == texts.head(HeadId(1, 2)).id == HeadId(1, 2)
@@ -192,13 +183,11 @@ def test_words_are_compared_where_their_pieces_are_not_as_many(bert):
     assert "unbelievable → [UNK]" in found.labels[2]
 
 
-def test_gpt2_models_are_compared(gpt2_folder):
-    model = sharp_gpt2()
-    found = attnviz.compare(analysed(model), analysed(sharp_gpt2(seed=1)))
+def test_gpt2_models_are_compared():
+    found = attnviz.compare(analysed(sharp_gpt2()), analysed(sharp_gpt2(seed=1)))
     assert len(found.heads) == 12
     assert all(head.distance > 0 for head in found.heads)
-    difference = found.layer_differences(1)
-    assert not np.triu(difference, 1).any()  # no head sees what comes after
+    assert not np.triu(found.layer_differences(1), 1).any()  # no head sees what comes after
 
 
 # --- what cannot be compared
@@ -208,7 +197,6 @@ def test_gpt2_models_are_compared(gpt2_folder):
     ("changes", "message"),
     [
         ({"num_hidden_layers": 2}, r"bert with 3 layers of 4 heads, BertModel is bert with 2 layers of 4 heads"),
-        ({"num_attention_heads": 2}, r"3 layers of 4 heads, BertModel is bert with 3 layers of 2 heads"),
         ({"num_hidden_layers": 1, "num_attention_heads": 1}, r"bert with 1 layer of 1 head; expected the same"),
     ],
 )
@@ -235,12 +223,9 @@ def test_a_text_cut_short_is_refused_with_both_lengths(bert):
         attnviz.compare(first, replace(second, tokens=kinds))
 
 
-def test_another_text_and_another_model_at_once_are_refused(bert):
+def test_another_text_and_another_model_at_once_are_refused_but_not_the_same_weights_loaded_twice(bert):
     with pytest.raises(UsageError, match="both the text and the model differ"):
         attnviz.compare(analysed(bert), analysed(tuned(bert, 0, 0), OTHER))
-
-
-def test_the_same_weights_loaded_twice_are_one_model(bert):
     assert attnviz.compare(analysed(bert), analysed(copy.deepcopy(bert), OTHER)).compared == "texts"
 
 
@@ -279,14 +264,8 @@ def test_a_model_changed_since_is_noticed(bert):
 
 def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(texts):
     content = json.loads(json.dumps(texts.document(), allow_nan=False))
-    assert list(content) == [
-        "attnviz", "compared", "models", "texts", "pairs", "options", "tokens", "words", "differing", "verification",
-        "rounding", "layers", "heads", "figures",
-    ]  # fmt: skip
     assert (content["compared"], content["texts"], content["pairs"]) == ("texts", [SENTENCE, OTHER], [None, None])
-    assert content["options"] == {
-        "words": False, "local_window": 1, "long_range_from": 4, "tokens_cut_off": 0, "parser": None,
-    }  # fmt: skip
+    assert content["options"] == {**vars(texts.first.options), "tokens_cut_off": 0, "parser": None}
     assert [len(tokens) for tokens in content["tokens"]] == [9, 9]
     assert content["differing"] == [2]
     assert [check["heads_compared"] for check in content["verification"]] == [12, 12]
@@ -301,7 +280,6 @@ def test_the_document_holds_both_sides_and_every_number_and_the_table_its_rows(t
     for row, entry in zip(rows, part["heads"], strict=True):
         assert float(row["distance"]) == entry["distance"]
         assert float(row["largest_difference"]) == entry["largest"]["difference"]
-        assert None not in row
         assert "" not in row.values()
 
 
@@ -309,17 +287,11 @@ def test_the_report_names_sides_heads_and_layers_and_can_be_cut(texts):
     report = texts.report(80)
     assert f"A: “{SENTENCE}”\nB: “{OTHER}”\nmodel: BertModel\n1 of 9 tokens differs: cat → dog" in report
     assert report.count("Verified 12 heads in 3 layers") == 2
-    assert "Heads (12, the most different first)" in report
     assert f"{texts.heads[0].distance:.3f}" in report
     assert (report.count("Variation"), texts.report(120).count("Variation")) == (2, 3)  # layers, notes, and heads
-    assert "Heads (11 of 12, the most different first)" in texts.report(100, top=11)
     assert "1 more head left out: --top 0 lists all" in texts.report(100, top=11)
-    assert "Heads (4, the" in texts.report(100, select="L0")
     assert "Heads (2 of 4, the" in texts.report(100, select="L0", top=2)
-    first = texts.heads[0]
-    assert repr(texts) == (
-        f"<Comparison of “{SENTENCE}” with “{OTHER}”: 12 heads, {first.id} first ({first.distance:.3f})>"
-    )
+    assert repr(texts).startswith(f"<Comparison of “{SENTENCE}” with “{OTHER}”: 12 heads, {texts.heads[0].id} first (")
 
 
 def test_a_token_that_differs_is_marked_where_there_is_no_room_for_both(bert):
@@ -336,18 +308,16 @@ def test_a_token_that_differs_is_marked_where_there_is_no_room_for_both(bert):
 
 
 def test_saving_draws_the_heads_that_differ_most_and_keeps_pictures_of_the_same_comparison(texts, models, tmp_path):
-    folder = tmp_path / "out"
-    content = texts.save(folder, top=2)
+    content = texts.save(tmp_path, top=2)
     most = sorted(head.id.file_stem for head in texts.heads[:2])
     assert content["figures"] == ["compare.png", "compare-map.png", *(f"differences/{stem}.png" for stem in most)]
-    texts.save(folder, figures=["differences"], select=["L0"], formats=["svg"])  # all that are selected
-    captions = dict(read_captions((folder / "captions.md").read_text(encoding="utf-8")))
+    texts.save(tmp_path, figures=["differences"], select=["L0"], formats=["svg"])  # all that are selected
+    captions = dict(read_captions((tmp_path / "captions.md").read_text(encoding="utf-8")))
     assert set(captions) == {*content["figures"], *(f"differences/L00H0{head}.svg" for head in range(4))}
-    assert all((folder / name).exists() for name in captions)
     assert captions["differences/L00H00.svg"].startswith("Attention of L0H0 in B minus that in A")
-    (folder / "differences" / "L99H99.png").write_bytes(b"mine")
+    (tmp_path / "differences" / "L99H99.png").write_bytes(b"mine")
     with pytest.raises(OutputError, match=r"differences/L99H99\.png, which attnviz did not write"):
-        models.save(folder, figures=[])
-    (folder / "differences" / "L99H99.png").unlink()
-    models.save(folder, figures=[])
-    assert sorted(path.name for path in folder.iterdir()) == ["compare.csv", "compare.json"]
+        models.save(tmp_path, figures=[])
+    (tmp_path / "differences" / "L99H99.png").unlink()
+    models.save(tmp_path, figures=[])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.csv", "compare.json"]

@@ -15,7 +15,6 @@ from attnviz.commands.models import config_files
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model import sources
-from attnviz.model.sources import BUILT_IN
 
 FIRST, SECOND = "a" * 40, "b" * 40
 ANSWER = SimpleNamespace(headers={}, request=None, status_code=404)
@@ -68,9 +67,7 @@ def hub_answers(monkeypatch: pytest.MonkeyPatch, answer: Any, files: tuple[str, 
 
 def test_built_in_models_are_found_without_a_look_at_their_weights(monkeypatch):
     monkeypatch.setattr(sources.hashlib, "file_digest", lambda *args: pytest.fail("weights were hashed"))
-    names = [file.name for file in built_in_configs()]
-    assert set(names) <= set(BUILT_IN)
-    assert "tiny-gpt2" in names
+    assert "tiny-gpt2" in [file.name for file in built_in_configs()]
     for file in built_in_configs():
         assert file.path.is_file()
         assert find_config(file.name) == file
@@ -119,16 +116,10 @@ def test_of_several_revisions_it_is_the_main_one_else_the_newest(cache):
 
 
 def test_offline_what_is_not_cached_is_an_error_that_names_the_papers_models(cache):
-    with pytest.raises(CheckpointError) as caught:
+    message = r"^no configuration of 'org/tiny': it is not a built-in name \(minilm, tiny-gpt2\), .* gpt3-175b\), and "
+    reason = rf"as a hub id it has no config.json in the cache {cache}, and HF_HUB_OFFLINE is set"
+    with pytest.raises(CheckpointError, match=message + reason):
         find_config("org/tiny")
-    message = str(caught.value)
-    assert message.startswith("no configuration of 'org/tiny': it is not a built-in name (minilm, tiny-gpt2), ")
-    assert "gpt3-175b" in message
-    assert f"as a hub id it has no config.json in the cache {cache}, and HF_HUB_OFFLINE is set" in message
-    assert "\n" not in message
-
-
-def test_what_is_no_hub_id_is_an_error(cache):
     with pytest.raises(CheckpointError, match="it is no valid hub id"):
         find_config("not a name!")
 

@@ -23,10 +23,9 @@ from transformers import (
 )
 
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs
-from attnviz.commands.models.config_reading import built_in_configuration, read_configuration
-from attnviz.commands.models.configurations import Configuration, width_of_heads
+from attnviz.commands.models.configurations import Configuration, parameter_counts, width_of_heads
+from attnviz.commands.models.measure import built_in_configuration, read_configuration
 from attnviz.commands.models.papers import PAPERS, paper_configuration, paper_configurations
-from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bare_parameters
 from attnviz.errors import CheckpointError
 from attnviz.model.architectures import architecture_of
 from attnviz.model.checkpoint import empty_model
@@ -56,7 +55,7 @@ def loaded_counts(folder: Path) -> tuple[int, int]:
     return sum(count for _, count in named), sum(in_attention)
 
 
-# --- counting ------------------------------------------------------------------------------------------------
+# --- counting
 
 
 @pytest.mark.parametrize(
@@ -71,14 +70,10 @@ def loaded_counts(folder: Path) -> tuple[int, int]:
 def test_parameters_are_those_of_the_loaded_model_without_its_head(model_class, tokenizer, make, tmp_path):
     folder = save_checkpoint(make(model_class=model_class), tokenizer(), tmp_path / "model")
     found = read_configuration(ConfigFile("m", "folder", folder))
-    parameters, in_attention = loaded_counts(folder)
-    assert found.parameters == parameters
-    assert found.attention_parameters == in_attention
+    assert (found.parameters, found.attention_parameters) == loaded_counts(folder)
     assert (found.n_layers, found.n_heads, found.d_model, found.d_head, found.positions) == (3, 4, 32, 8, 40)
-    assert found.reproduced
-    assert found.reason is None
-    assert found.notes == ()
-    assert found.float32_gib == pytest.approx(parameters * 4 / 1024**3)
+    assert (found.reproduced, found.reason, found.notes) == (True, None, ())
+    assert found.float32_gib == pytest.approx(found.parameters * 4 / 1024**3)
 
 
 @given(
@@ -93,16 +88,15 @@ def test_parameters_are_those_of_the_loaded_model_without_its_head(model_class, 
 def test_counts_from_sizes_are_those_of_the_model_that_transformers_builds(
     n_layers, d_head, d_ff, vocabulary, positions, segments
 ):
-    d_model = 2 * d_head
-    shared = {"num_hidden_layers": n_layers, "hidden_size": d_model, "num_attention_heads": 2, "vocab_size": vocabulary}
-    shared["max_position_embeddings"] = positions
+    sizes = {"n_layers": n_layers, "d_model": 2 * d_head, "d_ff": d_ff, "vocabulary": vocabulary}
+    shared = {"num_hidden_layers": n_layers, "hidden_size": 2 * d_head, "num_attention_heads": 2}
+    shared |= {"vocab_size": vocabulary, "max_position_embeddings": positions}
     bert = BertModel(BertConfig(**shared, intermediate_size=d_ff, type_vocab_size=segments))
     gpt2 = GPT2Model(GPT2Config(**shared, n_inner=d_ff))
-    sizes = Sizes(n_layers, d_model, d_ff, vocabulary, positions)
-    with_segments = replace(sizes, segments=segments)
-    assert bare_parameters(with_segments, pooler=True) == sum(parameter.numel() for parameter in bert.parameters())
-    assert bare_parameters(sizes, pooler=False) == sum(parameter.numel() for parameter in gpt2.parameters())
-    assert attention_parameters(sizes) == sum(p.numel() for name, p in gpt2.named_parameters() if ".attn." in name)
+    in_attention = sum(p.numel() for name, p in gpt2.named_parameters() if ".attn." in name)
+    for model, of_segments in ((bert, segments), (gpt2, 0)):
+        total = sum(parameter.numel() for parameter in model.parameters())
+        assert parameter_counts(**sizes, positions=positions, segments=of_segments) == (total, in_attention)
 
 
 def test_what_is_shared_counts_once(tmp_path):
@@ -116,27 +110,20 @@ def test_what_is_shared_counts_once(tmp_path):
 def test_the_largest_models_take_no_memory(tmp_path):
     """240 GB of weights in float32: no machine that runs tests could hold them."""
     found = read(tmp_path, model_type="gpt2", n_layer=2, n_embd=49152, n_head=96, vocab_size=50257)
-    assert found.parameters == bare_parameters(Sizes(2, 49152, 4 * 49152, 50257, 1024), pooler=False)
-    assert found.float32_gib is not None
-    assert found.float32_gib > 200
+    assert (found.parameters, found.attention_parameters) == parameter_counts(2, 49152, 4 * 49152, 50257, 1024)
+    assert (found.float32_gib or 0) > 200
 
 
 def test_a_config_alone_is_enough_and_no_weights_are_opened(bert_folder, tmp_path, monkeypatch):
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("weights were opened")
-
     whole = read_configuration(ConfigFile("m", "folder", bert_folder))
     (tmp_path / "config.json").write_bytes((bert_folder / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"no weights at all")
-    monkeypatch.setattr("safetensors.safe_open", refuse)
-    monkeypatch.setattr("torch.load", refuse)
-    with_broken_weights = read_configuration(ConfigFile("m", "folder", tmp_path))
-    assert with_broken_weights == whole
+    for loader in ("safetensors.safe_open", "torch.load"):
+        monkeypatch.setattr(loader, lambda *_, **__: pytest.fail("weights were opened"))
+    assert read_configuration(ConfigFile("m", "folder", tmp_path)) == whole
     (tmp_path / "model.safetensors").unlink()
     alone = read_configuration(ConfigFile("m", "folder", tmp_path))
-    assert alone.parameters == whole.parameters
-    assert alone.reproduced
-    assert alone.notes == ("its weights are not in the folder",)
+    assert alone == replace(whole, notes=("its weights are not in the folder",))
     of_hub = read_configuration(ConfigFile("m", "hub", tmp_path, "a" * 40))
     assert of_hub.notes == ("its weights are not in the cache: attnviz heads will fetch them",)
     assert of_hub.source == "a" * 40
@@ -145,14 +132,13 @@ def test_a_config_alone_is_enough_and_no_weights_are_opened(bert_folder, tmp_pat
 @pytest.mark.parametrize("name", [pytest.param("minilm", marks=needs_minilm), "tiny-gpt2"])
 def test_the_quick_row_of_a_built_in_model_is_what_transformers_makes_of_its_config(name):
     (file,) = [file for file in built_in_configs() if file.name == name]
-    quick, thorough = built_in_configuration(file), read_configuration(file)
-    assert quick == thorough
-    parameters, in_attention = loaded_counts(file.folder)
-    assert (quick.parameters, quick.attention_parameters) == (parameters, in_attention)
+    quick = built_in_configuration(file)
+    assert quick == read_configuration(file)
+    assert (quick.parameters, quick.attention_parameters) == loaded_counts(file.folder)
     assert quick.reproduced
 
 
-# --- what the papers say --------------------------------------------------------------------------------------
+# --- what the papers say
 
 
 def test_the_papers_models_are_as_printed():
@@ -174,11 +160,10 @@ def test_the_papers_models_are_as_printed():
         "gpt3-175b": (175000, 96, 12288, 96, 128, 2048),
     }
     assert list(rows) == list(printed)
-    for name, (stated, n_layers, d_model, n_heads, d_head, positions) in printed.items():
+    for name, (stated, *sizes) in printed.items():
         row = rows[name]
         assert row.stated_parameters == stated * 10**6
-        assert (row.n_layers, row.d_model, row.n_heads, row.d_head) == (n_layers, d_model, n_heads, d_head)
-        assert row.positions == positions
+        assert [row.n_layers, row.d_model, row.n_heads, row.d_head, row.positions] == sizes
         assert row.source in PAPERS
         assert row.kind == "paper"
 
@@ -197,36 +182,25 @@ def test_what_the_papers_do_not_print_is_marked():
 
 def test_gpt3_is_not_reproduced_and_its_misprints_are_noted():
     rows = {row.name: row for row in paper_configurations() if row.architecture == "gpt3"}
-    assert {(row.reproduced, row.reason, row.parameters) for row in rows.values()} == {
-        (False, "weights are not public", None)
-    }
-    assert rows["gpt3-1.3b"].notes[:2] == (
-        "24 heads of 128 are 3072 wide, d_model is 2048",
-        "n_heads and d_head are as printed",
-    )
+    for row in rows.values():
+        assert (row.reproduced, row.reason, row.parameters) == (False, "weights are not public", None)
+    width, printed, *_ = rows["gpt3-1.3b"].notes
+    assert (width, printed) == ("24 heads of 128 are 3072 wide, d_model is 2048", "n_heads and d_head are as printed")
     assert rows["gpt3-13b"].notes[0] == "40 heads of 128 are 5120 wide, d_model is 5140"
     assert [name for name, row in rows.items() if len(row.notes) > 1] == ["gpt3-1.3b", "gpt3-13b"]
 
 
 @pytest.mark.parametrize(
     ("name", "called"),
-    [
-        ("BERT-Large", "bert-large"),
-        ("GPT-3-175B", "gpt3-175b"),
-        ("gpt3", "gpt3-175b"),
-        ("GPT3-XL", "gpt3-1.3b"),
-        ("gpt-2-small", "gpt2-small"),
-        ("gpt2", None),
-        ("bert-base-uncased", None),
-        ("", None),
-    ],
-)
+    [("BERT-Large", "bert-large"), ("GPT-3-175B", "gpt3-175b"), ("gpt3", "gpt3-175b"), ("GPT3-XL", "gpt3-1.3b"),
+     ("gpt-2-small", "gpt2-small"), ("gpt2", None), ("bert-base-uncased", None), ("", None)],
+)  # fmt: skip
 def test_papers_models_are_found_by_name_in_any_case(name, called):
     configuration = paper_configuration(name)
-    assert (configuration.name if configuration else None) == called
+    assert (configuration and configuration.name) == called
 
 
-# --- widths ---------------------------------------------------------------------------------------------------
+# --- widths
 
 
 @pytest.mark.parametrize(
@@ -246,7 +220,7 @@ def test_the_width_of_heads_and_what_is_odd_about_it(d_model, n_heads, stated, w
     assert width_of_heads(d_model, n_heads, stated) == (width, note)
 
 
-# --- other architectures ---------------------------------------------------------------------------------------
+# --- other architectures
 
 LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2}
 
@@ -289,7 +263,7 @@ def test_an_architecture_that_transformers_does_not_know_has_sizes_as_its_config
     assert "does not know it" in found.notes[0]
 
 
-# --- what is not reproduced, and odd configs ------------------------------------------------------------------
+# --- what is not reproduced, and odd configs
 
 
 @pytest.mark.parametrize(
@@ -304,17 +278,14 @@ def test_an_architecture_that_transformers_does_not_know_has_sizes_as_its_config
 )
 def test_settings_that_are_not_reproduced_are_named(config, reason, tmp_path):
     found = read(tmp_path, **config)
-    assert not found.reproduced
-    assert found.reason == reason
+    assert (found.reproduced, found.reason, found.attention_parameters) == (False, reason, None)
     assert found.parameters is not None
-    assert found.attention_parameters is None
 
 
 def test_heads_that_do_not_divide_the_width_are_noted_and_not_reproduced(tmp_path):
     found = read(tmp_path, model_type="bert", hidden_size=100, num_attention_heads=3)
     assert (found.d_head, found.parameters, found.reproduced) == (None, None, False)
     assert found.notes == ("d_model 100 is no multiple of 3 heads, so there is no d_head",)
-    assert found.reason is not None
     assert found.reason.startswith("transformers cannot build its model: The hidden size (100)")
 
 
@@ -345,12 +316,10 @@ def test_released_models_are_counted_and_reproduced_as_their_configs_are():
         if row.architecture == "gpt3":
             continue
         sizes = {"num_hidden_layers": row.n_layers, "hidden_size": row.d_model, "num_attention_heads": row.n_heads}
+        config: Any = GPT2Config(**sizes)
         if row.architecture == "bert":
-            config: Any = BertConfig(**sizes, intermediate_size=4 * (row.d_model or 0))
-        else:
-            config = GPT2Config(**sizes)
-        assert row.positions == config.max_position_embeddings
-        assert row.vocabulary == config.vocab_size
+            config = BertConfig(**sizes, intermediate_size=4 * (row.d_model or 0))
+        assert (row.positions, row.vocabulary) == (config.max_position_embeddings, config.vocab_size)
         assert row.parameters == sum(parameter.numel() for parameter in empty_model(config).parameters())
         assert row.reproduced
         assert architecture_of(config, torch.float32).name == row.architecture
@@ -362,5 +331,4 @@ def test_released_models_are_counted_and_reproduced_as_their_configs_are():
 def test_more_layers_than_anything_has_are_not_built(tmp_path):
     found = read(tmp_path, model_type="bert", num_hidden_layers=10**9)
     assert found.reason == "more than 2000 layers, so that parameters are not counted"
-    assert not found.reproduced
-    assert found.parameters is None
+    assert (found.reproduced, found.parameters) == (False, None)

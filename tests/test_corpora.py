@@ -75,14 +75,17 @@ def read_until_error(items):
 # --- which file, and of which kind
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("a.conllu", "conllu"), ("a.txt", "txt"), ("a.tsv", "gap"), ("A.b.TXT", "txt")]
-)
-def test_the_suffix_tells_the_kind_and_the_hash_is_the_files(corpus, name, kind):
-    found = corpus(name, "content\n")
-    assert found.path.name == name
-    assert found.kind == kind
-    assert found.sha256 == hashlib.sha256(b"content\n").hexdigest()
+def test_the_suffix_tells_the_kind_and_the_hash_is_the_files(corpus):
+    for name, kind in (("a.conllu", "conllu"), ("a.txt", "txt"), ("a.tsv", "gap"), ("A.b.TXT", "txt")):
+        found = corpus(name, "content\n")
+        assert (found.path.name, found.kind) == (name, kind)
+        assert found.sha256 == hashlib.sha256(b"content\n").hexdigest()
+
+
+def test_no_more_are_read_than_the_limit(corpus):
+    opened = corpus("a.txt", "One.\nTwo.\nThree.\n")
+    assert [text.text for text in read_texts(opened, 2)] == ["One.", "Two."]
+    assert list(read_texts(opened, 0)) == []
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a", "conllu", "a.conllu.gz", ".txt"])
@@ -107,24 +110,17 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_reason(corpus, monkeypa
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refused)
-    message = (
-        r"expected a file that can be read at .*a\.t.., found: Permission denied; check its name and permissions\."
-    )
-    with pytest.raises(CorpusError, match=message):
-        open_corpus(text.path)
-    with pytest.raises(CorpusError, match=message):
-        next(read_texts(text))
-    with pytest.raises(CorpusError, match=message):
-        next(read_texts(table))
+    message = r"a file that can be read at .*a\.t.., found: Permission denied; check its name and permissions\."
+    for read in (lambda: open_corpus(text.path), lambda: next(read_texts(text)), lambda: next(read_texts(table))):
+        with pytest.raises(CorpusError, match=message):
+            read()
 
 
-def test_a_treebank_without_conllu_says_at_once_what_to_type_and_the_rest_reads(corpus, monkeypatch):
+def test_a_treebank_without_conllu_says_what_to_type_and_the_rest_reads(corpus, monkeypatch):
     monkeypatch.setitem(sys.modules, "conllu", None)
-    treebank = corpus("a.conllu", CAT)
-    with pytest.raises(
-        CorpusError, match=r"a\.conllu needs the package conllu.*type: pip install 'attnviz\[profile\]'$"
-    ):
-        read_texts(treebank)
+    message = r"a\.conllu needs the package conllu.*type: pip install 'attnviz\[profile\]'$"
+    with pytest.raises(CorpusError, match=message):
+        next(read_texts(corpus("a.conllu", CAT)))
     assert [found.text for found in read_texts(corpus("a.txt", "One.\n"))] == ["One."]
     assert len(list(read_texts(corpus("a.tsv", HEADER + "\n" + row())))) == 1
 
@@ -199,11 +195,8 @@ def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
 def test_text_is_a_sentence_a_line_without_blank_lines_and_white_space(corpus):
     opened = corpus("a.txt", "\ufeff  The cat ran. \r\n\r\n \t \nIt\u2028fled\x0cfar.\n\nNo line end")
     found = list(read_texts(opened))
-    assert [(sentence.text, sentence.place.line) for sentence in found] == [
-        ("The cat ran.", 1),
-        ("It\u2028fled\x0cfar.", 4),
-        ("No line end", 6),
-    ]
+    lines = [("The cat ran.", 1), ("It\u2028fled\x0cfar.", 4), ("No line end", 6)]
+    assert [(sentence.text, sentence.place.line) for sentence in found] == lines
     assert [(sentence.spans, sentence.arcs, sentence.number) for sentence in found] == [((), (), n) for n in range(3)]
     assert str(found[0].place) == f"{opened.path}:1"
 
@@ -271,20 +264,14 @@ RELATION = (
         ("Plain text, and rather a lot of it, on what is not a line of a treebank.\n", 1,
          COLUMNS.format(1, "'Plain text, and rather a lot of it, on what is not a line of'…")),
         (word().strip() + "\t_\n", 1, COLUMNS.format(11, r"'1\tw\t_\t_\t_\t_\t0\troot\t_\t_\t_'")),
-        (word("2"), 1, ID.format(1, "'2'")),
-        (word("01"), 1, ID.format(1, "'01'")),
-        (word("١"), 1, ID.format(1, "'١'")),
-        (word(" #"), 1, ID.format(1, "' #'")),
-        (word("4-3"), 1, ID.format(1, "'4-3'")),
+        *((word(number), 1, ID.format(1, f"'{number}'")) for number in ("2", "01", "١", " #", "4-3")),
         (word("9" * 5000), 1, ID.format(1, f"'{'9' * 60}'…")),
         (word() + word("3"), 2, ID.format(2, "'3'")),
         (word() + "#\n" + word(), 3, ID.format(2, "'1'")),
         (word(form=""), 1, FORM),
-        (word(head="2"), 1, HEAD.format(1, "'2'")),
+        *((word(head=head), 1, HEAD.format(1, f"'{head}'")) for head in ("2", "1.0", "٠")),
         (word(head="1"), 1,
          "expected another word as the head in column 7, found the word itself; give 0 to the root."),
-        (word(head="1.0"), 1, HEAD.format(1, "'1.0'")),
-        (word(head="٠"), 1, HEAD.format(1, "'٠'")),
         (word(head="\x1b[2J"), 1, HEAD.format(1, r"'\x1b[2J'")),
         (word(head="9" * 5000), 1, HEAD.format(1, f"'{'9' * 60}'…")),
         ("# text\n" + word() + word("2", head="3"), 3, HEAD.format(2, "'3'")),

@@ -1,7 +1,6 @@
 """An explained layer: what is followed, its numbers, its tables, documents and files."""
 
 import csv
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,12 @@ from safetensors.torch import load_file
 
 import attnviz
 from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.steps import step_of
+from attnviz.commands.explain.steps import numbers_of, step_of
 from attnviz.errors import OutputError, TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from tests.conftest import SENTENCE, needs_minilm
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
-
-
-def of_bert(text: str = SENTENCE, **options: Any) -> Explanation:
-    return explain(text, sharp_bert(), tokenizer=bert_tokenizer(), **options)
-
-
-def of_gpt2(text: str = SENTENCE, changes: dict[str, Any] | None = None, **options: Any) -> Explanation:
-    return explain(text, sharp_gpt2(**(changes or {})), tokenizer=gpt2_tokenizer(), **options)
+from tests.explained import of_bert, of_gpt2
+from tests.models import bert_tokenizer, sharp_bert
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +27,6 @@ def bert() -> Explanation:
 @pytest.fixture(scope="module")
 def gpt2() -> Explanation:
     return of_gpt2(layer=2, every_layer=True)
-
-
-def numbers(result: Explanation, name: str) -> str:
-    return step_of(result, name).numbers(result, name)
 
 
 # --- what is followed ------------------------------------------------------------------------------------------
@@ -67,15 +55,17 @@ def test_which_layer_and_head(options: dict[str, Any], head: str) -> None:
     [
         ({"layer": 3}, "no layer 3: expected one from 0 to 2"),
         ({"layer": -1}, "no layer -1"),
-        ({"head": "4"}, "has no head 4: expected one from 0 to 3"),
-        ({"head": "L9H0"}, "no layer 9"),
-        ({"head": "x"}, "expected a head such as L2H8"),
+        ({"head": "4"}, "no head L0H4; it has L0H0 to L2H3"),
+        ({"head": "L9H0"}, "no head L9H0"),
+        ({"head": "x"}, "expected the number of a head, such as 3, or a head such as L2H8"),
         ({"head": "L1H0", "layer": 0}, "--head L1H0 is not in the layer that --layer names, 0"),
         ({"token": "zebra"}, "no token “zebra”"),
         ({"token": "#99"}, "no token"),
-        *(({"head": head}, "head") for head in (True, 1.5, (1, 2), b"2", -1, "9" * 5000, HeadId(-1, 0))),
-        *(({"layer": layer}, "layer") for layer in ("0", 1.5, True, [0])),
-        *(({"token": token}, "token") for token in (3, True, b"cat", ["cat"])),
+        ({"token": 9}, "positions 0 to 8, found 9"),
+        *(({"head": head}, "expected the number of a head") for head in (True, 1.5, b"2", -1, "9" * 5000)),
+        ({"head": HeadId(-1, 0)}, "no head L-1H0"),
+        *(({"layer": layer}, "expected a layer as a whole number") for layer in ("0", 1.5, True, [0])),
+        *(({"token": token}, "expected a token of the text") for token in (True, b"cat", ["cat"])),
     ],
 )  # fmt: skip
 def test_what_cannot_be_followed(options: dict[str, Any], message: str) -> None:
@@ -83,13 +73,15 @@ def test_what_cannot_be_followed(options: dict[str, Any], message: str) -> None:
         of_bert(**options)
 
 
-def test_which_token(bert: Explanation, gpt2: Explanation) -> None:
-    assert of_bert().token == 7  # the last one before [SEP]
-    assert gpt2.token == len(gpt2.tokens) - 1
-    assert bert.token == 2
-    assert of_bert(token="#0").token == 0
-    special = of_gpt2("<|endoftext|>")
-    assert special.token == len(special.tokens) - 1
+@pytest.mark.parametrize(("token", "position"), [(None, 7), ("cat", 2), ("#0", 0), (3, 3)])
+def test_which_token(token: str | int | None, position: int) -> None:
+    """By default the last one before [SEP]."""
+    assert of_bert(token=token).token == position
+
+
+def test_the_last_token_is_followed_where_all_or_none_are_special(gpt2: Explanation) -> None:
+    for result in (gpt2, of_gpt2("<|endoftext|>")):
+        assert result.token == len(result.tokens) - 1
 
 
 def test_every_layer_is_verified_on_request(bert: Explanation, gpt2: Explanation) -> None:
@@ -108,42 +100,43 @@ def test_a_broken_layer_fails_only_where_it_is_looked_at() -> None:
     assert explain(SENTENCE, model, tokenizer=bert_tokenizer()).layer == 0
 
 
-@pytest.mark.parametrize("text", [None, 3, b"the cat"])
-def test_what_is_no_text_is_one_message(text: Any) -> None:
-    with pytest.raises(TextError, match=f"expected the text as a string, found {type(text).__name__}"):
-        of_bert(text)
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(TextError, match="expected the text as a string, found bytes"):
+        of_bert(b"the cat")  # type: ignore[arg-type]
 
 
 def test_a_pair_for_a_model_of_one_token_type_is_refused() -> None:
     with pytest.raises(TextError, match="one token type only"):
-        explain(SENTENCE, sharp_bert(type_vocab_size=1), tokenizer=bert_tokenizer(), pair="the dog")
+        of_bert(changes={"type_vocab_size": 1}, pair="the dog")
 
 
 # --- numbers and words --------------------------------------------------------------------------------------------
 
 
 def test_numbers_of_the_followed_token_are_those_of_the_tensors(bert: Explanation) -> None:
-    row = bert.tensor("pattern")[2, 2]
-    best = int(row.argmax())
-    line = numbers(bert, "pattern")
-    assert f"‘cat’ in L0H2 attends to ‘{bert.tokens.labels[best]}’ {float(row[best]):.2f}" in line
-    assert "sum 1.0000" in line
-    vector = bert.tensor("attention_output")[2]
-    assert f"‘cat’: length {float(vector.norm()):.3g}; [" in numbers(bert, "attention_output")
-    assert f"query length {float(bert.tensor('split')[0, 2, 2].norm()):.3g}, key" in numbers(bert, "split")
-    assert "may attend to 9 of 9 tokens" in numbers(bert, "mask")
-    assert f"{int((bert.tensor('expanded')[2] > 0).sum())} of 48 inputs are positive" in numbers(bert, "activated")
-    stream, added = bert.tensor("input")[2], bert.tensor("attention_output")[2]
+    def row(name: str) -> torch.Tensor:
+        return bert.tensor(name)[2]
+
+    pattern, stream, added = bert.tensor("pattern")[2, 2], row("input"), row("attention_output")
     cosine = float(stream @ added / stream.norm() / added.norm())
-    assert f"cosine of {cosine:.2f}".replace("-", "−") in numbers(bert, "attention_residual")
-    spread = float(bert.tensor("attention_residual")[2].std(correction=0))
-    assert f"standard deviation {spread:.3g} are taken out" in numbers(bert, "attention_norm")
+    told = {
+        "pattern": f" in L0H2 attends to ‘{bert.tokens.labels[int(pattern.argmax())]}’ {float(pattern.max()):.2f}",
+        "attention_output": f": length {float(added.norm()):.3g}; [",
+        "split": f" in L0H2: query length {float(bert.tensor('split')[0, 2, 2].norm()):.3g}, key",
+        "mask": " may attend to 9 of 9 tokens",
+        "activated": f": {int((row('expanded') > 0).sum())} of 48 inputs are positive",
+        "attention_residual": f" + {float(added.norm()):.3g} at a cosine of {cosine:.2f}".replace("-", "−"),
+        "attention_norm": f"standard deviation {float(row('attention_residual').std(correction=0)):.3g} are taken out",
+    }
+    for name, numbers in told.items():
+        assert numbers_of(bert, name).startswith("‘cat’")
+        assert numbers in numbers_of(bert, name)
 
 
 def test_numbers_of_a_causal_head_leave_out_what_is_masked() -> None:
     result = of_gpt2("the cat ran", token="#0")
-    assert numbers(result, "pattern").count("‘") == 2  # the token, and itself as the only key
-    assert "may attend to 1 of" in numbers(result, "mask")
+    assert numbers_of(result, "pattern").count("‘") == 2  # the token, and itself as the only key
+    assert "may attend to 1 of" in numbers_of(result, "mask")
 
 
 @pytest.mark.parametrize(
@@ -162,30 +155,28 @@ def test_the_formula_of_the_scores_has_the_scale_of_the_layer(
     assert step.sentence.endswith(f"their dot product, {sentence}.")
 
 
-def test_every_step_is_told_in_the_order_of_the_model(bert: Explanation, gpt2: Explanation) -> None:
-    for result in (bert, gpt2):
-        text = result.report(width=80)
-        titles = re.findall(r"^[ 1]\d  (\S.*?)  ", text, re.MULTILINE)
-        assert titles == [step_of(result, name).title for name in result.stages]
-        assert "{" not in text
-        assert text.count("✓ the model's own") == len(result.stages.checks)
-        assert text.count("– not compared") == len(result.stages) - len(result.stages.checks)
-    text = gpt2.report(80)
-    assert "the final layer norm takes in" in text.replace("\n    ", " ")
-    assert "Every layer, each from what" in text
-    assert "14 of 19 steps" in text
-    assert "its last hidden state" in of_bert(layer=2).report(width=120)
+@pytest.mark.parametrize("which", ["bert", "gpt2"])
+def test_every_step_is_told_in_the_order_of_the_model(which: str, request: pytest.FixtureRequest) -> None:
+    result = request.getfixturevalue(which)
+    text = result.report(width=80)
+    titles = re.findall(r"^[ 1]\d  (\S.*?)  ", text, re.MULTILINE)
+    assert titles == [step_of(result, name).title for name in result.stages]
+    assert "{" not in text
+    assert text.count("✓ the model's own") == len(result.stages.checks)
+    assert text.count("– not compared") == len(result.stages) - len(result.stages.checks)
+    assert ("Every layer, each from what" in text) == (which == "gpt2")
 
 
-def test_the_first_layer_tells_content_from_position(bert: Explanation) -> None:
+def test_words_name_what_the_layer_reads_and_who_reads_it(bert: Explanation, gpt2: Explanation) -> None:
     pair = of_bert(pair="the dog")
-    text = pair.report(width=80)
-    assert "x = norm(word + position + segment)" in text
-    assert "Segment" in text
-    assert "all heads" in text
+    assert step_of(pair, "input").formula == "x = norm(word + position + segment)"
+    assert step_of(of_gpt2(), "input").formula == "x = word + position"
     assert step_of(pair, "mask").sentence.endswith("masked in a pair of texts either.")
-    assert "Segment" not in bert.report(80)
-    assert "x = word + position\n" in of_gpt2().report(width=80)
+    assert step_of(bert, "output").sentence.endswith("layer 1 takes in.")
+    assert step_of(gpt2, "output").sentence.endswith("the final layer norm takes in.")
+    assert step_of(of_bert(layer=2), "output").sentence.endswith("its last hidden state.")
+    assert "Segment" in pair.report()
+    assert "Segment" not in bert.report()
 
 
 def test_hostile_tokens_one_token_and_texts_that_were_cut() -> None:
@@ -195,8 +186,7 @@ def test_hostile_tokens_one_token_and_texts_that_were_cut() -> None:
     one = of_gpt2("a")
     assert "1 tokens" not in one.report(100) + repr(one)
     cut = of_bert("the cat " * 40, truncate=True)
-    assert "tokens were left out (--truncate)" in cut.report()
-    assert cut.document()["options"]["tokens_cut_off"] == 42
+    assert "its last 42 tokens were left out (--truncate)" in cut.report()
 
 
 # --- documents ----------------------------------------------------------------------------------------------------
@@ -204,28 +194,23 @@ def test_hostile_tokens_one_token_and_texts_that_were_cut() -> None:
 
 def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
     content = gpt2.save(tmp_path, figures=[], tensors=True)
-    assert content == json.loads((tmp_path / "explain.json").read_text(encoding="utf-8"))
-    assert content["norm_order"] == "pre-norm"
-    assert content["model"]["d_ff"] == 128
-    assert content["positions"] is None
-    stages = {stage["name"]: stage for stage in content["stages"]}
+    assert (content["norm_order"], content["positions"]) == ("pre-norm", None)
+    stages, n = {stage["name"]: stage for stage in content["stages"]}, len(gpt2.tokens)
     assert list(stages) == list(gpt2.stages)
-    assert stages["split"]["shape"] == [3, 4, len(gpt2.tokens), 8]
+    assert stages["split"]["shape"] == [3, 4, n, 8]
     assert stages["scores"]["error"] is None
     assert stages["output"]["place"] == "input of ln_f"
     assert stages["output"]["error"] <= stages["output"]["tolerance"] == 1e-4
-    query, n = gpt2.tensor("query"), len(gpt2.tokens)
+    query = gpt2.tensor("query")
     assert (stages["query"]["min"], stages["query"]["max"]) == (float(query.min()), float(query.max()))
     assert stages["query"]["norm"] == pytest.approx(float(query.square().sum(-1).sqrt().mean()))
     assert stages["mask"]["mean"] == pytest.approx((n + 1) / (2 * n))
     assert stages["mask"]["norm"] is None
-    assert content["verification"]["stages_compared"] == 14
-    assert [layer["layer"] for layer in content["verification"]["layers"]] == [0, 1, 2]
+    assert [layer["stages_compared"] for layer in content["verification"]["layers"]] == [14, 13, 14]
     with (tmp_path / "explain.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list(stages)
-    assert rows[0]["error"] == ""
-    assert rows[1]["shape"] == f"{n}x32"
+    assert (rows[0]["error"], rows[1]["shape"]) == ("", f"{n}x32")
     tensors = load_file(tmp_path / "stages.safetensors")
     assert set(tensors) == set(stages)
     assert torch.equal(tensors["output"], gpt2.stages["output"].tensor)
@@ -234,60 +219,41 @@ def test_the_document_has_every_step(gpt2: Explanation, tmp_path: Path) -> None:
 
 def test_positions_are_in_the_document_of_the_first_layer(bert: Explanation) -> None:
     content = bert.document()
-    positions = content["positions"]
-    assert [head["id"] for head in positions["heads"]] == ["L0H0", "L0H1", "L0H2", "L0H3"]
-    terms = positions["layer"]["terms"]
+    assert [head["id"] for head in content["positions"]["heads"]] == ["L0H0", "L0H1", "L0H2", "L0H3"]
+    terms = content["positions"]["layer"]["terms"]
     assert terms["segment"] is None
-    assert sum(share for share in terms.values() if share is not None) == pytest.approx(1, abs=1e-5)
-    assert content["verification"]["layers"] is None
-    assert content["norm_order"] == "post-norm"
+    assert sum(share or 0.0 for share in terms.values()) == pytest.approx(1, abs=1e-5)
+    assert (content["verification"]["layers"], content["norm_order"]) == (None, "post-norm")
 
 
-def test_another_layer_replaces_the_first_one_and_its_figures(bert: Explanation, tmp_path: Path) -> None:
-    bert.save(tmp_path, formats=["svg"])
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "explain.json", "explain.csv", "explain.svg", "positions.svg", "captions.md",
-    }  # fmt: skip
-    assert "**explain.svg**: Layer 0 of" in (tmp_path / "captions.md").read_text(encoding="utf-8")
-    of_bert(layer=1).save(tmp_path, figures=[])
-    assert {path.name for path in tmp_path.iterdir()} == {"explain.json", "explain.csv"}
+def test_foreign_tensors_are_not_overwritten(bert: Explanation, tmp_path: Path) -> None:
     (tmp_path / "stages.safetensors").write_text("mine")
     with pytest.raises(OutputError, match=r"stages\.safetensors"):
         bert.save(tmp_path, figures=[])
 
 
-def test_the_result_in_python(bert: Explanation, gpt2: Explanation) -> None:
+def test_the_result_in_python(bert: Explanation) -> None:
     told: list[tuple[str, int, int]] = []
-    result = attnviz.explain(
-        SENTENCE, sharp_bert(), tokenizer=bert_tokenizer(), progress=lambda *given: told.append(given)
-    )
+    result = of_bert(progress=lambda *given: told.append(given))
     assert isinstance(result, attnviz.Explanation)
     assert told == [("verifying", 1, 1)]
     assert repr(bert).startswith("<Explanation of layer 0 of BertModel on 9 tokens: 18 steps, output within ")
-    with pytest.raises(UsageError, match="unknown figure 'map': expected any of path, positions"):
-        bert.figure("map")
-    with pytest.raises(UsageError, match="in layer 0 only, not in layer 2"):
-        gpt2.figure("positions")
-    with pytest.raises(UsageError, match="'path' has several panels: expected one of positions"):
-        bert.draw("path", None)  # type: ignore[arg-type]
 
 
 def test_steps_are_a_mapping(bert: Explanation) -> None:
     assert len(bert.stages) == len(list(bert.stages)) == 18
     assert bert.stages.get("nothing") is None
     for wrong in ("nothing", 0):
-        with pytest.raises(UsageError, match=r"has no step .*: expected one of input, query") as caught:
+        with pytest.raises(UsageError, match=r"^layer 0 has no step .*: expected one of input, query") as caught:
             bert.stages[wrong]  # type: ignore[index]
         assert isinstance(caught.value, KeyError)
-        assert str(caught.value).startswith("layer 0 has no step")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_explained(dtype: torch.dtype, tmp_path: Path) -> None:
-    result = explain(SENTENCE, sharp_bert().to(dtype), tokenizer=bert_tokenizer())
-    assert str(dtype).removeprefix("torch.") in result.report()
+def test_half_precision_is_explained(tmp_path: Path) -> None:
+    result = explain(SENTENCE, sharp_bert().bfloat16(), tokenizer=bert_tokenizer())
+    assert "bfloat16" in result.report()
     result.save(tmp_path, figures=[], tensors=True)
-    assert load_file(tmp_path / "stages.safetensors")["output"].dtype == dtype
+    assert load_file(tmp_path / "stages.safetensors")["output"].dtype == torch.bfloat16
 
 
 @needs_minilm
@@ -296,6 +262,7 @@ def test_the_built_in_models_are_explained(model: str) -> None:
     """L0H2 of MiniLM attends by position: its scores owe nothing to the words, on any text."""
     result = attnviz.explain(SENTENCE, model, device="cpu", every_layer=True)
     assert result.layers is not None
+    assert max(end.worst_error for end in result.layers) < 1e-5
     assert max(end.output_error for end in result.layers) < 1e-6
     assert result.positions is not None
     assert result.positions.error < 1e-6

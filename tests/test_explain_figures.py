@@ -1,10 +1,8 @@
 """The figures of an explained layer: what is planned, that it reaches the artists, that nothing overlaps."""
 
-from collections.abc import Callable
 from itertools import combinations, pairwise
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -12,26 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 
-from attnviz.commands.explain.measure import Explanation, explain
-from attnviz.commands.explain.path import PathPlan, plan_path
-from attnviz.commands.explain.path_drawing import path_figure
+from attnviz.commands.explain.measure import Explanation
+from attnviz.commands.explain.path_drawing import PathPlan
+from attnviz.commands.explain.views import VIEWS
 from attnviz.errors import UsageError
-from attnviz.figures.files import figure_bytes
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
-from tests.conftest import SENTENCE
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.drawn import texts_of
+from tests.explained import of_bert, of_gpt2
 
-CORE = ["query", "key", "value", "scores", "mask", "pattern", "weighted", "concatenated", "attention_output"]
+CORE = ["split", "scores", "mask", "pattern", "weighted", "concatenated", "attention_output"]
 FEED = ["expanded", "activated", "feed_forward_output"]
-
-
-def of_bert(text: str = SENTENCE, **options: Any) -> Explanation:
-    return explain(text, sharp_bert(max_position_embeddings=400), tokenizer=bert_tokenizer(), **options)
-
-
-def of_gpt2(text: str = SENTENCE, **options: Any) -> Explanation:
-    return explain(text, sharp_gpt2(n_positions=400), tokenizer=gpt2_tokenizer(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +33,18 @@ def gpt2() -> Explanation:
     return of_gpt2(layer=2)
 
 
-BOTH = pytest.mark.parametrize("which", ["bert", "gpt2"])
+@pytest.fixture(scope="module")
+def long() -> Explanation:
+    return of_bert("the cat saw a dog . " * 55, {"max_position_embeddings": 400})
 
 
 def planned(result: Explanation) -> PathPlan:
-    (plan,) = plan_path(result, Choices())
+    (plan,) = VIEWS[0].plans(result, Choices())
     return plan
 
 
-def order(plan: PathPlan) -> list[str]:
-    nodes = [node for _, band in plan.bands for node in band]
-    return [name for node in nodes for name in (*filter(None, [node.operation]), *(p.name for p in node.panels))]
+def order(result: Explanation) -> list[str]:
+    return [name for band in planned(result).bands.values() for group in band for name in group]
 
 
 def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanation) -> None:
@@ -63,9 +53,10 @@ def test_steps_stand_in_the_order_of_the_model(bert: Explanation, gpt2: Explanat
         "input", "layer norm", "attention_norm", *CORE, "+",
         "attention_residual", "layer norm", "feed_forward_norm", *FEED, "+", "output", "layer norm", "final_norm",
     ]  # fmt: skip
-    assert order(planned(bert)) == post
-    assert order(planned(gpt2)) == pre
-    assert order(planned(of_gpt2(layer=1))) == pre[:-2]
+    assert order(bert) == post
+    assert order(gpt2) == pre
+    assert order(of_gpt2(layer=1)) == pre[:-2]
+    assert "on “The cat that I saw ran away”, from input to output" in planned(bert).caption
     assert "post-norm" in planned(bert).notes[0]
     assert "pre-norm" in planned(gpt2).notes[0]
 
@@ -87,15 +78,17 @@ def test_panels_hold_the_numbers_of_the_steps(bert: Explanation, gpt2: Explanati
     assert "drawn" not in planned(bert).notes[1]
 
 
-def test_long_texts_are_pooled_and_dimensions_thinned_and_the_notes_say_so() -> None:
-    long = of_bert("the cat saw a dog . " * 55)
+def test_long_texts_are_pooled_and_the_notes_say_so(long: Explanation) -> None:
     plan, n = planned(long), len(long.tokens)
     rows, columns = plan.panels["pattern"].pooling
     assert rows == columns == plan.pooled > 1
     assert plan.panels["pattern"].values.shape == (-(-n // rows), -(-n // rows))
     assert plan.panels["pattern"].values.max() == float(long.tensor("pattern")[0].max())
     assert f"{rows} tokens are one row" in plan.notes[1]
-    wide = explain(SENTENCE, sharp_gpt2(n_embd=400, n_head=4), tokenizer=gpt2_tokenizer())
+
+
+def test_dimensions_are_thinned_and_the_notes_say_so() -> None:
+    wide = of_gpt2(changes={"n_embd": 400, "n_head": 4})
     panel = planned(wide).panels["input"]
     assert panel.pooling == (1, 4)
     assert np.array_equal(panel.values, wide.tensor("input")[:, ::4].numpy())
@@ -116,67 +109,54 @@ def test_where_nearly_all_numbers_are_zero_the_limit_is_the_largest() -> None:
 # --- drawn ------------------------------------------------------------------------------------------------------
 
 
-def boxes(figure: Figure) -> dict[str, Any]:
-    """Where every text and every panel of a figure stands, in pixels."""
-    figure.draw_without_rendering()
-    words = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
-    panels = [ax for ax in figure.axes if ax.images]
-    return {
-        **{f"{text.get_text()} {number}": text.get_window_extent() for number, text in enumerate(words)},
-        **{f"panel {number}": ax.get_window_extent() for number, ax in enumerate(panels)},
-    }
-
-
 def assert_legible(figure: Figure, view: str) -> None:
     """Nothing is clipped by the page, no word stands on another word, and in the path none on a panel."""
-    places = boxes(figure)
-    for name, box in places.items():
+    figure.draw_without_rendering()
+    words = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    places = [(text.get_text(), text.get_window_extent()) for text in words]
+    places += [("panel", ax.get_window_extent()) for ax in figure.axes if ax.images and view == "path"]
+    for name, box in places:
         assert box.x0 >= -1 <= box.y0, name
         assert box.x1 <= figure.bbox.width + 1, name
         assert box.y1 <= figure.bbox.height + 1, name
-    for (name, box), (other, second) in combinations(places.items(), 2):
-        if view == "positions" and ("panel" in name or "panel" in other):
-            continue
+    for (name, box), (other, second) in combinations(places, 2):
         across = min(box.x1, second.x1) - max(box.x0, second.x0)
         down = min(box.y1, second.y1) - max(box.y0, second.y0)
         assert across < 2 or down < 2, (name, other)
 
 
-@BOTH
-@pytest.mark.parametrize("width", [None, 3.3, 5.5])
+@pytest.mark.parametrize("which", ["bert", "gpt2", "long"])
+@pytest.mark.parametrize("width", [None, 3.3, 7.0])
 def test_nothing_overlaps_or_leaves_the_page(which: str, width: float | None, request: pytest.FixtureRequest) -> None:
-    result: Explanation = request.getfixturevalue(which)
-    look = Look("dark" if width == 5.5 else "light", width=width)
-    figure = result.figure("path", look)
+    figure = request.getfixturevalue(which).figure("path", Look("dark" if width == 7.0 else "light", width=width))
     assert width in (None, figure.get_figwidth())
     assert_legible(figure, "path")
-    if result.layer == 0:
-        assert_legible(result.figure("positions", look), "positions")
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_the_shares_of_every_head_can_be_read(bert: Explanation, width: float | None) -> None:
+    assert_legible(bert.figure("positions", Look(width=width)), "positions")
 
 
 def test_every_panel_and_word_is_drawn(bert: Explanation) -> None:
-    plan = planned(bert)
-    figure = path_figure(plan, Look())
+    panels, figure = planned(bert).panels, bert.figure("path")
     images = [ax.images[0] for ax in figure.axes if ax.images]
-    assert len(images) == len(plan.panels) == 15
-    for image, panel in zip(images, plan.panels.values(), strict=True):
+    assert len(images) == len(panels) == 15
+    for image, panel in zip(images, panels.values(), strict=True):
         assert np.array_equal(np.asarray(image.get_array()), panel.values)
         assert image.norm.vmax == panel.limit
-    words = " ".join(text.get_text() for text in figure.findobj(Text))
-    for name in ("input x", "pattern A", "Q Kᵀ/√8", "[4, 9, 9]", "residual", "layer norm", "[CLS]", "concatenated"):
-        assert name in words
-    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names == list(bert.tokens.labels)
-    assert "Every 2nd token is named." in {text.get_text() for text in path_figure(plan, Look(width=3.3)).texts}
+    words = {"input x", "pattern A", "Q", "Q Kᵀ/√8", "[4, 9, 9]\n±", "residual", "layer norm", "[CLS]", "L0H2"}
+    drawn = "\n".join(texts_of(figure))
+    assert {word for word in words if word not in drawn} == set()
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(bert.tokens.labels)
+    assert "Every 2nd token is named." in texts_of(bert.figure("path", Look(width=3.3)))
 
 
 @pytest.mark.parametrize("width", [None, 3.3])
 def test_arrows_lead_from_panel_to_panel(bert: Explanation, width: float | None) -> None:
-    figure = path_figure(planned(bert), Look(width=width))
-    figure.draw_without_rendering()
-    nodes = sum(len(band) for _, band in planned(bert).bands)
+    figure = bert.figure("path", Look(width=width))
     arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch)]
-    assert len(arrows) == nodes - 1 + 2 + 1 + 1 + 2  # to three panels, from two of them, the values, two residuals
+    assert len(arrows) == len(order(bert)) - 1 + 2 + 1 + 1 + 2  # to three panels, from two, the values, two residuals
     inner = [ax.get_window_extent().padded(-2) for ax in figure.axes if ax.images]
     for arrow in arrows:
         points = figure.dpi_scale_trans.transform(arrow._path_original.vertices)
@@ -187,19 +167,9 @@ def test_arrows_lead_from_panel_to_panel(bert: Explanation, width: float | None)
                 assert not any(box.contains(x + along * (to_x - x), y + along * (to_y - y)) for box in inner)
 
 
-@pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
-def test_files_are_the_same_on_every_run(file_format: str) -> None:
-    result = of_gpt2("$\\frac$ [/b] the")
-    first, second = (figure_bytes(result.figure("path"), file_format) for _ in range(2))
-    assert first == second
-    assert file_format != "svg" or b">pattern A<" in first
-
-
-@pytest.mark.parametrize(
-    ("build", "view"), [(of_bert, "path"), (lambda: of_gpt2("the " + "believ" * 4), "path"), (of_bert, "positions")]
-)
-def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(build: Callable[[], Explanation], view: str) -> None:
-    result = build()
+@pytest.mark.parametrize(("which", "view"), [("bert", "path"), ("hostile", "path"), ("bert", "positions")])
+def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(bert: Explanation, which: str, view: str) -> None:
+    result = bert if which == "bert" else of_gpt2("[/b] $\\frac$ " + "believ" * 4)
     with pytest.raises(UsageError, match="does not fit in 2 inches") as refused:
         result.figure(view, Look(width=2.0))
     least = float(str(refused.value).partition("at least ")[2].split("in")[0])
@@ -208,24 +178,14 @@ def test_a_page_that_is_too_narrow_is_refused_with_the_least_width(build: Callab
         result.figure(view, Look(width=round(least - 0.1, 1)))
 
 
-def test_captions_are_one_sentence_with_model_text_and_scale(tmp_path: Any) -> None:
-    of_bert(pair="the dog").save(tmp_path, formats=["svg"])
-    captions = (tmp_path / "captions.md").read_text(encoding="utf-8")
-    assert "Layer 0 of BertModel (post-norm) on “The cat that I saw ran away” / “the dog”, from input to" in captions
-    assert "±" in captions
-    assert "Where the scores of layer 0 of BertModel on “The cat that I saw ran away” and “the dog” come" in captions
-
-
 # --- content and position -----------------------------------------------------------------------------------------
 
 
 def test_positions_show_the_shares_of_every_head() -> None:
     result = of_bert(pair="the dog")
     assert result.positions is not None
-    figure = result.figure("positions")
-    ax = figure.axes[0]
-    rows = [label.get_text() for label in ax.get_yticklabels()]
-    columns = [label.get_text() for label in ax.get_xticklabels()]
+    ax = result.figure("positions").axes[0]
+    rows, columns = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
     assert rows == ["L0H0", "L0H1", "L0H2", "L0H3", "all heads"]
     assert columns == ["content", "position", "both", "segment", "common", "spread"]
     written = {text.get_position(): text.get_text() for text in ax.texts}
@@ -235,10 +195,6 @@ def test_positions_show_the_shares_of_every_head() -> None:
     assert written[5, 4] == f"{result.positions.layer.spread:.2f}"
 
 
-def test_positions_are_drawn_on_the_axes_of_the_caller_alone() -> None:
-    figure, before = Figure(), dict(matplotlib.rcParams)
-    left, right = figure.subplots(1, 2)
-    explain("the", sharp_gpt2(), tokenizer=gpt2_tokenizer()).draw("positions", left, Look("dark"))
-    assert [text.get_text() for text in left.texts].count("–") == 5 * 4  # one token: nothing to tell apart
-    assert not right.texts
-    assert dict(matplotlib.rcParams) == before
+def test_where_there_is_nothing_to_tell_apart_dashes_stand() -> None:
+    ax: Any = of_gpt2("the").figure("positions").axes[0]
+    assert [text.get_text() for text in ax.texts].count("–") == 5 * 4

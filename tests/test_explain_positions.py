@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,11 @@ import torch
 from attnviz.commands.explain import position_share
 from attnviz.commands.explain.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
 from attnviz.commands.explain.reference import embedded, widened
-from attnviz.commands.explain.stages import VerifiedStages, verify_stages
+from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.conftest import SENTENCE
+from tests.explained import BOTH, DTYPES, bert, gpt2, steps_of
 from tests.models import (
     LOOKS_AT,
     bert_tokenizer,
@@ -27,37 +27,17 @@ from tests.models import (
 )
 
 
-def bert(**changes: Any) -> Checkpoint:
-    return from_loaded(sharp_bert(**changes), bert_tokenizer())
-
-
-def gpt2(**changes: Any) -> Checkpoint:
-    return from_loaded(sharp_gpt2(**changes), gpt2_tokenizer())
-
-
-BOTH = pytest.mark.parametrize("build", [bert, gpt2])
-
-
-def first_layer(checkpoint: Checkpoint, text: str = SENTENCE, pair: str | None = None) -> VerifiedStages:
-    found: list[VerifiedStages] = []
-    verify_stages(checkpoint, checkpoint.tokenize(text, pair), [0], found.append)
-    return found[0]
-
-
 def shares_of(checkpoint: Checkpoint, text: str = SENTENCE, pair: str | None = None) -> PositionShares:
-    return position_shares(checkpoint, checkpoint.tokenize(text, pair), first_layer(checkpoint, text, pair))
+    (stages,) = steps_of(checkpoint, [0], text, pair)
+    return position_shares(checkpoint, checkpoint.tokenize(text, pair), stages)
 
 
 def groups_of(found: PositionShares) -> list[dict[str, float | None]]:
     return [share.groups for share in (*found.heads, found.layer)]
 
 
-def total(shares: dict[str, float | None]) -> float:
-    return sum(value for value in shares.values() if value is not None)
-
-
 @BOTH
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@DTYPES
 def test_shares_of_every_head_sum_to_one(build: Any, dtype: torch.dtype) -> None:
     checkpoint = build()
     checkpoint.model.to(dtype)
@@ -65,23 +45,20 @@ def test_shares_of_every_head_sum_to_one(build: Any, dtype: torch.dtype) -> None
     assert len(found.heads) == 4
     assert found.error <= found.tolerance
     for share in (*found.heads, found.layer):
-        assert total(share.terms) == pytest.approx(1, abs=1e-5)
-        assert total(share.groups) == pytest.approx(1, abs=1e-5)
+        for parts in (share.terms, share.groups):
+            assert sum(value or 0.0 for value in parts.values()) == pytest.approx(1, abs=1e-5)
         assert share.spread > 0
 
 
-@BOTH
-@pytest.mark.parametrize("pair", [None, "the dog"])
+@pytest.mark.parametrize(("build", "pair"), [(bert, None), (bert, "the dog"), (gpt2, None)])
 def test_the_parts_add_up_to_the_input_of_the_attention(build: Any, pair: str | None) -> None:
     checkpoint = build()
-    pair = pair if checkpoint.architecture.segments else None
-    tokens = checkpoint.tokenize(SENTENCE, pair)
+    tokens, (stages,) = checkpoint.tokenize(SENTENCE, pair), steps_of(checkpoint, [0], pair=pair)
     parts = input_parts(checkpoint, tokens)
-    found = first_layer(checkpoint, pair=pair)
-    expected = found["attention_norm" if build is gpt2 else "input"].tensor
+    expected = stages["attention_norm" if build is gpt2 else "input"].tensor
     assert torch.allclose(torch.stack(list(parts.values())).sum(0), expected, atol=1e-5)
     assert (parts["segment"].abs().max() > 1e-5) == (pair is not None)
-    assert torch.allclose(embedded(checkpoint, tokens), found["input"].tensor)
+    assert torch.allclose(embedded(checkpoint, tokens), stages["input"].tensor)
 
 
 def test_without_positions_everything_is_content() -> None:
@@ -141,10 +118,8 @@ def test_a_share_is_the_shapley_value_of_the_variance() -> None:
     """By brute force: the mean increase of the variance over all orders in which the terms can come."""
     checkpoint = bert()
     checkpoint.model.double()
-    tokens = checkpoint.tokenize("the cat ran", "a dog")
-    stages = first_layer(checkpoint, "the cat ran", "a dog")
-    found = position_shares(checkpoint, tokens, stages)
-    parts = input_parts(checkpoint, tokens)
+    found = shares_of(checkpoint, "the cat ran", "a dog")
+    parts = input_parts(checkpoint, checkpoint.tokenize("the cat ran", "a dog"))
     heads = checkpoint.architecture.parameters(checkpoint.model, 0)
     with torch.inference_mode():
         terms = dict(position_share._terms(parts, heads, 1))
@@ -195,14 +170,14 @@ def test_parts_that_do_not_add_up_are_an_error(lost: str, monkeypatch: pytest.Mo
 
 def test_only_the_first_layer_has_embeddings() -> None:
     checkpoint = bert()
-    later = replace(first_layer(checkpoint), layer=1)
+    later = VerifiedStages(1, steps_of(checkpoint, [0])[0].values())
     with pytest.raises(ValueError, match="first layer alone"):
         position_shares(checkpoint, checkpoint.tokenize(SENTENCE), later)
 
 
 def test_the_spread_is_that_of_the_scores() -> None:
     checkpoint = gpt2()
-    found, stages = shares_of(checkpoint), first_layer(checkpoint)
+    found, (stages,) = shares_of(checkpoint), steps_of(checkpoint, [0])
     scores, allowed = widened(stages["scores"].tensor)[2], stages["mask"].tensor
     squares = [(row[keys] - row[keys].mean()).square().sum() for row, keys in zip(scores, allowed, strict=True)]
     assert found.heads[2].spread == pytest.approx(float((sum(squares) / allowed.sum()) ** 0.5), rel=1e-4)

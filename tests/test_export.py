@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from safetensors import safe_open
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.patterns.syntax import Arc, Parse, Word
+from attnviz.results.documents import captions_text, read_captions
 from attnviz.results.output_folder import OutputFolder, json_text
 from attnviz.results.result import layout_of, report_of
 from attnviz.results.view import Choices
@@ -25,15 +26,8 @@ from tests.hand_made import LABELS, by_design, hand_made
 from tests.stored import PROFILE, published
 
 HEADS = layout_of("heads")
-MODEL_KEYS = ["name", "architecture", "revision", "n_layers", "n_heads", "d_model", "d_head", "device", "dtype"]
-HEAD_KEYS = [
-    "id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink", "previous", "current",
-    "next", "local", "long_range", "baseline", "patterns", "label", "profile",
-]  # fmt: skip
 SHARES = ["previous", "current", "next", "local", "long_range"]
-CSV_HEADER = (
-    "id,layer,head,entropy,entropy_uniform,distance,confidence,sink,previous,current,next,local,long_range,label"
-)
+SCALARS = ["id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink", *SHARES]
 PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
 
 
@@ -71,64 +65,35 @@ def open_only(folder):
 # --- documents
 
 
-def test_the_document_has_every_key_of_the_contract():
-    found = document_of(hand_made())
-    assert list(found)[:5] == ["attnviz", "model", "text", "pair", "options"]
-    assert {"attnviz", "model", "text", "pair", "tokens", "verification", "heads", "figures"} <= set(found)
-    assert list(found["model"]) == MODEL_KEYS
-    assert [list(token) for token in found["tokens"]] == [["id", "text", "special", "word"]] * 6
-    assert list(found["verification"]) == [
-        "passed",
-        "heads_compared",
-        "pattern_tolerance",
-        "output_tolerance",
-        "layers",
-    ]
-    for layer in found["verification"]["layers"]:
-        assert list(layer) == ["layer", "pattern_error", "output_error", "output_scale"]
-    for head in found["heads"]:
-        assert list(head) == HEAD_KEYS
-        assert list(head["baseline"]) == SHARES
-        for pattern in head["patterns"]:
-            assert list(pattern)[:5] == ["name", "score", "baseline", "n", "passed"]
-
-
-def test_the_document_holds_the_values_of_the_analysis():
+def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysis():
     found = document_of(hand_made(), figures=["overview.png", "heads/L00H00.png"])
-    assert found["attnviz"] == __version__
-    assert found["model"] == {
-        "name": "by-hand",
-        "architecture": "bert",
-        "revision": None,
-        "n_layers": 2,
-        "n_heads": 2,
-        "d_model": 16,
-        "d_head": 8,
-        "device": "cpu",
-        "dtype": "float32",
-    }
-    assert (found["text"], found["pair"]) == ("the cat ran away", None)
-    assert [token["text"] for token in found["tokens"]] == list(LABELS)
-    assert found["tokens"][0] == {"id": 100, "text": "[CLS]", "special": True, "word": None}
-    assert found["tokens"][1] == {"id": 101, "text": "the", "special": False, "word": 0}
-    assert found["verification"] == {
-        "passed": True,
-        "heads_compared": 4,
-        "pattern_tolerance": 1e-4,
-        "output_tolerance": 1e-4,
-        "layers": [
-            {"layer": 0, "pattern_error": 2e-7, "output_error": 1e-7, "output_scale": 1.5},
-            {"layer": 1, "pattern_error": 4e-7, "output_error": 1e-7, "output_scale": 1.5},
-        ],
-    }
+    assert list(found)[:5] == ["attnviz", "model", "text", "pair", "options"]
+    assert (found["attnviz"], found["text"], found["pair"]) == (__version__, "the cat ran away", None)
     assert found["figures"] == ["overview.png", "heads/L00H00.png"]
+    sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8}
+    name = {"name": "by-hand", "architecture": "bert", "revision": None}
+    assert found["model"] == {**name, **sizes, "device": "cpu", "dtype": "float32"}
+    assert [token["text"] for token in found["tokens"]] == list(LABELS)
+    assert found["tokens"][:2] == [
+        {"id": 100, "text": "[CLS]", "special": True, "word": None},
+        {"id": 101, "text": "the", "special": False, "word": 0},
+    ]
+    layers = [
+        {"layer": layer, "pattern_error": error, "output_error": 1e-7, "output_scale": 1.5}
+        for layer, error in enumerate([2e-7, 4e-7])
+    ]
+    tolerances = {"pattern_tolerance": 1e-4, "output_tolerance": 1e-4}
+    assert found["verification"] == {"passed": True, "heads_compared": 4, **tolerances, "layers": layers}
+    for head in found["heads"]:
+        assert list(head) == [*SCALARS, "baseline", "patterns", "label", "profile"]
+        assert list(head["baseline"]) == SHARES
+        assert {tuple(pattern)[:5] for pattern in head["patterns"]} == {("name", "score", "baseline", "n", "passed")}
     first = found["heads"][0]
     assert (first["id"], first["layer"], first["head"], first["label"]) == ("L0H0", 0, 0, "previous-token")
     assert (first["previous"], first["local"], first["sink"], first["confidence"]) == (1.0, 1.0, 0.25, 1.0)
     assert first["distance"] == pytest.approx(5 / 6)
-    assert first["baseline"] == pytest.approx(
-        {"previous": 3 / 16, "current": 1 / 4, "next": 3 / 16, "local": 10 / 16, "long_range": None}
-    )
+    shares = {"previous": 3 / 16, "current": 1 / 4, "next": 3 / 16, "local": 10 / 16, "long_range": None}
+    assert first["baseline"] == pytest.approx(shares)
     json.loads(json_text(found))
 
 
@@ -151,11 +116,6 @@ def test_a_pair_and_words_and_a_parser_stand_in_the_document():
     assert last["direction"] in ("dependent_to_head", "head_to_dependent")
 
 
-def test_only_the_given_heads_are_listed():
-    analysis = hand_made()
-    assert [head["id"] for head in document_of(analysis, analysis.select(["L1"]))["heads"]] == ["L1H0", "L1H1"]
-
-
 @pytest.mark.parametrize("text", ["\x1b[31m", "猫🦄", "\u202e", "\u2028", "<script>", '"quoted"', "$\\frac$ [/b]"])
 def test_json_is_plain_ascii_and_gives_any_text_back(text):
     written = json_text(document_of(hand_made(text=text, name=text)))
@@ -173,18 +133,14 @@ def test_json_refuses_what_is_no_number():
 def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
     content = document_of(hand_made())
     text = HEADS.table_text(content)
-    assert text.splitlines()[0] == CSV_HEADER
+    assert text.splitlines()[0].split(",") == [*SCALARS, "label"]
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
     for row, head in zip(rows, content["heads"], strict=True):
-        for name in CSV_HEADER.split(","):
+        for name in SCALARS:
             assert row[name] == ("" if head[name] is None else str(head[name]))
     assert rows[0]["long_range"] == ""
     assert "\r" not in text
-
-
-def test_a_csv_cell_with_a_comma_is_quoted():
-    content = document_of(hand_made())
     content["heads"][0]["label"] = 'syntactic:a,"b'
     rows = list(csv.DictReader(io.StringIO(HEADS.table_text(content))))
     assert rows[0]["label"] == 'syntactic:a,"b'
@@ -213,6 +169,32 @@ def test_merged_words_are_saved_merged(bert_folder, tmp_path):
     torch.testing.assert_close(found.sum(-1), torch.ones(4, 5))
 
 
+# --- captions
+
+HOSTILE = "a*b_c `x` <script> [CLS](u) #1 | \\ **d**: e"
+
+
+def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
+    captions = [("overview.png", "one"), ("heads/L00H00.png", HOSTILE), ("heads/L00H00.svg", HOSTILE)]
+    text = captions_text(captions)
+    assert text.startswith("# Captions\n\n**overview.png**: one\n\n**heads/L00H00.png, heads/L00H00.svg**: a\\*b\\_c")
+    assert "\\<script>" in text.replace("\\>", ">")
+    assert read_captions(text) == captions
+    assert text.count("\n\n") == 2
+
+
+def test_files_with_the_same_caption_share_a_line_only_where_they_are_one_figure():
+    assert captions_text([("a.png", "x"), ("b.png", "x"), ("a.svg", "y")]).splitlines()[2::2] == [
+        "**a.png**: x",
+        "**b.png**: x",
+        "**a.svg**: y",
+    ]
+
+
+def test_lines_that_are_no_captions_are_passed_over():
+    assert read_captions("# Captions\n\nmine\n**: x\n") == []
+
+
 # --- the folder
 
 
@@ -224,7 +206,7 @@ def test_a_run_leaves_its_files_and_nothing_hidden(tmp_path):
     assert written == manifest
     assert manifest["files"] == ["heads.csv", "heads.json", "heads/L00H00.png", "overview.png"]
     assert manifest["figures"] == ["overview.png", "heads/L00H00.png"]
-    assert (out / "heads.csv").read_text().startswith(CSV_HEADER)
+    assert (out / "heads.csv").read_text() == HEADS.table_text(written)
 
 
 def test_an_error_while_files_are_moved_does_not_claim_that_nothing_changed(tmp_path, monkeypatch):
@@ -268,23 +250,13 @@ def test_a_rerun_on_the_same_text_adds_formats_and_replaces_its_own_files(tmp_pa
     save(tmp_path, ["overview.png", "heads/L00H00.png"])
     save(tmp_path, ["overview.svg", "heads/L00H00.png"], content=b"second")
     found = contents(tmp_path)
-    assert (found["overview.png"], found["overview.svg"], found["heads/L00H00.png"]) == (
-        b"picture",
-        b"second",
-        b"second",
-    )
+    pictures = [found[name] for name in ("overview.png", "overview.svg", "heads/L00H00.png")]
+    assert pictures == [b"picture", b"second", b"second"]
     assert set(json.loads(found["heads.json"])["files"]) == {name for name, data in found.items() if data is not None}
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        {"text": "another text"},
-        {"pair": "a pair"},
-        {"name": "another-model"},
-        {"words": True},
-        {"causal": True, "special": ()},
-    ],
+    "other", [{"text": "another text"}, {"pair": "a pair"}, {"name": "another-model"}, {"words": True}], ids=str
 )
 def test_another_analysis_removes_the_figures_of_the_one_before(tmp_path, other):
     save(tmp_path, ["overview.png", "heads/L00H00.png", "heads/L01H01.svg", "attention.safetensors"])
@@ -306,16 +278,7 @@ def test_foreign_files_are_kept_whatever_is_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "overview.png",
-        "overview.svg",
-        "heads/L00H00.png",
-        "heads/L11H11.pdf",
-        "heads.csv",
-        "heads.json",
-        "attention.safetensors",
-    ],
+    "name", ["overview.svg", "heads/L11H11.pdf", "heads.csv", "heads.json", "attention.safetensors"]
 )
 @pytest.mark.parametrize("manifest", [None, "not json", "[]", '{"other": 1}'])
 def test_a_foreign_file_of_our_name_is_refused_before_anything_is_done(tmp_path, name, manifest):
@@ -333,9 +296,8 @@ def test_a_foreign_file_of_our_name_is_refused_before_anything_is_done(tmp_path,
 def test_a_foreign_file_beside_a_manifest_that_does_not_list_it_is_refused(tmp_path):
     save(tmp_path, ["overview.png"])
     (tmp_path / "overview.svg").write_bytes(b"mine")
-    refused = pytest.raises(OutputError, match=r"holds overview\.svg, which attnviz did not write")
-    with refused, OutputFolder(tmp_path, HEADS):
-        pytest.fail("the folder was opened")
+    with pytest.raises(OutputError, match=r"holds overview\.svg, which attnviz did not write"):
+        open_only(tmp_path)
 
 
 def test_a_foreign_file_that_appears_meanwhile_is_not_replaced(tmp_path):
@@ -348,21 +310,7 @@ def test_a_foreign_file_that_appears_meanwhile_is_not_replaced(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "listed",
-    [
-        "../../x",
-        "../x",
-        "/etc/x",
-        "heads/../../x",
-        "heads/../x",
-        "x",
-        ".",
-        "",
-        "heads",
-        "HEADS.CSV",
-        "overview.png\n",
-        7,
-    ],
+    "listed", ["../x", "/etc/x", "heads/../x", "x", ".", "", "heads", "HEADS.CSV", "overview.png\n", 7]
 )
 def test_a_crafted_manifest_cannot_make_us_delete_anything(tmp_path, listed):
     out = tmp_path / "a" / "out"
@@ -378,58 +326,42 @@ def test_a_crafted_manifest_cannot_make_us_delete_anything(tmp_path, listed):
     assert {name for name in before if before[name] != after[name]} == {"a/out/heads.json"}
 
 
-def test_a_crafted_manifest_with_an_absolute_path_is_ignored(tmp_path):
-    victim = tmp_path / "overview.png"
-    victim.write_bytes(b"keep")
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "heads.json").write_text(json.dumps({"attnviz": "1", "files": [str(victim), "../overview.png"]}))
-    save(out, ["heads/L00H00.png"])
-    assert victim.read_bytes() == b"keep"
-
-
 @pytest.mark.parametrize("files", ["overview.png", None, 3, {"overview.png": 1}])
 def test_a_manifest_whose_list_is_no_list_is_not_believed(tmp_path, files):
     (tmp_path / "heads.json").write_text(json.dumps({"attnviz": "1", "files": files}))
     (tmp_path / "overview.png").write_bytes(b"mine")
-    with pytest.raises(OutputError, match="did not write"), OutputFolder(tmp_path, HEADS):
-        pytest.fail("the folder was opened")
+    with pytest.raises(OutputError, match="did not write"):
+        open_only(tmp_path)
     assert (tmp_path / "overview.png").read_bytes() == b"mine"
 
 
-def test_the_path_of_a_file_is_refused(tmp_path):
-    (tmp_path / "file").write_bytes(b"mine")
-    with pytest.raises(OutputError, match="it is a file; expected a folder, or a new name, for -o"):
-        open_only(tmp_path / "file")
-    assert contents(tmp_path) == {"file": b"mine"}
-
-
-def test_a_path_below_a_file_is_refused(tmp_path):
-    (tmp_path / "file").write_bytes(b"mine")
-    with pytest.raises(OutputError, match=r"cannot make the folder .*: .*nothing was changed"):
-        open_only(tmp_path / "file" / "below")
-    assert contents(tmp_path) == {"file": b"mine"}
+@pytest.mark.parametrize(
+    ("name", "folder", "message"),
+    [
+        ("file", "file", "it is a file; expected a folder, or a new name, for -o"),
+        ("file", "file/below", r"cannot make the folder .*: .*nothing was changed"),
+        ("heads", "", r"holds heads, which attnviz did not write"),
+    ],
+)
+def test_a_file_in_the_place_of_a_folder_is_refused_and_left_alone(tmp_path, name, folder, message):
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(OutputError, match=message):
+        open_only(tmp_path / folder)
+    assert contents(tmp_path) == {name: b"mine"}
 
 
 def test_a_folder_in_the_place_of_a_file_is_refused_and_left_alone(tmp_path):
     (tmp_path / "overview.png").mkdir()
-    with pytest.raises(OutputError):
+    with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
         save(tmp_path)
     assert contents(tmp_path) == {"overview.png": None}
-
-
-def test_a_file_in_the_place_of_the_heads_folder_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "heads").write_bytes(b"mine")
-    with pytest.raises(OutputError):
-        save(tmp_path, ["overview.png", "heads/L00H00.png"])
-    assert contents(tmp_path) == {"heads": b"mine"}
 
 
 def test_a_link_in_the_place_of_the_heads_folder_is_refused_and_left_alone(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "heads").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OutputError):
+    with pytest.raises(OutputError, match="holds heads, which attnviz did not write"):
         save(tmp_path / "out", ["overview.png", "heads/L00H00.png"])
     assert contents(tmp_path / "elsewhere") == {}
     assert (tmp_path / "out" / "heads").is_symlink()
@@ -480,21 +412,6 @@ def test_ctrl_c_while_files_are_moved_waits_until_all_are(tmp_path, monkeypatch)
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_ctrl_c_while_writing_leaves_what_was_there(tmp_path, monkeypatch):
-    save(tmp_path)
-    before = contents(tmp_path)
-    write = Path.write_bytes
-
-    def interrupted(path, data):
-        write(path, data)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "write_bytes", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, content=b"other")
-    assert contents(tmp_path) == before
-
-
 def test_the_manifest_is_moved_first_so_that_a_crash_leaves_no_foreign_files(tmp_path, monkeypatch):
     replace = Path.replace
     moved = []
@@ -515,18 +432,8 @@ def test_the_manifest_is_moved_first_so_that_a_crash_leaves_no_foreign_files(tmp
 
 
 def test_files_can_be_written_from_another_thread(tmp_path):
-    errors = []
-
-    def work():
-        try:
-            save(tmp_path)
-        except BaseException as error:  # noqa: BLE001 - handed to the test
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(save, tmp_path).result()
     assert "overview.png" in contents(tmp_path)
 
 
@@ -538,16 +445,6 @@ def test_a_link_to_a_folder_is_written_through(tmp_path):
     assert (tmp_path / "link").is_symlink()
 
 
-def test_saving_from_python_writes_what_the_folder_lists(tmp_path):
-    content = hand_made().save(tmp_path, figures=["overview", "heads"], formats=["png"], tensors=True)
-    assert content["attnviz"] == __version__
-    names = {name for name, data in contents(tmp_path).items() if data is not None}
-    assert names == {*content["figures"], "captions.md", "heads.json", "heads.csv", "attention.safetensors"}
-    assert content["figures"] == ["overview.png", *(f"heads/L0{i}H0{j}.png" for i in range(2) for j in range(2))]
-    on_disk = json.loads((tmp_path / "heads.json").read_text())
-    assert {key: on_disk[key] for key in content} == json.loads(json.dumps(content))
-
-
 # --- a stored profile, published heads
 
 
@@ -555,17 +452,10 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     found = json.loads(json_text(document_of(hand_made(profile=PROFILE))))
     roles = {head["id"]: head["profile"] for head in found["heads"]}
     assert [entry["role"] for entry in roles["L0H0"]] == ["previous-token", "local"]  # by margin; sink did not pass
-    assert roles["L0H1"] == [
-        {
-            "role": "syntactic:nsubj",
-            "score": 0.7,
-            "baseline": 0.4,
-            "n": 200,
-            "interval": [pytest.approx(0.65), pytest.approx(0.75)],
-            "passed": True,
-            "direction": "dependent_to_head",
-        }
-    ]
+    (entry,) = roles["L0H1"]
+    assert (entry["role"], entry["direction"], entry["passed"]) == ("syntactic:nsubj", "dependent_to_head", True)
+    assert (entry["score"], entry["baseline"], entry["n"]) == (0.7, 0.4, 200)
+    assert entry["interval"] == pytest.approx([0.65, 0.75])
     assert roles["L1H0"] == []
     assert found["heads"][1]["label"] == "syntactic:nsubj"
     assert found["profile"] == PROFILE.origin
@@ -595,9 +485,8 @@ def test_a_run_with_another_profile_keeps_no_figure_of_the_run_before(tmp_path):
 
 
 def test_a_name_that_no_folder_can_have_is_one_message(tmp_path):
-    with pytest.raises(
-        OutputError, match=r"cannot make the folder .*xxx: File name too long; nothing was changed"
-    ) as told:
+    message = r"cannot make the folder .*xxx: File name too long; nothing was changed"
+    with pytest.raises(OutputError, match=message) as told:
         hand_made().save(tmp_path / ("x" * 300))
     assert "make room" not in str(told.value)
     with pytest.raises(UsageError, match="expected a folder as a text or a Path"):

@@ -1,4 +1,4 @@
-"""A model by name or in memory, with or without its language-modelling head."""
+"""A model by name or in memory, with or without its language-modelling head, on a device of this machine."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from attnviz.errors import CheckpointError, UsageError
+from attnviz.attention.tolerances import TOLERANCES
+from attnviz.errors import CheckpointError, DeviceError, UsageError
 from attnviz.model.checkpoint import from_loaded
-from attnviz.model.opening import open_checkpoint
+from attnviz.model.opening import DTYPES, open_checkpoint, resolve_device, resolve_dtype
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 TOKENIZERS = {"bert": bert_tokenizer, "gpt2": gpt2_tokenizer}
@@ -114,3 +115,83 @@ def test_a_model_without_tokenizer_is_advised_whatever_was_called() -> None:
     with pytest.raises(CheckpointError, match="needs its tokenizer") as caught:
         open_checkpoint(sharp_bert())
     assert "analyze" not in str(caught.value)
+
+
+# --- devices and number formats, of a machine that is made up for each test
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Pretend a number of NVIDIA GPUs, and an Apple GPU or none."""
+
+    def pretend(gpus: int = 0, mps: bool = False) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mps", "expected"), [(0, False, "cpu"), (0, True, "mps"), (1, False, "cuda"), (2, True, "cuda")]
+)
+def test_auto_takes_cuda_then_mps_then_cpu(machine, gpus, mps, expected):
+    machine(gpus, mps)
+    assert resolve_device("auto") == torch.device(expected)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:0", "cuda:1", "mps"])
+def test_a_device_that_is_there_is_taken(machine, name):
+    machine(gpus=2, mps=True)
+    assert resolve_device(name) == torch.device(name)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name", "message"),
+    [
+        (0, "cuda", "the device 'cuda' .*finds no CUDA GPU here; use --device cpu"),
+        (0, "cuda:7", "the device 'cuda:7' .*finds no CUDA GPU here"),
+        (1, "cuda:1", "the device 'cuda:1' .*this machine has cuda:0 to cuda:0"),
+        (2, "cuda:99", "the device 'cuda:99' .*this machine has cuda:0 to cuda:1"),
+        (0, "mps", "'mps' was asked for, but torch finds no Apple GPU here; use --device cpu"),
+    ],
+)
+def test_a_device_that_is_not_there_is_an_error_with_what_is(machine, gpus, name, message):
+    machine(gpus)
+    with pytest.raises(DeviceError, match=message):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:1.5", "cuda: 1", "cuda:0:1", "cpu:0", "cpu:", "mps:0",
+     "mps:", "auto:0", " cpu", "xpu", ":", "meta", "cuda:00", "cuda:٠"],
+)  # fmt: skip
+def test_name_that_is_no_device_is_an_error_with_the_valid_names(machine, name):
+    machine(gpus=2, mps=True)
+    with pytest.raises(UsageError, match=r"unknown device .*expected one of auto, cpu, cuda, cuda:N, mps"):
+        resolve_device(name)
+
+
+def test_dtypes_go_by_the_names_of_torch_and_have_a_tolerance():
+    for name, dtype in DTYPES.items():
+        assert resolve_dtype(name, CPU) is dtype is getattr(torch, name)
+        assert resolve_dtype(name, torch.device("cuda:1")) is dtype
+    assert set(DTYPES.values()) == set(TOLERANCES)
+
+
+@pytest.mark.parametrize("name", ["", "double", "half", "float", "FLOAT32", "torch.float32", "int8", "float8"])
+def test_unknown_dtype_is_an_error_with_the_valid_names(name):
+    with pytest.raises(UsageError, match=r"unknown dtype .*expected one of float32, float64, bfloat16, float16"):
+        resolve_dtype(name, CPU)
+
+
+def test_mps_computes_in_all_dtypes_but_float64():
+    assert [resolve_dtype(name, torch.device("mps")) for name in ("float32", "float16")] == [
+        torch.float32,
+        torch.float16,
+    ]
+    with pytest.raises(DeviceError, match="'mps' cannot compute in float64; use --device cpu or --dtype float32"):
+        resolve_dtype("float64", torch.device("mps"))

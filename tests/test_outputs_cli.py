@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
 from attnviz.commands.outputs import report
-from attnviz.errors import UsageError
 from tests.conftest import SENTENCE, needs_minilm
-from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert
+from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint
 from tests.test_outputs import model_of
 from tests.test_outputs_promoted import sharper_gpt2
 
@@ -26,11 +24,9 @@ from tests.test_outputs_promoted import sharper_gpt2
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("outputs")
-    wide = sharp_bert(model_class=BertForMaskedLM, num_attention_heads=32)
     return {
         "bert": save_checkpoint(model_of("bert"), bert_tokenizer(), place / "tiny-bert"),
         "gpt2": save_checkpoint(sharper_gpt2(), gpt2_tokenizer(), place / "tiny-gpt2"),
-        "wide": save_checkpoint(wide, bert_tokenizer(), place / "wide"),
     }
 
 
@@ -49,41 +45,23 @@ def document(folder: str = "out") -> Any:
     return json.loads((Path(folder) / "outputs.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("kind", "more"), [("bert", set()), ("gpt2", {"outputs-effects.png"})])
-def test_everything_is_written_and_listed(run: Any, kind: str, more: set[str]):
-    result = run(kind, "--top", "2", figures="")
-    assert result.exit_code == 0, result.output
-    folder = Path("attnviz-out") / f"outputs-tiny-{kind}"
-    written = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    heads = {name for name in written if re.fullmatch(r"outputs/L\d\dH\d\d\.png", name)}
-    assert len(heads) == 2
-    pictures = {"outputs.png", "outputs-shares.png", *more, *heads}
-    assert written == {"outputs.json", "outputs.csv", "captions.md", *pictures}
-    assert set(document(str(folder))["figures"]) == pictures
-    assert f"Wrote {len(written)} files to {folder}" in result.stderr
-
-
 def test_the_document_and_the_table_hold_what_python_gives(run: Any, folders: dict[str, Path]):
     assert run("gpt2", "-o", "out", "--at", "#2").exit_code == 0
     content = document()
     result = attnviz.head_outputs(SENTENCE, folders["gpt2"], device="cpu", at=2)
     assert {key: content[key] for key in content if key != "files"} == json.loads(json.dumps(result.document()))
     assert content["options"] == {"at": 2, "tokens_cut_off": 0}
-    assert content["verification"]["heads_compared"] == 12
     assert all(0 < layer["sum_error"] < 1e-5 for layer in content["verification"]["layers"])
     assert 0 < content["verification"]["logits"]["error"] < 1e-5
-    first = content["heads"][0]
-    assert (first["rank"], first["id"]) == (1, str(result.heads[0].id))
-    for name in ("norm", "norm_share", "projection_share", "sink", "sink_by_norm", "value_norm", "largest"):
-        assert first[name] == getattr(result.heads[0], name)
-    promotion = result.promoted(first["id"])
+    first, promotion = content["heads"][0], result.promoted(result.heads[0].id)
+    assert (first["rank"], first["id"]) == (1, str(promotion.id))
+    assert first["projection_share"] == result.heads[0].projection_share
     assert [token["id"] for token in first["promotion"]["promoted"]] == [token.id for token in promotion.promoted]
     assert first["promotion"]["actual"] == promotion.actual
     assert (content["attribution"]["position"], len(content["attribution"]["parts"])) == (2, 9)
     with Path("out/outputs.csv").open(encoding="utf-8", newline="") as table:
         for row, head in zip(csv.DictReader(table), content["heads"], strict=True):
             assert row["id"] == head["id"]
-            assert float(row["projection_share"]) == head["projection_share"]
             assert float(row["predicted"]) == head["promotion"]["predicted"]
 
 
@@ -98,27 +76,18 @@ def test_bert_has_null_where_gpt2_has_tokens(run: Any):
         assert {row["predicted"] for row in csv.DictReader(table)} == {""}
 
 
-@pytest.mark.parametrize(
-    ("options", "drawn"),
-    [(["--top", "1"], 1), (["--select", "L*H0,2.3"], 4), (["--select", "L1", "--top", "2"], 2)],
-)
+@pytest.mark.parametrize(("options", "drawn"), [(["--select", "L*H0,2.3"], 4), (["--select", "L1", "--top", "2"], 2)])
 def test_top_and_select_choose_pictures_and_rows(run: Any, options: list[str], drawn: int):
     result = run("gpt2", "-o", "out", *options, figures="heads")
-    assert result.exit_code == 0, result.output
     ranked = [head["id"] for head in document()["heads"]][:drawn]
-    pictures = {re.sub("L0?(.)H0?(.)", r"L\1H\2", path.stem) for path in Path("out/outputs").iterdir()}
-    assert pictures == set(ranked)
+    assert {re.sub("L0?(.)H0?(.)", r"L\1H\2", path.stem) for path in Path("out/outputs").iterdir()} == set(ranked)
     for title in ("Heads (", "Tokens promoted ("):
         rows = result.stdout.split(title)[1].split("\n\n")[0].splitlines()
         assert sum(bool(re.match(r"L\dH\d", row)) for row in rows) == drawn
 
 
-def test_tables_fit_eighty_columns_and_say_what_was_verified(run: Any):
-    result = run("gpt2", "-o", "out", "--at", "#2")
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    said = " ".join(result.stdout.split())
-    assert "Verified 12 heads in 3 layers" in said
-    assert "sums of heads and b_O within" in said
+def test_tables_say_what_was_verified_and_add_up(run: Any):
+    said = " ".join(run("gpt2", "-o", "out", "--at", "#2").stdout.split())
     assert "All parts sum to the model's logits at #2 within" in said
     assert ". Of the former, heads add" in said
     assert ". Of this, heads add" in " ".join(run("gpt2", "-o", "out").stdout.split())
@@ -133,14 +102,9 @@ def test_outputs_are_saved_as_tensors_that_sum_to_the_models_output(run: Any, fo
         assert json.loads(tensors.metadata()["labels"]) == list(result.tokens.labels)
         for layer in range(3):
             outputs = tensors.get_tensor(f"layer.{layer}")
-            assert outputs.shape == (4, len(result.tokens), 32)
             assert torch.equal(outputs[2], result.output(f"L{layer}H2"))
             total = outputs.sum(0) + tensors.get_tensor(f"bias.{layer}")
             assert torch.allclose(total, result.attention.model_output(layer)[0], atol=1e-5)
-    assert "outputs.safetensors" in document()["files"]
-
-
-def test_only_selected_heads_are_saved(run: Any):
     assert run("bert", "-o", "out", "--save-outputs", "--select", "L1H3,L1H0,L2H2", "--dtype", "float64").exit_code == 0
     with safe_open("out/outputs.safetensors", framework="pt") as tensors:
         assert set(tensors.keys()) == {"layer.1", "layer.2", "bias.1", "bias.2"}
@@ -158,19 +122,6 @@ def test_too_many_outputs_are_refused(run: Any, monkeypatch: pytest.MonkeyPatch)
     assert run("bert", "-o", "out", "--save-outputs", "--select", "L0-1").exit_code == 0
 
 
-def test_a_rerun_adds_to_its_files_and_another_text_replaces_them(run: Any):
-    for head in ("L0H0", "L0H1"):
-        run("bert", "-o", "out", "--select", head, figures="heads")
-    assert {path.name for path in Path("out/outputs").iterdir()} == {"L00H00.png", "L00H01.png"}
-    result = run("bert", "-o", "out", "--select", "L1H1", text="the dog ran", figures="heads")
-    assert {path.name for path in Path("out/outputs").iterdir()} == {"L01H01.png"}
-    assert "removed 2 files of an earlier run" in result.stderr
-    Path("out/outputs/L00H00.png").write_text("mine", encoding="utf-8")
-    refused = run("bert", "-o", "out", figures="heads")
-    assert refused.exit_code == 1
-    assert "which attnviz did not write" in refused.stderr
-
-
 @pytest.mark.parametrize(
     ("kind", "arguments", "code", "message"),
     [
@@ -180,7 +131,6 @@ def test_a_rerun_adds_to_its_files_and_another_text_replaces_them(run: Any):
         ("bert", ["--at", "cat"], 2, "a position (--at, at=...) is for promoted tokens. Promoted tokens are not given"),
         ("gpt2", ["--at", "dog"], 2, "no token “dog” in the text: expected one of"),
         ("gpt2", ["--pair", "the dog"], 1, "no sentence segments"),
-        ("wide", ["--figures", "overview", "--width", "2in"], 2, "for a figure with 32 heads in a row, found 2"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_line(run: Any, kind: str, arguments: list[str], code: int, message: str):
@@ -191,10 +141,7 @@ def test_what_cannot_be_done_is_told_in_one_line(run: Any, kind: str, arguments:
     assert not Path("attnviz-out").exists()
 
 
-def test_a_text_that_is_too_long_is_refused_or_cut(run: Any):
-    result = run("bert", text="the cat " * 40)
-    assert result.exit_code == 1
-    assert "the text has 82 tokens, but the model has 40 positions" in result.stderr
+def test_a_text_that_was_cut_says_so(run: Any):
     cut = run("bert", "-o", "out", "--truncate", text="the cat " * 40)
     assert "its last 42 tokens were left out" in " ".join(cut.stdout.split())
     assert document()["options"]["tokens_cut_off"] == 42
@@ -205,7 +152,7 @@ def test_a_text_that_is_too_long_is_refused_or_cut(run: Any):
     [
         (
             "attnviz.attention.reference.head_outputs",
-            lambda A, v, p: v @ p.output_weight,
+            lambda A, v, W: v @ W,
             "do not sum to the model's own attention output",
         ),
         (
@@ -223,16 +170,6 @@ def test_sums_that_do_not_verify_are_exit_code_3(run: Any, place, wrong, message
     assert message in line
     assert "tolerance 0.0001 of" in line
     assert not Path("out").exists()
-
-
-def test_python_saves_the_same_files(folders: dict[str, Path], tmp_path: Path, run: Any):
-    run("gpt2", "-o", "out", "--top", "1", figures="")
-    result = attnviz.head_outputs(SENTENCE, folders["gpt2"], device="cpu")
-    result.save(tmp_path / "python", top=1)
-    for name in document()["files"]:
-        assert Path("out", name).read_bytes() == (tmp_path / "python" / name).read_bytes()
-    with pytest.raises(UsageError, match="norms are not drawn on a logarithmic scale"):
-        result.figure("overview", attnviz.figures.Look(scale="log"))
 
 
 @needs_minilm

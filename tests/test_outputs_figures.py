@@ -5,18 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 import attnviz
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.views import HeadPlan
+from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.results.result import views_of
 from attnviz.results.view import Choices
 from tests.conftest import SENTENCE
-from tests.drawn import nothing_over_the_edge, texts_of
+from tests.drawn import nothing_over_the_edge, overlapping, texts_of
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert
 from tests.test_outputs import model_of
 from tests.test_outputs_promoted import sharper_gpt2
@@ -43,23 +41,6 @@ def head_plan(result: HeadOutputs, head: str, look: Look = OWN) -> HeadPlan:
     return plan_of(result, "heads", look, head)
 
 
-def overlaps(figure: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts that overprint each other; slanted ones take less room than the box around them."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    boxes = [
-        (text.get_text(), text.get_window_extent(canvas.get_renderer()))
-        for text in figure.findobj(Text)
-        if text.get_text() and text.get_visible() and text.get_rotation() in (0.0, 90.0)
-    ]
-    return [
-        (one, other)
-        for i, (one, box) in enumerate(boxes)
-        for other, second in boxes[i + 1 :]
-        if min(box.x1, second.x1) - max(box.x0, second.x0) > 1 and min(box.y1, second.y1) - max(box.y0, second.y0) > 1
-    ]
-
-
 def test_the_panels_hold_the_numbers_of_the_head_and_the_bars_stand_over_its_columns(bert):
     plan, figure = head_plan(bert, "L1H2"), bert.figure("heads", select="L1H2")
     assert np.array_equal(plan.pattern, bert.pattern("L1H2").numpy())
@@ -75,15 +56,13 @@ def test_the_panels_hold_the_numbers_of_the_head_and_the_bars_stand_over_its_col
     muted = np.array(bert.tokens.sink, float)
     assert np.allclose(content, plan.value_norms * (1 - muted))
     assert np.allclose(sinks, plan.value_norms * muted)
-    boxes = [ax.get_window_extent() for ax in (strip, weighted, raw)]
-    assert (boxes[0].x0, boxes[0].x1) == pytest.approx((boxes[1].x0, boxes[1].x1))
-    assert boxes[0].y0 > boxes[1].y1
-    assert boxes[1].width == pytest.approx(boxes[1].height)
-    assert (boxes[2].y0, boxes[2].height) == pytest.approx((boxes[1].y0, boxes[1].height))
+    above, square, beside = (ax.get_window_extent() for ax in (strip, weighted, raw))
+    assert (above.x0, above.x1) == pytest.approx((square.x0, square.x1))
+    assert above.y0 > square.y1
+    assert square.width == pytest.approx(square.height)
+    assert (beside.y0, beside.height) == pytest.approx((square.y0, square.height))
     assert [text.get_text() for text in raw.get_xticklabels()] == list(bert.tokens.labels)
-    written = {
-        (round(text.get_position()[1]), round(text.get_position()[0])): text.get_text() for text in weighted.texts
-    }
+    written = {tuple(map(round, text.get_position()[::-1])): text.get_text() for text in weighted.texts}
     assert written == {place: f"{value:.2f}" for place, value in np.ndenumerate(plan.weighted) if value >= 0.005}
 
 
@@ -91,10 +70,11 @@ def test_a_shared_scale_ends_at_the_largest_of_all_heads(bert):
     plan = head_plan(bert, "L1H2", SHARED)
     assert plan.norms[0].vmax == 1
     assert plan.norms[1].vmax == bert.largest == max(float(bert.norms(head.id).max()) for head in bert.heads)
-    assert plan.bars == ("attention weight A (0–1)", "norm-weighted ‖A f(x)‖ (scale of all heads)")
     assert "the same for every head" in plan.caption
     assert "the head’s largest" in head_plan(bert, "L1H2").caption
     assert plan_of(bert, "overview", SHARED).norm.vmax == bert.largest
+    with pytest.raises(UsageError, match="norms are not drawn on a logarithmic scale"):
+        bert.figure("overview", Look(scale="log"))
 
 
 def test_captions_set_sinks_by_weight_beside_sinks_by_norm(bert, gpt2):
@@ -116,27 +96,25 @@ def test_long_texts_are_pooled_by_their_largest_and_say_so():
     figure = long.figure("heads", select="L0H0")
     assert not figure.axes[1].texts
     assert not figure.axes[1].child_axes[0].patches[1].get_data().values[0]  # [CLS] and a word
-    assert not overlaps(figure)
+    assert not overlapping(figure)
     assert "the largest of 8 × 8" in plan_of(long, "overview").caption
 
 
-@pytest.mark.parametrize("width", [None, 2.0, 3.3, 6.5])
+@pytest.mark.parametrize("width", [None, 2.0, 6.5])
 @pytest.mark.parametrize("name", ["overview", "shares", "effects", "heads"])
 def test_nothing_overprints_or_runs_over_the_edge(gpt2, name, width):
     figure = gpt2.figure(name, Look("dark", "per-head", width))
-    assert not overlaps(figure)
+    assert not overlapping(figure)
     assert nothing_over_the_edge(figure)
     assert width is None or figure.get_figwidth() == width
 
 
 @pytest.mark.parametrize("width", [2.0, 4.9, 5.0])
-@pytest.mark.parametrize("text", ["the", SENTENCE])
-def test_long_labels_leave_room_at_any_width(text, width):
-    result = attnviz.head_outputs(text, model_of("bert"), tokenizer=bert_tokenizer())
-    labels = tuple(f"incomprehensibilities{i}" for i in range(len(result.tokens)))
-    figure = replace(result, tokens=replace(result.tokens, labels=labels)).figure("heads", Look(width=width))
+def test_long_labels_leave_room_at_any_width(bert, width):
+    labels = tuple(f"incomprehensibilities{i}" for i in range(len(bert.tokens)))
+    figure = replace(bert, tokens=replace(bert.tokens, labels=labels)).figure("heads", Look(width=width))
     assert figure.axes[0].get_window_extent().width > 0.5 * figure.dpi
-    assert not overlaps(figure)
+    assert not overlapping(figure)
     assert nothing_over_the_edge(figure)
 
 
@@ -146,9 +124,7 @@ def test_the_overview_has_every_head_with_its_share(bert):
     for cell in plan.cells:
         assert np.allclose(cell.values, bert.norms(cell.id).numpy() / bert.head(cell.id).largest)
         assert cell.beside == f"{100 * bert.head(cell.id).projection_share:.0f} %".replace("-", "−")
-    some = plan_of(bert, "overview", OWN, "L1H2,L0H3")
-    assert "2 of 12 heads" in some.title
-    assert len(some.cells) == 2
+    assert len(plan_of(bert, "overview", OWN, "L1H2,L0H3").cells) == 2
 
 
 def test_the_maps_of_shares_are_those_of_the_heads_in_per_cent(bert):
@@ -162,10 +138,7 @@ def test_the_maps_of_shares_are_those_of_the_heads_in_per_cent(bert):
     assert np.allclose(norms.values.sum(1), 100, atol=1e-3)
     assert along.norm.vmin == -along.norm.vmax
     assert (norms.norm.vmin, norms.norm.vmax) == (0, norms.values.max())
-    assert norms.mark.value == 25
-    shown = texts_of(bert.figure("shares"))
-    assert "equal shares 25.0" in shown
-    assert along.write(along.values[0, 0]) in shown
+    assert {"equal shares 25.0", along.write(along.values[0, 0])} <= set(texts_of(bert.figure("shares")))
     assert [along.write(value) for value in (-0.1, -50.0, 12.6, np.nan)] == ["0", "−50", "13", "–"]
 
 
@@ -177,16 +150,9 @@ def test_the_map_of_effects_adds_up_to_the_logit(gpt2):
     assert total == pytest.approx(gpt2.attribution.predicted.logit, rel=1e-4)
     assert [name for name, _ in effects.beside] == ["b_O", "FFN"]
     assert f"“{gpt2.attribution.predicted.text}”" in plan.title
-    assert "At position #2" in plan.notes[1]
     for head in gpt2.attribution.heads:
         assert effects.values[head.id] == head.predicted
     assert [effects.write(value) for value in (-0.001, -1.5, 2.0, np.nan)] == ["0.00", "−1.50", "2.00", "–"]
-
-
-def test_hostile_tokens_are_drawn_as_they_are():
-    result = attnviz.head_outputs("$ \\ [ / b ] $", sharp_bert(), tokenizer=bert_tokenizer())
-    shown = texts_of(result.figure("heads"))
-    assert {"$", "\\", "[CLS]", "“$ \\ [ / b ] $” (9 tokens)"} <= set(shown)
 
 
 def test_a_head_that_writes_nothing_has_a_blank_picture():
@@ -200,4 +166,4 @@ def test_a_head_that_writes_nothing_has_a_blank_picture():
     assert plan.norms[1].vmax == 1
     assert not plan.weighted.any()
     assert not plan_of(result, "overview").cells[0].values.any()
-    assert not list(result.figure("heads", select="L0H0").axes[1].texts)
+    assert not result.figure("heads", select="L0H0").axes[1].texts

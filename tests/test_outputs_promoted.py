@@ -5,23 +5,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
+from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel
 
 import attnviz
+from attnviz.attention.contributions import LayerContributions
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import promoted_tokens
-from attnviz.commands.outputs.contributions import LayerContributions
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import MOST_TOKENS, recording_stream
-from attnviz.errors import CheckpointError, UsageError, VerificationError
+from attnviz.errors import UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import vocabulary_labels
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
-from tests.test_outputs import D_MODEL, N_HEADS, N_LAYERS, loops, own_numbers
+from tests.test_outputs import D_MODEL, DTYPES, N_HEADS, N_LAYERS, of_head, own_numbers
 
 TOKENIZER = gpt2_tokenizer()
-DTYPES = [(torch.float32, 1e-4), (torch.float64, 1e-11)]
 
 
 def sharper_gpt2(dtype: torch.dtype = torch.float32, bias: bool = False) -> Any:
@@ -101,12 +100,8 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
     result = promoted_by(model, at=position)
     assert result.attribution.deviation == pytest.approx(s, rel=1e-6)
     for layer, head in ((0, 1), (2, 3)):
-        _, _, output = loops(own, layer, head)
-        c = output[position]
-        logits = np.array(
-            [sum((c[i] - c.mean()) / s * gamma[i] * row[i] for i in range(D_MODEL)) for row in unembedding]
-        )
-        logits = centred(logits)
+        c = of_head(own, layer, head)[2][position]
+        logits = centred(unembedding @ (gamma * (c - c.mean()) / s))
         got = result.promoted(HeadId(layer, head))
         order = np.argsort(-logits)
         assert [token.id for token in got.promoted] == list(order[:MOST_TOKENS])
@@ -129,26 +124,14 @@ def test_other_positions_are_asked_for_by_token_or_number():
     ("at", "message"),
     [
         ("dog", "no token “dog” in the text: expected one of"),
-        ("#99", "a position from #0 to #"),
         (99, "the text has positions 0 to 4, found 99"),
-        (-1, "the text has positions 0 to 4, found -1"),
-        (True, r"expected a position \(at\) as a token of the text, .* found True\."),
-        (3.5, r"expected a position \(at\) as a token of the text, .* found 3\.5\."),
-        ("cat", "“cat” stands in the text 2 times, at #1, #3; name one of these"),
+        (True, "expected a token of the text, .* found True"),
+        ("cat", "the token “cat” stands in the text 2 times, at #1, #3; name one"),
     ],
 )
 def test_positions_that_are_none_or_several(at, message):
-    assert len(TOKENIZER("the cat the cat the")["input_ids"]) == 5
     with pytest.raises(UsageError, match=message):
         promoted_by(sharper_gpt2(), "the cat the cat the", at=at)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_short_formats_verify_within_their_tolerance(dtype):
-    result = promoted_by(sharper_gpt2(dtype), at=2)
-    wide = promoted_by(sharper_gpt2(), at=2)
-    assert 1e-6 < result.attribution.error <= TOLERANCES[dtype].output
-    assert result.attribution.predicted.logit == pytest.approx(wide.attribution.predicted.logit, rel=0.1)
 
 
 # --- a head known by design -------------------------------------------------------------------------------
@@ -171,7 +154,7 @@ def hand_built(target: int, layer: int = 0, head: int = 1) -> Any:
     return model
 
 
-@pytest.mark.parametrize("word", [" cat", " dog", " that"])
+@pytest.mark.parametrize("word", [" cat", " that"])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_a_head_that_writes_a_tokens_unembedding_promotes_that_token(word, layer):
     (target,) = TOKENIZER(word)["input_ids"]
@@ -183,9 +166,7 @@ def test_a_head_that_writes_a_tokens_unembedding_promotes_that_token(word, layer
     assert result.attribution.predicted.id == target
     assert promotion.predicted == pytest.approx(promotion.promoted[0].logit)
     assert promotion.predicted > 0.9 * result.attribution.predicted.logit
-    for other in result.attribution.heads:
-        if other.id != HeadId(layer, 1):
-            assert other.predicted == 0
+    assert {head.id for head in result.attribution.heads if head.predicted} == {HeadId(layer, 1)}
     assert result.heads[0].id == HeadId(layer, 1)
     assert result.heads[0].norm_share == pytest.approx(1)
 
@@ -203,8 +184,6 @@ def test_a_head_that_writes_nothing_promotes_nothing():
     result = promoted_by(hand_built(target))
     nothing = result.promoted("L1H2")
     assert (nothing.promoted, nothing.suppressed) == ((), ())
-    entry = next(head for head in result.document()["heads"] if head["id"] == "L1H2")
-    assert (entry["promotion"]["promoted"], entry["promotion"]["suppressed"]) == ([], [])
     (row,) = [line for line in result.report().split("Tokens promoted")[1].splitlines() if line.startswith("L1H2")]
     assert row.split() == ["L1H2", "0.00", "–", "–"]
     some = result.promoted("L0H1")
@@ -225,13 +204,9 @@ def _unembedding(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     monkeypatch.setattr(promoted_tokens._Unembedding, "__init__", wrong)
 
 
-def _not_centred(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(self, part):
-        values = self.widened(part)
-        logits = (values / self.deviation * self._gamma) @ self._weight.T
-        return logits - logits.mean(-1, keepdim=True)
-
-    monkeypatch.setattr(promoted_tokens._Unembedding, "__call__", wrong)
+def _not_centred(self, part):
+    logits = (self.widened(part) / self.deviation * self._gamma) @ self._weight.T
+    return logits - logits.mean(-1, keepdim=True)
 
 
 def _feed_forward_of_the_layer_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +233,7 @@ MUTANTS = {
         patch, lambda self: setattr(self, "deviation", self.deviation**2)
     ),
     "words shuffled": lambda patch: _unembedding(patch, lambda self: setattr(self, "_weight", self._weight.flip(0))),
-    "mean not subtracted": _not_centred,
+    "mean not subtracted": lambda patch: patch.setattr(promoted_tokens._Unembedding, "__call__", _not_centred),
     "feed-forward of the layer before": _feed_forward_of_the_layer_before,
     "heads at the next position": _outputs_at_the_next_position,
     "no position embedding": lambda patch: patch.setattr(
@@ -296,13 +271,10 @@ def test_bert_says_why_it_has_none(model_class):
 
 def test_a_bare_gpt2_in_memory_has_no_head_but_its_checkpoint_has(tmp_path):
     model = sharp_gpt2()
-    assert isinstance(model, GPT2Model)
     result = promoted_by(model)
     assert "no language-modelling head" in result.no_attribution
     folder = save_checkpoint(model, TOKENIZER, tmp_path / "bare")  # the unembedding is tied to the embedding
     assert attnviz.head_outputs(SENTENCE, folder, device="cpu").attribution is not None
-    with pytest.raises(CheckpointError):
-        attnviz.head_outputs(SENTENCE, tmp_path / "nothing")
 
 
 def test_hooks_are_gone_and_a_second_pass_starts_anew():
@@ -311,11 +283,9 @@ def test_hooks_are_gone_and_a_second_pass_starts_anew():
     assert not [module for module in model.modules() if module._forward_hooks or module._forward_pre_hooks]
     assert len(result.stream.feed_forward) == N_LAYERS
     assert result.stream.last.shape == result.stream.normed.shape == (len(result.tokens), D_MODEL)
-    checkpoint = result.checkpoint
-    with recording_stream(checkpoint) as stream:
+    with recording_stream(result.checkpoint) as stream, torch.no_grad():
         for _ in range(2):
-            with torch.no_grad():
-                checkpoint.model(torch.tensor([[1, 2, 3]]))
+            result.checkpoint.model(torch.tensor([[1, 2, 3]]))
     assert len(stream.feed_forward) == N_LAYERS
 
 

@@ -15,8 +15,7 @@ import torch
 from attnviz.commands.profile import measure as profile_module
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile, profile_heads
-from attnviz.corpora.processes import Process
-from attnviz.corpora.resuming import Unfinished
+from attnviz.corpora.long_runs import Process, Unfinished
 from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests import corpora

@@ -1,6 +1,5 @@
 """The README says what the program does: its commands run as written, its options and numbers are the program's."""
 
-import importlib
 import os
 import re
 import shlex
@@ -12,9 +11,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import attnviz
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.cli.program import app
-from attnviz.errors import AttnvizError
 from attnviz.patterns.registry import PATTERNS, PatternSpec
 from attnviz.patterns.verdicts import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 from attnviz.results.result import views_of
@@ -23,6 +22,7 @@ from tests.conftest import needs_minilm, needs_parser
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = list(re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S))
+SHOWN = r"L\dH|Head|Pattern|previous-token|nsubj|induction"
 COMMANDS = [line for block in SHELL for line in block.splitlines() if line.startswith(("attnviz", "echo"))]
 
 
@@ -90,11 +90,8 @@ def test_every_pattern_is_documented_with_its_source(spec: PatternSpec) -> None:
     assert spec.target.replace("{unit}", "token").format(window="W", far="D") in row
 
 
-def test_there_are_commands_to_run() -> None:
-    assert len(COMMANDS) >= 20
-
-
 def test_the_two_commands_install_with_the_constraints_of_ci() -> None:
+    assert len(COMMANDS) >= 20
     first, second = (block.strip() for block in SHELL[:2])
     assert first.startswith("python3 -m venv .venv && .venv/bin/pip install -c .ci/constraints.txt")
     assert first.endswith('attnviz heads "The cat that I saw ran away"')
@@ -142,34 +139,26 @@ def test_the_tolerances_of_the_readme_are_the_tolerances_of_the_program() -> Non
 
 @needs_minilm
 @needs_parser
-def test_the_table_of_the_readme_is_what_the_program_prints() -> None:
-    import attnviz
-
-    printed = attnviz.analyze("The cat that I saw ran away", device="cpu").report(width=80)
-    shown = README.split("```text\n")[1].split("```")[0].splitlines()
-    numbers = [line for line in shown if re.match(r"L\dH|Head|previous-token|nsubj|Patterns", line)]
-    assert len(numbers) == 8
-    for line in numbers:
-        assert line in [printed_line.rstrip() for printed_line in printed.splitlines()]
-
-
-def test_the_table_of_tiny_gpt2_is_what_the_program_prints() -> None:
-    import attnviz
-
-    text = "one two three four five one two three four five"
-    printed = attnviz.analyze(text, "tiny-gpt2", device="cpu").report(width=80)
-    shown = section("Your text, your model").split("```text\n")[2].split("```")[0].splitlines()
-    numbers = [line for line in shown if line[0] not in "─."]
-    assert len(numbers) == 3
-    for line in numbers:
-        assert line in [printed_line.rstrip() for printed_line in printed.splitlines()]
+@pytest.mark.parametrize(
+    ("text", "model", "shown", "lines"),
+    [
+        ("The cat that I saw ran away", "minilm", README.split("```text\n")[1], 9),
+        ("one two three four five one two three four five", "tiny-gpt2",
+         section("Your text, your model").split("```text\n")[2], 3),
+    ],
+)  # fmt: skip
+def test_tables_of_the_readme_are_what_the_program_prints(text: str, model: str, shown: str, lines: int) -> None:
+    printed = [line.rstrip() for line in attnviz.analyze(text, model, device="cpu").report(width=80).splitlines()]
+    table = [line for line in shown.partition("```")[0].splitlines() if re.match(SHOWN, line)]
+    assert len(table) == lines
+    assert [line for line in table if line not in printed] == []
 
 
 def test_the_profile_in_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("novel.txt").write_text("The cat ran away.\nThe dog saw the cat.\n", encoding="utf-8")
     code = python_with("profile_heads(")
-    names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
+    names: dict[str, object] = {"attnviz": attnviz}
     exec(compile(code, "README.md", "exec"), names)
     found = {str(role.id) for role in names["profile"].roles if role.role == "induction" and role.passed}  # type: ignore[attr-defined]
     assert {"L1H0", "L1H1", "L1H2", "L1H3"} == found
@@ -191,9 +180,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_every_error_is_of_the_family_that_the_readme_names() -> None:
-    from attnviz import errors
-
-    assert all(issubclass(getattr(errors, name), AttnvizError) for name in errors.__all__)
+    assert all(issubclass(getattr(attnviz.errors, name), attnviz.AttnvizError) for name in attnviz.errors.__all__)
 
 
 @needs_minilm
@@ -238,7 +225,7 @@ def test_the_walkthrough_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("words", ["analysis.draw(", "attnviz.compare("])
 def test_the_python_of_views_and_comparisons_runs(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"attnviz": importlib.import_module("attnviz")}
+    names: dict[str, object] = {"attnviz": attnviz}
     exec(compile(python_with(words), "README.md", "exec"), names)
     if "page" in names:
         assert [len(ax.images) for ax in names["page"].axes[:2]] == [1, 1]  # type: ignore[attr-defined]

@@ -153,6 +153,3 @@ def test_where_the_text_alternates_a_previous_token_head_stays_one():
     found = judged(pattern, context_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
     assert found["induction"].passed
     assert label_of(list(found.values())) == "previous-token"
-
-
-# --- what is written

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import matplotlib
@@ -20,9 +21,10 @@ from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.files import FORMATS, figure_bytes
 from attnviz.figures.look import Look
-from attnviz.results.captions import read_captions
+from attnviz.results.documents import read_captions
 from attnviz.results.result import Result, layout_of, report_of, views_of
 from attnviz.results.view import Choices
+from tests.corpora import treebank
 from tests.drawn import ODD_SETTINGS, nothing_over_the_edge
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -35,6 +37,9 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
     "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),
+    "profile": lambda: attnviz.profile_heads(
+        "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
+    ),
     "ablate": lambda: attnviz.ablate(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), select="L0-1"),
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""

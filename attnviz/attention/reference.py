@@ -125,22 +125,22 @@ def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters)
     return concatenated @ parameters.output_weight.flatten(0, 1) + parameters.output_bias
 
 
-def transformed_values(value: Tensor, parameters: HeadParameters) -> Tensor:
+def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
     """What each head would write of each key, were all the attention on it: f(x) = (x W_V + b_V) W_O.
 
     The f of Kobayashi et al. 2020, "Attention is Not Only a Weight", section 3. b_O belongs to no head.
 
     Args:
         value: x W_V + b_V, [.., n_heads, n, d_head].
-        parameters: W_O, [n_heads, d_head, d_model], is used.
+        output_weight: W_O, [n_heads, d_head, d_model]; of one head both may lack the axis of heads.
 
     Returns:
         [.., n_heads, n, d_model].
     """
-    return torch.matmul(value, parameters.output_weight)
+    return torch.matmul(value, output_weight)
 
 
-def head_outputs(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
+def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tensor:
     """What each head adds to the residual stream: (A V) W_O of the head.
 
     Added up over the heads, and b_O added once, this is the attention output (Elhage et al. 2021, "A Mathematical
@@ -149,12 +149,12 @@ def head_outputs(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> 
     Args:
         pattern: [.., n_heads, n, n].
         value: [.., n_heads, n, d_head].
-        parameters: W_O, [n_heads, d_head, d_model], is used.
+        output_weight: W_O, [n_heads, d_head, d_model]; of one head all three may lack the axis of heads.
 
     Returns:
         [.., n_heads, n, d_model].
     """
-    return torch.matmul(torch.matmul(pattern, value), parameters.output_weight)
+    return torch.matmul(torch.matmul(pattern, value), output_weight)
 
 
 def allowed_positions(attention_mask: Tensor, causal: bool) -> Tensor:

@@ -12,6 +12,7 @@ from attnviz.attention.tolerances import TOLERANCES, Tolerance
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
+from attnviz.progress import Progress, tell
 
 __all__ = [
     "LayerCheck",
@@ -149,17 +150,11 @@ class VerifiedAttention:
         return VerifiedLayer(check, self.verification.tolerance, pattern)
 
 
-@dataclass
-class _Mismatch:
-    """The worst difference found so far in a run that does not verify."""
-
-    layer: int
-    message: str
-    excess: float
-
-
 def verify_attention(
-    checkpoint: Checkpoint, tokens: Tokens, visit: Callable[[VerifiedLayer], None]
+    checkpoint: Checkpoint,
+    tokens: Tokens,
+    visit: Callable[[VerifiedLayer], None] = lambda _: None,
+    progress: Progress | None = None,
 ) -> VerifiedAttention:
     """Run the model once; recompute, compare and hand over its attention layer by layer.
 
@@ -171,6 +166,7 @@ def verify_attention(
         checkpoint: the model.
         tokens: one text.
         visit: called with each verified layer, first layer first; its pattern is dropped afterwards.
+        progress: told of every layer.
 
     Raises:
         VerificationError: a layer differs by more than the tolerance of the dtype; the message
@@ -181,7 +177,7 @@ def verify_attention(
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
     fingerprints: list[Tensor] = []
-    mismatches: list[_Mismatch] = []
+    mismatches: list[tuple[float, str]] = []
 
     def compare(record: LayerRecord) -> None:
         pattern, output = _recompute(checkpoint, record.layer, record.attention_input, model_inputs["attention_mask"])
@@ -195,14 +191,16 @@ def verify_attention(
         outputs.append(record.output)
         fingerprints.append(_fingerprint(pattern))
         visit(VerifiedLayer(check, tolerance, pattern))
+        tell(progress, "verifying", len(checks), checkpoint.n_layers)
 
+    tell(progress, "verifying", 0, checkpoint.n_layers)
     model_inputs = tokens.model_inputs(checkpoint.device)
     capture_layers(checkpoint, model_inputs, compare)
     if mismatches:
-        worst = max(mismatches, key=lambda mismatch: mismatch.excess)
+        _, worst = max(mismatches, key=lambda mismatch: mismatch[0])
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(mismatches)} of {len(checks)} layers differ. "
-            f"{worst.message} Nothing was drawn. --dtype float64 tells rounding, which it shrinks, from an error, "
+            f"{worst} Nothing was drawn. --dtype float64 tells rounding, which it shrinks, from an error, "
             "which it does not."
         )
     return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, outputs, fingerprints)
@@ -226,10 +224,8 @@ def verify_record(
     pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask)
     check = _compare(record, pattern, output)
     if not _within(check, tolerance):
-        found = _locate(record, pattern, output, check, tolerance, labels)
-        raise VerificationError(
-            f"the recomputed heads do not reproduce the model. {found.message} Nothing was written."
-        )
+        _, where = _locate(record, pattern, output, check, tolerance, labels)
+        raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
     return VerifiedLayer(check, tolerance, pattern)
 
 
@@ -295,13 +291,14 @@ def _locate(
     check: LayerCheck,
     tolerance: Tolerance,
     labels: Callable[[int], Sequence[str]],
-) -> _Mismatch:
+) -> tuple[float, str]:
+    """The worst difference of a layer that does not verify: how many times its tolerance, and where in words."""
     if not (torch.isfinite(record.pattern).all() and torch.isfinite(record.output).all()):
         message = (
             f"The model's own attention in layer {record.layer} has values that are not finite in "
             f"{str(record.output.dtype).removeprefix('torch.')}; a wider --dtype may help."
         )
-        return _Mismatch(record.layer, message, float("inf"))
+        return float("inf"), message
     if not check.pattern_error <= tolerance.pattern:
         found = (pattern - record.pattern).abs().nan_to_num_(nan=torch.inf)
         batch, head, query, key = _argmax(found)
@@ -311,7 +308,7 @@ def _locate(
             f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
             f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
         )
-        return _Mismatch(record.layer, message, check.pattern_error / tolerance.pattern)
+        return check.pattern_error / tolerance.pattern, message
     batch, query, dimension = _argmax((output - record.output).abs().nan_to_num_(nan=torch.inf))
     message = (
         f"All patterns agree, but the attention output of layer {record.layer} (all {pattern.shape[1]} heads together) "
@@ -320,7 +317,7 @@ def _locate(
         f"the reference {output[batch, query, dimension]:.6g} "
         f"(tolerance {tolerance.output:g} of the layer's largest output, {check.output_scale:.6g})."
     )
-    return _Mismatch(record.layer, message, check.output_error / tolerance.output)
+    return check.output_error / tolerance.output, message
 
 
 def _argmax(values: Tensor) -> tuple[int, ...]:

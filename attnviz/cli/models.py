@@ -1,4 +1,4 @@
-"""The command ``attnviz models``: parse, call, hand over; nothing heavy is imported, so that a list is quick."""
+"""The command ``attnviz models``; nothing heavy is imported, so that a list is quick."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from attnviz.cli.options import AsJson
-from attnviz.cli.runner import check_out, errors_to_exit_codes
+from attnviz.cli.runner import Run, check_out, errors_to_exit_codes
 from attnviz.cli.terminal import decoded, print_results, progress, say_what_was_written
 
 __all__ = ["models"]
@@ -19,12 +19,10 @@ def models(
             metavar="NAME",
             help="Built-in name, folder, hub id, or paper's model such as bert-large, gpt2-xl, gpt3-175b; "
             "default all that are known here.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", help="Folder for models.json and models.csv; default none.", show_default=False),
+        str | None, typer.Option("--out", "-o", help="Folder for models.json and models.csv; default none.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -34,7 +32,7 @@ def models(
     those of the BERT, GPT-2 and GPT-3 papers.
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 130 interrupted.
     """
-    with errors_to_exit_codes() as run:
+    with errors_to_exit_codes(Run()) as run:
         check_out(out)
         wanted = [decoded("NAME", name) for name in names or []]
         from attnviz.commands.models.measure import model_configurations

@@ -1,65 +1,46 @@
-"""The command ``attnviz outputs``: parse, call, hand over."""
+"""The command ``attnviz outputs``."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import attnviz
 from attnviz.cli import options
-from attnviz.cli.runner import Show, check_out, errors_to_exit_codes
+from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text
-
-if TYPE_CHECKING:
-    from attnviz.progress import Progress
-    from attnviz.results.result import Result
+from attnviz.progress import Progress
 
 __all__ = ["outputs"]
 
 
+@command(figures="Any of overview, shares, effects, heads (with commas between); all; none.")
 def outputs(
+    run: Run,
     text: options.Text,
-    model: options.Model = "minilm",
-    revision: options.Revision = None,
     pair: options.Pair = None,
     select: options.Select = None,
     at: Annotated[
         str | None,
         typer.Option(
-            help="Where promoted tokens are read (GPT-2): cat, or #3 (counted from 0); default the last token.",
-            show_default=False,
+            help="Where promoted tokens are read (GPT-2): cat, or #3 (counted from 0); default the last token."
         ),
     ] = None,
-    figures: Annotated[
-        str | None,
-        typer.Option(
-            help="Any of overview, shares, effects, heads (with commas between); all; none.", show_default=False
-        ),
-    ] = None,
-    no_figures: options.NoFigures = False,
-    formats: options.Formats = None,
+    truncate: options.Truncate = False,
     scale: Annotated[
         str,
         typer.Option(help="Of norms: per-head (0 to the head's largest) or shared (0 to the largest of all heads)."),
     ] = "per-head",
-    theme: options.Theme = "light",
-    width: options.Width = None,
     save_outputs: Annotated[
         bool, typer.Option("--save-outputs", help="Also write outputs.safetensors, [n_heads, n, d_model] a layer.")
     ] = False,
-    truncate: options.Truncate = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "float32",
-    out: options.Out = None,
     top: Annotated[
         int | None,
         typer.Option(
             min=0,
             help="Heads in the tables and with a picture each, the largest share first; 0 for all. "
             "Default 12, with --select all selected.",
-            show_default=False,
         ),
     ] = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Show what each head adds to the residual stream: its output, norm-weighted attention, and tokens promoted.
 
@@ -72,40 +53,24 @@ def outputs(
     and outputs.csv.
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
     """
-    with errors_to_exit_codes() as run:
-        sentence = read_text(text)
-        second = None if pair is None else decoded("--pair", pair)
-        position = None if at is None else decoded("--at", at)
-        check_out(out)
-        from attnviz.model.sources import find_checkpoint
+    sentence = read_text(text)
+    second = None if pair is None else decoded("--pair", pair)
+    position = None if at is None else decoded("--at", at)
+    source = run.find_model()
 
-        source = find_checkpoint(model, revision)
+    def measure(progress: Progress, _: object) -> "attnviz.HeadOutputs":
+        from attnviz.commands.outputs.views import check_scale
 
-        def measure(progress: "Progress", _: object) -> "Result":
-            from attnviz.commands.outputs.measure import head_outputs
-            from attnviz.commands.outputs.views import check_scale
-
-            check_scale(scale)
-            return head_outputs(
-                sentence,
-                source,
-                pair=second,
-                device=device,
-                dtype=dtype,
-                truncate=truncate,
-                at=position,
-                progress=progress,
-            )
-
-        show = Show(
-            figures=figures,
-            no_figures=no_figures,
-            formats=formats,
-            theme=theme,
-            scale=scale,
-            width=width,
-            select=select,
-            top=top,
-            tensors=save_outputs,
+        check_scale(scale)
+        return attnviz.head_outputs(
+            sentence,
+            source,
+            pair=second,
+            device=run.device,
+            dtype=run.dtype,
+            truncate=truncate,
+            at=position,
+            progress=progress,
         )
-        run.execute("outputs", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet)
+
+    run.execute(measure, scale=scale, select=select or (), top=top, tensors=save_outputs)

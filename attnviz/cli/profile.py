@@ -1,4 +1,4 @@
-"""The command ``attnviz profile``: parse, call, hand over."""
+"""The command ``attnviz profile``."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,34 +6,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnviz.cli import options
-from attnviz.cli.runner import Show, check_out, errors_to_exit_codes, results_folder
-from attnviz.corpora.processes import own_file, this_process
+import attnviz
+from attnviz.cli.runner import Run, command, results_folder
+from attnviz.corpora.long_runs import own_file, this_process
 from attnviz.errors import OutputError, UsageError
+from attnviz.progress import Progress
 
 if TYPE_CHECKING:
-    from attnviz.commands.profile.measure import Profile
     from attnviz.model.sources import Source
-    from attnviz.progress import Progress
 
 __all__ = ["profile"]
 
 
+@command(
+    figures="Any of roles, scores, relations, layers, likeness (with commas between); all; none.",
+    out="Folder for the results; default attnviz-out/MODEL.",
+)
 def profile(
+    run: Run,
     corpora: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="CORPUS...", help=".conllu treebanks, .txt files (a sentence a line), GAP .tsv files (coreference)."
         ),
     ] = None,
-    model: options.Model = "minilm",
-    revision: options.Revision = None,
     repeats: Annotated[
         bool, typer.Option("--repeats", help="Also measure random tokens, repeated: induction, duplicate-token.")
     ] = False,
     limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Sentences (or rows) of each corpus that are read; default all.", show_default=False),
+        int | None, typer.Option(min=1, help="Sentences (or rows) of each corpus that are read; default all.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts that the model reads at once.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Of the verified sample, the bootstrap and the repeats.")] = 0,
@@ -42,89 +43,59 @@ def profile(
     ] = True,
     parser: Annotated[
         str | None,
-        typer.Option(
-            help="spaCy pipeline that parses .txt files; default an installed English one.", show_default=False
-        ),
+        typer.Option(help="spaCy pipeline that parses .txt files; default an installed English one."),
     ] = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "float32",
-    figures: Annotated[
-        str | None,
-        typer.Option(
-            help="Any of roles, scores, relations, layers, likeness (with commas between); all; none.",
-            show_default=False,
-        ),
-    ] = None,
-    no_figures: options.NoFigures = False,
-    formats: options.Formats = None,
-    theme: options.Theme = "light",
-    width: options.Width = None,
     store: Annotated[
         bool | None,
         typer.Option(
             "--store/--no-store",
             help="Keep the profile for attnviz heads to show; default unless one of more texts is kept already.",
-            show_default=False,
         ),
     ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/MODEL.", show_default=False),
-    ] = None,
     top: Annotated[int, typer.Option(min=0, help="Rows of the tables; 0 for all.")] = 15,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Measure what every head of a model does on corpora, beside honest baselines.
 
     Writes profile.json, profile.csv and figures, and prints tables. Interrupted, it goes on where it was when the
     same command is given again; torchrun -m attnviz profile … splits the work over processes.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model,
-    130 interrupted.
+    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
     """
     process = this_process()
-    with errors_to_exit_codes() as run:
-        run.silent = not process.first
-        check_out(out)
-        if not corpora and not repeats:
-            raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
-        from attnviz.model.sources import find_checkpoint
+    run.silent = not process.first
+    if not corpora and not repeats:
+        raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
+    source = run.find_model()
+    folder = results_folder(run.out, [run.model])
+    unfinished = folder / "profile.unfinished"
+    run.kept = own_file(unfinished, process)
 
-        source = find_checkpoint(model, revision)
-        unfinished = results_folder(out, [model]) / "profile.unfinished"
-        run.kept = own_file(unfinished, process)
+    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
+        return attnviz.profile_heads(
+            source,
+            corpora or [],
+            repeats=repeats,
+            limit=limit,
+            batch_size=batch_size,
+            seed=seed,
+            syntax=syntax,
+            parser=parser,
+            device=run.device,
+            dtype=run.dtype,
+            unfinished=unfinished,
+            progress=progress,
+            warn=warn,
+        )
 
-        def measure(tell: "Progress", warn: Callable[[str], None]) -> "Profile | None":
-            from attnviz.commands.profile.measure import profile_heads
+    def finish(document: dict[str, Any]) -> Iterator[str]:
+        for kept in unfinished.parent.glob(f"{unfinished.name}*"):
+            kept.unlink(missing_ok=True)
+        if run.figures in (None, "all") and not run.no_figures and document["statistics"] is not None:
+            from attnviz.commands.profile.likeness import scikit_learn_missing
 
-            return profile_heads(
-                source,
-                corpora or [],
-                repeats=repeats,
-                limit=limit,
-                batch_size=batch_size,
-                seed=seed,
-                syntax=syntax,
-                parser=parser,
-                device=device,
-                dtype=dtype,
-                unfinished=unfinished,
-                progress=tell,
-                warn=warn,
-            )
+            yield from filter(None, [scikit_learn_missing()])
+        yield from _keep(document, source, store)
 
-        def finish(document: dict[str, Any]) -> Iterator[str]:
-            for kept in unfinished.parent.glob(f"{unfinished.name}*"):
-                kept.unlink(missing_ok=True)
-            if figures in (None, "all") and not no_figures and document["statistics"] is not None:
-                from attnviz.commands.profile.likeness import scikit_learn_missing
-
-                yield from filter(None, [scikit_learn_missing()])
-            yield from _keep(document, source, store)
-
-        show = Show(figures, no_figures, formats, theme, width=width, top=top)
-        run.execute("profile", measure, show, models=[model], out=out, as_json=as_json, quiet=quiet, folder_name="",
-                    rate=True, finish=finish)  # fmt: skip
+    run.execute(measure, path=folder, top=top, rate=True, finish=finish)
 
 
 def _keep(document: dict[str, Any], source: "Source", store: bool | None) -> Iterator[str]:

@@ -60,4 +60,4 @@ def _attnviz(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What the attention heads of a pretrained BERT or GPT-2 do: recomputed, verified, drawn and labelled."""
+    pass

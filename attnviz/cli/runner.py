@@ -1,182 +1,132 @@
-"""How every command runs: folder, measurement, files, tables or JSON, exit codes."""
+"""How every command runs: shared options, folder, measurement, files, tables or JSON, exit codes."""
 
+import inspect
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Unpack
 
 import typer
 
+from attnviz.cli.options import Shared
 from attnviz.cli.terminal import print_results, printable, progress, say, say_what_was_written, split_names
 from attnviz.errors import AttnvizError, ProcessError, UsageError, VerificationError
+from attnviz.progress import Progress
 
 if TYPE_CHECKING:
-    from attnviz.progress import Progress
+    from attnviz.model.sources import Source
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.result import Result
-    from attnviz.results.view import Choices
+    from attnviz.results.view import ChoiceNames
 
-__all__ = [
-    "Run",
-    "Show",
-    "check_out",
-    "errors_to_exit_codes",
-    "results_folder",
-]
+__all__ = ["Run", "check_out", "command", "errors_to_exit_codes", "results_folder"]
 
 _INTERRUPTED = 130
 
 
-@dataclass(frozen=True)
-class Show:
-    """What is to be drawn and listed, as it was typed; :meth:`read` makes sense of it.
-
-    Attributes:
-        figures: names with commas between, ``all`` or ``none``; None for the command's own.
-        no_figures: the same as ``none``.
-        formats: of the figures; None for PNG.
-        theme, scale, width: as for :class:`attnviz.figures.look.Look`.
-        select: heads; None for all.
-        top: rows and heads that are ranked; None for the command's own number.
-        drop_special, from_token, maps, tensors: as for :class:`attnviz.results.view.Choices`.
-        adds: figures that other options ask for, such as ``lines`` for ``--from``.
-    """
-
-    figures: str | None = None
-    no_figures: bool = False
-    formats: list[str] | None = None
-    theme: str = "light"
-    scale: str = "shared"
-    width: str | None = None
-    select: list[str] | None = None
-    top: int | None = None
-    drop_special: bool = False
-    from_token: str | None = None
-    maps: list[str] | None = None
-    tensors: bool = False
-    adds: tuple[str, ...] = ()
-
-    def read(self, command: str) -> "tuple[Choices, list[str] | None, list[str]]":
-        """What the options mean; names of figures; formats.
-
-        Raises:
-            UsageError: an unknown theme, scale, width, figure or format.
-        """
-        from attnviz.figures.look import Look, parse_width
-        from attnviz.results.result import checked_views
-        from attnviz.results.view import Choices
-
-        look = Look(self.theme, self.scale, None if self.width is None else parse_width(self.width))
-        figures, formats = self._figures(command), split_names(self.formats) or ["png"]
-        checked_views(command, figures, formats)
-        choices = Choices(
-            look=look,
-            select=tuple(self.select or ()),
-            top=self.top,
-            drop_special=self.drop_special,
-            from_token=self.from_token,
-            maps=tuple(split_names(self.maps)),
-            tensors=self.tensors,
-        )
-        return choices, figures, formats
-
-    def _figures(self, command: str) -> list[str] | None:
-        if self.no_figures:
-            if self.figures not in (None, "none"):
-                raise UsageError(f"expected --figures or --no-figures, found both (--figures {self.figures}).")
-            return []
-        from attnviz.results.result import views_of
-
-        if self.figures is None:
-            default = [view.name for view in views_of(command) if view.default]
-            return [*default, *self.adds] if self.adds else None
-        named = split_names([self.figures])
-        alone = [name for name in named if name in ("all", "none")]
-        if alone and len(named) > 1:
-            known = ", ".join(view.name for view in views_of(command))
-            raise UsageError(
-                f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {self.figures!r}."
-            )
-        if named == ["all"]:
-            return named
-        return list(dict.fromkeys([*([] if named == ["none"] else named), *self.adds]))
-
-
 @dataclass
-class Run:
-    """One run of a command: it opens the folder, measures, writes and prints, and knows how far it came.
+class Run(Shared):
+    """One run of a command: the shared options as they were typed, and how far it came.
 
     Attributes:
+        command: its name, which is also that of its folder in :mod:`attnviz.commands`.
         folder: that it writes to, once there is one.
         kept: the file in which it keeps what it has measured, until it is done.
         silent: whether another process says what is to be said.
     """
 
+    command: str = ""
     folder: "OutputFolder | None" = None
     kept: Path | None = None
     silent: bool = False
 
+    def find_model(self) -> "Source":
+        """Where the model lies; errors as for :func:`attnviz.model.sources.find_checkpoint`."""
+        from attnviz.model.sources import find_checkpoint
+
+        return find_checkpoint(self.model, self.revision)
+
     def execute(
         self,
-        name: str,
         measure: "Callable[[Progress, Callable[[str], None]], Result | None]",
-        show: Show,
         *,
-        models: Sequence[str],
-        out: str | None,
-        as_json: bool = False,
-        quiet: bool = False,
-        folder_name: str | None = None,
+        path: Path | None = None,
+        scale: str = "shared",
+        adds: Sequence[str] = (),
         rate: bool = False,
-        finish: "Callable[[dict[str, Any]], Iterable[str]]" = lambda _: (),
+        finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
+        **choices: "Unpack[ChoiceNames]",
     ) -> None:
-        """Run a command: open the folder, measure, write, print.
+        """Open the folder, measure, write, print.
 
         A process of several that is not the first (``silent``) only measures.
 
         Args:
-            name: of the command, and of its folder in :mod:`attnviz.commands`.
             measure: makes the result; told of progress and given a function for messages. None where another process
                 writes it.
-            show: what to draw and list.
-            models: their names, for the name of the folder.
-            out: the folder that the user chose; None for ``attnviz-out/COMMAND-MODEL``.
-            as_json: print the document instead of tables.
-            quiet: print nothing.
-            folder_name: what stands before the model in the default folder's name; default the command's name.
+            path: of the folder; default that of :func:`results_folder`, by command and model.
+            scale: of colours.
+            adds: figures that other options ask for, such as ``lines`` for ``--from``.
             rate: show how fast the work goes and how long it will take.
             finish: what else is to be done once everything is written; told the document, gives messages.
+            choices: what to draw and list; see :class:`attnviz.results.view.Choices`.
 
         Raises:
             AttnvizError: see :mod:`attnviz.errors`.
         """
-        check_out(out)
-        choices, figures, formats = show.read(name)
+        from attnviz.figures.look import Look
         from attnviz.results.output_folder import OutputFolder
-        from attnviz.results.result import layout_of, report_of
+        from attnviz.results.result import checked_views, layout_of, report_of
         from attnviz.results.tables import spaced
+        from attnviz.results.view import Choices
 
+        report = report_of(self.command)
+        wanted = report.completed(Choices.of(Look(self.theme, scale, self.width), choices))
+        figures, formats = self._figure_names(adds), split_names(self.formats) or ["png"]
+        checked_views(self.command, figures, formats)
         if self.silent:
             measure(lambda *_: None, lambda _: None)
             return
-        folder = results_folder(out, models, name if folder_name is None else folder_name)
-        with OutputFolder(folder, layout_of(name)) as output, progress(quiet, rate) as tell:
+        path = path or results_folder(self.out, [self.model], self.command)
+        with OutputFolder(path, layout_of(self.command)) as output, progress(self.quiet, rate) as tell:
             self.folder = output
             tell("loading", 0, 0)
-            result = measure(tell, lambda message: say(message, quiet))
+            result = measure(tell, lambda message: say(message, self.quiet))
             if result is None:
                 return
-            document = result.write(output, choices, figures=figures, formats=formats, progress=tell)
+            document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
         messages = list(finish(document))
-        report = report_of(name)
-        wanted = report.completed(choices)
-        print_results(folder, document, lambda width: spaced(report.tables(result, wanted, width)), as_json, quiet)
+        print_results(
+            path, document, lambda width: spaced(report.tables(result, wanted, width)), self.as_json, self.quiet
+        )
         for message in [*report.afterwards(result, wanted, document), *messages]:
-            say(message, quiet)
-        say_what_was_written(output, quiet)
+            say(message, self.quiet)
+        say_what_was_written(output, self.quiet)
+
+    def _figure_names(self, adds: Sequence[str]) -> list[str] | None:
+        """What ``--figures`` and ``--no-figures`` mean; None for the command's own figures."""
+        from attnviz.results.result import views_of
+
+        if self.no_figures:
+            if self.figures not in (None, "none"):
+                raise UsageError(f"expected --figures or --no-figures, found both (--figures {self.figures}).")
+            return []
+        if self.figures is None:
+            return [*(view.name for view in views_of(self.command) if view.default), *adds] if adds else None
+        named = split_names([self.figures])
+        alone = [name for name in named if name in ("all", "none")]
+        if alone and len(named) > 1:
+            known = ", ".join(view.name for view in views_of(self.command))
+            raise UsageError(
+                f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {self.figures!r}."
+            )
+        if named == ["all"]:
+            return named
+        return list(dict.fromkeys([*([] if named == ["none"] else named), *adds]))
 
     @property
     def what_is_kept(self) -> str:
@@ -186,22 +136,66 @@ class Run:
         return f" What was measured is kept in {self.kept}: the same command goes on from there."
 
 
+def command(
+    *, figures: str, drawn: str = "", out: str = ""
+) -> Callable[[Callable[Concatenate[Run, ...], None]], Callable[..., None]]:
+    """Make a command of a function of a :class:`Run` and of the command's own options.
+
+    The command also has the options of :class:`Shared` that the function does not have itself; they come to it as the
+    Run. Errors become exit codes.
+
+    Args:
+        figures: help of ``--figures``, with the names of the command's views.
+        drawn: those drawn by default, where not all are.
+        out: help of ``--out``, where the folder is another than ``attnviz-out/COMMAND-MODEL``.
+    """
+    own_help: dict[str, Any] = {
+        "figures": Annotated[str | None, typer.Option(help=figures, show_default=drawn or False)],
+    }
+    if out:
+        own_help["out"] = Annotated[str | None, typer.Option("--out", "-o", help=out)]
+
+    def decorate(function: Callable[Concatenate[Run, ...], None]) -> Callable[..., None]:
+        _, *own = inspect.signature(function).parameters.values()
+        declared = {option.name for option in own}
+        shared = [
+            option.replace(annotation=own_help.get(option.name, option.annotation))
+            for option in inspect.signature(Shared).parameters.values()
+            if option.name not in declared
+        ]
+
+        @wraps(function)
+        def run_command(**given: Any) -> None:
+            options = {option.name: given.pop(option.name) for option in shared}
+            with errors_to_exit_codes(Run(**options, command=function.__name__)) as run:
+                check_out(run.out)
+                function(run, **given)
+
+        of_model = [option for option in shared if option.name in ("model", "revision")]
+        ordered = [*of_model, *own, *(option for option in shared if option not in of_model)]
+        run_command.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # typer reads it
+            [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in ordered]
+        )
+        return run_command
+
+    return decorate
+
+
 @contextmanager
-def errors_to_exit_codes() -> Iterator[Run]:
+def errors_to_exit_codes(run: Run) -> Iterator[Run]:
     """One line on standard error for what the user can mend; 130 for Ctrl-C and SIGTERM; bugs keep their traceback."""
-    outcome = Run()
     try:
         with _terminated_as_interrupted():
-            yield outcome
+            yield run
     except AttnvizError as error:
-        if not outcome.silent or isinstance(error, VerificationError | ProcessError):
-            typer.echo(f"attnviz: {printable(str(error) + outcome.what_is_kept)}", err=True)
+        if not run.silent or isinstance(error, VerificationError | ProcessError):
+            typer.echo(f"attnviz: {printable(str(error) + run.what_is_kept)}", err=True)
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
-        written = outcome.folder is not None and outcome.folder.committed
+        written = run.folder is not None and run.folder.committed
         how_far = "all files were written" if written else "nothing was written"
-        kept = outcome.what_is_kept
-        if not outcome.silent:
+        kept = run.what_is_kept
+        if not run.silent:
             typer.echo(f"attnviz: interrupted{'.' if kept else f'; {how_far}.'}{printable(kept)}", err=True)
         raise typer.Exit(_INTERRUPTED) from error
 
@@ -221,7 +215,9 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 def results_folder(out: str | None, models: Sequence[str], command: str = "") -> Path:
     """Where results go: the folder that the user names, or else ``attnviz-out/COMMAND-MODEL``."""
-    return Path(out) if out is not None else Path("attnviz-out") / "-".join([command] * bool(command) + _names(models))
+    if out is not None:
+        return Path(out)
+    return Path("attnviz-out") / "-".join(filter(None, [command, *map(_model_in_path, models)]))
 
 
 def check_out(out: str | None) -> None:
@@ -234,13 +230,10 @@ def check_out(out: str | None) -> None:
         raise UsageError("-o is empty; expected a folder (. for this one).")
 
 
-def _names(models: Sequence[str]) -> list[str]:
-    """Models as parts of a folder's name: the last part of a checkpoint folder, or the name, slashes replaced."""
+def _model_in_path(model: str) -> str:
+    """A model as part of a folder's name: the last part of a checkpoint folder, or the name, slashes replaced."""
     from attnviz.model.sources import BUILT_IN
 
-    names = []
-    for model in models:
-        is_folder = model not in BUILT_IN and Path(model).expanduser().is_dir()
-        name = Path(model).expanduser().resolve().name if is_folder else model.replace("/", "--")
-        names.append(name or "model")
-    return names
+    folder = Path(model).expanduser()
+    name = folder.resolve().name if model not in BUILT_IN and folder.is_dir() else model.replace("/", "--")
+    return name or "model"

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "decoded",
     "print_results",
-    "print_tables",
     "printable",
-    "printing",
     "progress",
     "read_text",
     "say",
@@ -33,18 +31,6 @@ __all__ = [
 ]
 
 _NARROWEST = 80
-
-
-@contextmanager
-def printing(folder: Path) -> Iterator[None]:
-    """Printing may fail after the files are written: the reader went away, or the disk is full."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputError(f"cannot print the results: {error.strerror}; the files in {folder} are complete.") from error
 
 
 @contextmanager
@@ -89,14 +75,8 @@ def read_text(text: str) -> str:
         return text
     if sys.stdin is None:
         raise TextError("standard input is closed; expected a sentence on it, or as TEXT.")
-    data = sys.stdin.buffer.read()
-    try:
-        content = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"standard input is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
-            "convert it, for example: iconv -f latin1 -t utf-8"
-        ) from error
+    advice = "convert it, for example: iconv -f latin1 -t utf-8"
+    content = _decode("standard input", sys.stdin.buffer.read(), "utf-8-sig", advice)
     if not content.strip():
         raise TextError("standard input is empty or blank; expected a sentence.")
     return content.removesuffix("\n").removesuffix("\r")
@@ -104,14 +84,15 @@ def read_text(text: str) -> str:
 
 def decoded(name: str, text: str) -> str:
     """An argument as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
-    data = text.encode("utf-8", "surrogateescape")
+    return _decode(name, text.encode("utf-8", "surrogateescape"), "utf-8", "expected text encoded as UTF-8.")
+
+
+def _decode(name: str, data: bytes, encoding: str, advice: str) -> str:
     try:
-        return data.decode("utf-8")
+        return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise TextError(
-            f"{name} is not valid UTF-8: found byte 0x{data[error.start]:02x} at byte {error.start}; "
-            "expected text encoded as UTF-8."
-        ) from error
+        found = f"found byte 0x{data[error.start]:02x} at byte {error.start}"
+        raise TextError(f"{name} is not valid UTF-8: {found}; {advice}") from error
 
 
 def printable(message: str) -> str:
@@ -119,31 +100,38 @@ def printable(message: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
 
 
-def print_tables(tables: "Callable[[int], RenderableType]") -> None:
-    """Print tables made for the width of the terminal, in plain text where it is none."""
-    from rich.console import Console
-
-    console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
-    console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
-    console.print(tables(console.width))
-
-
 def print_results(
     folder: Path, document: dict[str, Any], tables: "Callable[[int], RenderableType]", as_json: bool, quiet: bool
 ) -> None:
-    """Print the document as JSON, or else tables, or where all shall be quiet nothing.
+    """Print the document as JSON, or else tables, or nothing.
+
+    Args:
+        folder: where the files are.
+        document: as it was written.
+        tables: makes them for the width of the terminal; they are plain text where it is none.
+        as_json: print the document.
+        quiet: print no tables.
 
     Raises:
-        OutputError: they cannot be printed; the files in the folder are complete.
+        OutputError: they cannot be printed, because the disk is full; a reader that went away is no error.
     """
-    with printing(folder):
+    try:
         if as_json:
             from attnviz.results.output_folder import json_text
 
             sys.stdout.write(json_text(document))
         elif not quiet:
-            print_tables(tables)
+            from rich.console import Console
+
+            console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
+            console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
+            console.print(tables(console.width))
         sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            message = f"cannot print the results: {error.strerror}; the files in {folder} are complete."
+            raise OutputError(message) from error
 
 
 def say(message: str, quiet: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Corpora: from files of many texts to batches through a model, by one process or by several.
 
-reading -> batches -> texts, sampling; resuming and processes for long runs, bootstrap for intervals
+reading -> batches; long_runs to go on with or to share the work, bootstrap for intervals
 """
 
 __all__: list[str] = []

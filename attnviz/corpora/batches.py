@@ -1,19 +1,26 @@
-"""Sentences of a corpus as padded batches for the model, with what each token belongs to."""
+"""Texts as padded batches, with what each token belongs to, and through the model, a sample verified in full."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from attnviz.attention.capture import LayerRecord, capture_layers
+from attnviz.attention.tolerances import TOLERANCES
+from attnviz.attention.verify import LayerCheck, Verification, verify_record, worse_of
 from attnviz.corpora.reading import Span, Text
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.checkpoint import Checkpoint
 
-__all__ = ["Batch", "Item", "Text", "batches", "collate", "encode"]
+__all__ = ["EVERY", "Batch", "Item", "SampledAttention", "Text", "batches", "collate", "encode"]
+
+EVERY = 20
+"""Batches of which one is verified; of the first so many, the very first."""
 
 _WINDOW = 32
 """Batches that are sorted by length together, so that memory does not grow with the corpus."""
@@ -27,7 +34,6 @@ class Item:
         ids: [n], vocabulary entries.
         sink: [n], special tokens and, in GPT-2, position 0.
         members: for each span of the text, the positions of the tokens that overlap it.
-        source: the text.
         pieces: [n], the characters of the text that each token stands for; empty ones for special tokens.
     """
 
@@ -46,7 +52,6 @@ class Batch:
     """Texts of about one length, padded on the right.
 
     Attributes:
-        items: the texts.
         inputs: what the model's forward takes, [batch, n] each.
         valid: boolean [batch, n], True where there is a token and no padding.
         content: boolean [batch, n], True where there is a token that is no sink.
@@ -66,13 +71,13 @@ class Batch:
 def encode(
     checkpoint: Checkpoint, texts: Sequence[Text], skipped: Callable[[Text, str], None] | None = None
 ) -> list[Item]:
-    """Tokenize texts and tie their spans to tokens by character overlap.
+    """Tokenize texts, with special tokens, and tie their spans to tokens by character overlap.
 
     Args:
-        checkpoint: the model; its tokenizer adds the special tokens.
+        checkpoint: the model.
         texts: any number of them.
-        skipped: told of each text that is left out and why: it is longer than the model, or no tokens
-            are left of it. Without it such a text is an error.
+        skipped: told of each text that is left out and why: it is longer than the model, or no tokens are left of it.
+            Without it such a text is an error.
 
     Raises:
         TextError: such a text, where nobody is to be told.
@@ -85,7 +90,7 @@ def encode(
     items = []
     for text, encoding in zip(texts, encodings, strict=True):
         special = [segment is None for segment in encoding.sequence_ids]
-        offsets = [None if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
+        offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
         members = _members(offsets, text.spans)
         why = ""
         if len(encoding.ids) > limit:
@@ -99,13 +104,13 @@ def encode(
                 f"the tokenizer gives token id {max(encoding.ids)}, but the model's vocabulary ends at "
                 f"{vocabulary - 1}: this tokenizer does not belong to this model."
             )
-        if why and skipped is None:
-            raise TextError(f"{text.place or 'a text'}: {why}.")
-        if why and skipped is not None:
+        if why:
+            if skipped is None:
+                raise TextError(f"{text.place or 'a text'}: {why}.")
             skipped(text, why)
             continue
         special[0] = special[0] or checkpoint.architecture.sink_first
-        pieces = tuple("" if pair is None else text.text[slice(*pair)] for pair in offsets)
+        pieces = tuple(text.text[start:end] for start, end in offsets)
         items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces))
     return items
 
@@ -116,16 +121,10 @@ def batches(
     batch_size: int,
     skipped: Callable[[Text, str], None] | None = None,
 ) -> Iterator[Batch]:
-    """Batches of texts of about one length; each text is in exactly one.
+    """Batches of texts of about one length; each text is in exactly one, read as it is needed.
 
     The batches of a stretch come in random order, not the shortest first, so that a sample of them has texts of all
-    lengths.
-
-    Args:
-        checkpoint: the model.
-        texts: read as they are needed, some thousand at a time at most.
-        batch_size: texts in a batch; the last one of a stretch may be smaller.
-        skipped: as for :func:`encode`.
+    lengths. The last one of a stretch may be smaller. ``skipped`` as for :func:`encode`.
     """
     texts = iter(texts)
     while stretch := list(islice(texts, batch_size * _WINDOW)):
@@ -149,20 +148,78 @@ def collate(checkpoint: Checkpoint, items: Sequence[Item]) -> Batch:
     return Batch(tuple(items), inputs, valid, ~sink)
 
 
-def _members(offsets: Sequence[Span | None], spans: Sequence[Span]) -> tuple[tuple[int, ...], ...]:
-    """For each span the tokens that share a character with it, in one sweep, since both come in order."""
-    ordered = sorted(range(len(spans)), key=lambda i: spans[i])
-    members: list[list[int]] = [[] for _ in spans]
-    first = 0
-    for position, pair in enumerate(offsets):
-        if pair is None:
-            continue
-        start, end = pair
-        while first < len(ordered) and spans[ordered[first]][1] <= start:
-            first += 1
-        for span in ordered[first:]:
-            if spans[span][0] >= end:
-                break
-            if spans[span][1] > start:
-                members[span].append(position)
-    return tuple(map(tuple, members))
+class SampledAttention:
+    """Runs batches through a model and hands over the patterns of each layer.
+
+    Verifying costs about as much as the forward pass itself, so over a corpus a sample is verified: the first batch,
+    and one of every twenty after it, which the seed decides. In a verified batch every head of every text is recomputed
+    and compared, and the patterns are the reference's; in the others they are the model's.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, seed: int = 0) -> None:
+        self._checkpoint = checkpoint
+        self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
+        self._batches = self._chosen = 0
+        self._drawn_at = -1
+        self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
+        self.texts_verified = 0
+
+    @property
+    def next_is_verified(self) -> bool:
+        """Whether the next batch belongs to the sample."""
+        if self._batches % EVERY == 0 and self._drawn_at != self._batches:
+            self._chosen = 0 if self._batches == 0 else self._random.randrange(EVERY)
+            self._drawn_at = self._batches
+        return self._batches % EVERY == self._chosen
+
+    def run(self, batch: Batch, visit: Callable[[int, Tensor], None]) -> None:
+        """Run the model once on a batch.
+
+        Args:
+            batch: any batch.
+            visit: called with each layer and its patterns, [batch, n_heads, n, n], first layer first.
+
+        Raises:
+            VerificationError: a head of a verified batch does not reproduce the model.
+        """
+        verifying = self.next_is_verified
+        self._batches += 1
+
+        def labels(text: int) -> list[str]:
+            ids = batch.inputs["input_ids"][text].tolist()
+            return list(self._checkpoint.tokenizer.convert_ids_to_tokens(ids))
+
+        def hand_over(record: LayerRecord) -> None:
+            pattern = record.pattern
+            if verifying:
+                verified = verify_record(self._checkpoint, record, batch.inputs["attention_mask"], labels)
+                self._checks[record.layer] = worse_of(self._checks[record.layer], verified.check)
+                pattern = verified.pattern
+            visit(record.layer, pattern)
+
+        capture_layers(self._checkpoint, batch.inputs, hand_over)
+        self.texts_verified += len(batch.items) if verifying else 0
+
+    @property
+    def verification(self) -> Verification:
+        """The largest differences found in each layer."""
+        checks = tuple(check for check in self._checks if check is not None)
+        return Verification(TOLERANCES[self._checkpoint.dtype], checks)
+
+    def state(self) -> dict[str, Any]:
+        """What was verified so far."""
+        checks = [None if check is None else asdict(check) for check in self._checks]
+        return {"texts_verified": self.texts_verified, "checks": checks}
+
+    def absorb(self, state: Mapping[str, Any]) -> None:
+        """Add what another process, or an earlier run, has verified."""
+        self.texts_verified += state["texts_verified"]
+        for layer, check in enumerate(state["checks"]):
+            if check is not None:
+                self._checks[layer] = worse_of(self._checks[layer], LayerCheck(**check))
+
+
+def _members(offsets: Sequence[Span], spans: Sequence[Span]) -> tuple[tuple[int, ...], ...]:
+    """For each span the tokens that share a character with it; (0, 0) shares none."""
+    first, last = np.array(offsets).reshape(-1, 2).T
+    return tuple(tuple(np.flatnonzero((first < end) & (last > start)).tolist()) for start, end in spans)

@@ -1,4 +1,4 @@
-"""Corpora: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns, read as a stream.
+"""Corpora: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns, read as a stream, and parsed.
 
 A line that breaks the format is an error that names file and line, raised when the reading comes to it.
 """
@@ -7,15 +7,20 @@ import codecs
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.errors import CorpusError
-from attnviz.patterns import syntax
-from attnviz.patterns.syntax import Arc
+from attnviz.patterns.syntax import LEFT_OUT, Arc, load_parser
 
-__all__ = ["Corpus", "Place", "Span", "Text", "open_corpus", "read_texts"]
+__all__ = [
+    "LONGEST", "SHORTEST", "Corpus", "Parser", "Place", "Span", "Text", "find_parser", "open_corpus", "read_texts",
+    "ready",
+]  # fmt: skip
+
+SHORTEST, LONGEST = 3, 60
+"""Words of the sentences of a treebank that count (contract)."""
 
 _KINDS = {".conllu": "conllu", ".txt": "txt", ".tsv": "gap"}
 _SUFFIXES = ".conllu (a treebank), .txt (one sentence a line) or .tsv (GAP)"
@@ -27,8 +32,7 @@ Span = tuple[int, int]
 """First and past-the-last character."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A line of a file, counted from 1, for messages; prints as ``path:line``."""
 
     path: Path
@@ -109,43 +113,91 @@ def open_corpus(path: Path) -> Corpus:
         raise _cannot_read(path, error) from error
 
 
-def read_texts(corpus: Corpus) -> Iterator[Text]:
+def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
     """The sentences of a treebank or a text, or GAP's rows in which one name alone is right, in order, as a stream.
 
     All rows of a GAP table are checked, also those that are left out. Quotes are characters like any other.
 
+    Args:
+        corpus: to be read.
+        limit: sentences, or rows of GAP's table, that are read; None for all.
+
     Raises:
-        CorpusError: at once for a treebank where conllu is not installed; when the reading comes to it for a line that
-            breaks the format; and where there is no such text.
+        CorpusError: for a treebank where conllu is not installed; when the reading comes to it for a line that breaks
+            the format; and where there is no such text.
     """
     if corpus.kind == "conllu":
-        return _not_empty(_trees(corpus, _conllu_reader(corpus)), corpus, "a sentence in CoNLL-U")
-    if corpus.kind == "gap":
-        return _not_empty(_rows(corpus), corpus, "a row of GAP with exactly one right name")
-    lines = ((place, line.strip()) for place, line in _lines(corpus))
-    sentences = ((place, line) for place, line in lines if line)
-    texts = (Text(line, place=place, number=number) for number, (place, line) in enumerate(sentences))
-    return _not_empty(texts, corpus, "a sentence")
-
-
-def _not_empty(texts: Iterator[Text], corpus: Corpus, expected: str) -> Iterator[Text]:
-    first = next(texts, None)
-    if first is None:
+        texts, expected = _trees(corpus, _conllu_reader(corpus)), "a sentence in CoNLL-U"
+    elif corpus.kind == "gap":
+        texts, expected = _rows(corpus), "a row of GAP with exactly one right name"
+    else:
+        texts, expected = _sentences(corpus), "a sentence"
+    empty = True
+    for text in texts:
+        empty = False
+        if limit is not None and text.number >= limit:
+            return
+        yield text
+    if empty:
         raise CorpusError(f"{corpus.path} is empty: expected at least {expected}, found none; give another file.")
-    yield first
-    yield from texts
+
+
+class Parser:
+    """A spaCy pipeline, with its ``name`` and version."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self.name = "{lang}_{name} {version}".format(**pipeline.meta)
+
+    def __call__(self, text: Text) -> Text:
+        """The text with the spans of its words, and its relations without those of punctuation and the root."""
+        words = self._pipeline(text.text)
+        arcs = (
+            Arc(word.i, word.head.i, word.dep_)
+            for word in words
+            if word.dep_.lower() not in LEFT_OUT and not word.is_space
+        )
+        return replace(text, spans=tuple((word.idx, word.idx + len(word.text)) for word in words), arcs=tuple(arcs))
+
+
+def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
+    """A parser for sentences without trees; not beside gold trees, with which its own are not to be mixed.
+
+    Args:
+        corpora: all that are measured.
+        name: a spaCy pipeline; default an installed English one.
+
+    Raises:
+        ParserError: the pipeline that was named cannot be used.
+    """
+    kinds = {corpus.kind for corpus in corpora}
+    if "txt" not in kinds or "conllu" in kinds:
+        return None
+    pipeline = load_parser(name)
+    return None if pipeline is None else Parser(pipeline)
+
+
+def ready(text: Text, parse: Parser | None) -> Text | None:
+    """A sentence as it is measured, parsed if it has no tree and there is a parser; None for a tree of another size."""
+    if text.spans:
+        return text if SHORTEST <= len(text.spans) <= LONGEST else None
+    return text if parse is None else parse(text)
+
+
+def _sentences(corpus: Corpus) -> Iterator[Text]:
+    lines = ((place, line.strip()) for place, line in _lines(corpus))
+    for number, (place, line) in enumerate((place, line) for place, line in lines if line):
+        yield Text(line, place=place, number=number)
 
 
 def _trees(corpus: Corpus, read: Callable[[str], Any]) -> Iterator[Text]:
     words: list[_Word] = []
     number = 0
     for place, line in _lines(corpus):
-        if line.startswith("#"):
-            continue
-        if line.strip():
+        if line.strip() and not line.startswith("#"):
             word = _word(line, place, len(words) + 1, read)
             words += [word] if word else []
-        elif words:
+        elif words and not line.strip():
             yield _sentence(words, number)
             words, number = [], number + 1
     if words:
@@ -200,7 +252,7 @@ def _sentence(words: Sequence[_Word], number: int) -> Text:
         spans.append((start, start + len(word.form)))
         start += len(word.form) + 1
         head = _head(word, len(words), dependent + 1)
-        if head > 0 and word.relation.split(":")[0].lower() not in syntax.LEFT_OUT:
+        if head > 0 and word.relation.split(":")[0].lower() not in LEFT_OUT:
             arcs.append(Arc(dependent, head - 1, word.relation))
     return Text(" ".join(word.form for word in words), tuple(spans), tuple(arcs), words[0].place, number)
 
@@ -288,4 +340,4 @@ def _cannot_read(path: Path, error: OSError) -> CorpusError:
 
 def _shown(text: str) -> str:
     """The text in quotation marks, on one line, cut where it is long."""
-    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}…"
+    return repr(text[:_SHOWN_CHARACTERS]) + "…" * (len(text) > _SHOWN_CHARACTERS)

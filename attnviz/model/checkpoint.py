@@ -1,6 +1,5 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import nn
 
 from attnviz.errors import ArchitectureError, AttnvizError, CheckpointError
 from attnviz.model.architectures import ARCHITECTURES, Architecture, architecture_of
-from attnviz.model.sources import Source, weight_files
+from attnviz.model.sources import Source, read_json, weight_files
 from attnviz.model.tokens import Tokens, tokenize
 
 __all__ = ["Checkpoint", "empty_model", "from_loaded", "load_checkpoint", "read_config"]
@@ -119,10 +118,9 @@ def load_checkpoint(
         CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
-    _check_architecture(source.folder, dtype)
+    architecture = _architecture_in(source.folder, dtype)
     _check_weights(source.folder)
-    model, head = _model_and_head(source, dtype, language_head)
-    architecture = architecture_of(model.config, dtype)
+    model, head = _model_and_head(source, architecture, dtype, language_head)
     if head is not None:
         head.to(device).eval()
     tokenizer = _load_tokenizer(source.folder)
@@ -154,7 +152,7 @@ def read_config(folder: Path) -> Any:
     """
     from transformers import AutoConfig
 
-    with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot read {folder / 'config.json'}"):
+    with _calling_transformers(f"transformers cannot read {folder / 'config.json'}"):
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -166,14 +164,14 @@ def empty_model(config: Any) -> nn.Module:
     """
     from transformers import AutoModel
 
-    with _quiet_transformers(), _as_checkpoint_error("transformers cannot build its model"), torch.device("meta"):
+    with _calling_transformers("transformers cannot build its model"), torch.device("meta"):
         model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
     return model
 
 
-def _check_architecture(folder: Path, dtype: torch.dtype) -> None:
-    """Refuse what is not reproduced by its config alone, before any weight is read."""
-    model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+def _architecture_in(folder: Path, dtype: torch.dtype) -> Architecture:
+    """The architecture by the config alone, so that what is not reproduced is refused before any weight is read."""
+    model_type = read_json(folder / "config.json").get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
@@ -181,7 +179,7 @@ def _check_architecture(folder: Path, dtype: torch.dtype) -> None:
         )
     config = read_config(folder)
     try:
-        architecture_of(config, dtype)
+        return architecture_of(config, dtype)
     except ArchitectureError as error:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
@@ -200,11 +198,11 @@ def _check_weights(folder: Path) -> None:
             ) from error
 
 
-def _model_and_head(source: Source, dtype: torch.dtype, language_head: bool) -> tuple[Any, nn.Module | None]:
+def _model_and_head(
+    source: Source, architecture: Architecture, dtype: torch.dtype, language_head: bool
+) -> tuple[Any, nn.Module | None]:
     """The bare model and, on request, its language-modelling head, where the checkpoint has all of its weights."""
     if language_head:
-        model_type = json.loads((source.folder / "config.json").read_text(encoding="utf-8"))["model_type"]
-        architecture = ARCHITECTURES[model_type]
         whole, report = _load_model(source.folder, dtype, architecture.language_class)
         bare = architecture.base_model(whole)
         inside = f"{whole.base_model_prefix}."
@@ -214,19 +212,19 @@ def _model_and_head(source: Source, dtype: torch.dtype, language_head: bool) -> 
                 report[kind] = [key.removeprefix(inside) for key in report[kind]]
             # the pooler is no part of the model with this head, and may be in its checkpoint
             report["unexpected_keys"] = [
-                key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights or ("\0",))
+                key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
             ]
             _check_report(source, architecture, report)
             return bare, architecture.language_head(whole)
     model, report = _load_model(source.folder, dtype, "AutoModel")
-    _check_report(source, architecture_of(model.config, dtype), report)
+    _check_report(source, architecture, report)
     return model, None
 
 
 def _load_model(folder: Path, dtype: torch.dtype, class_name: str) -> tuple[Any, dict[str, Any]]:
     import transformers
 
-    with _quiet_transformers(), _as_checkpoint_error(f"transformers cannot load the checkpoint in {folder}"):
+    with _calling_transformers(f"transformers cannot load the checkpoint in {folder}"):
         try:
             model, report = getattr(transformers, class_name).from_pretrained(
                 folder,
@@ -247,9 +245,7 @@ def _load_model(folder: Path, dtype: torch.dtype, class_name: str) -> tuple[Any,
 
 def _check_report(source: Source, architecture: Architecture, report: dict[str, Any]) -> None:
     """Make an error of what transformers only logs: weights left out, left over or reshaped."""
-    missing = sorted(
-        key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights or ("\0",))
-    )
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights))
     unexpected = sorted(
         key
         for key in report["unexpected_keys"]
@@ -276,28 +272,16 @@ def _load_tokenizer(folder: Path) -> Any:
             f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
             f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
         )
-    with _quiet_transformers(), _as_checkpoint_error(f"cannot read the tokenizer in {folder}"):
+    with _calling_transformers(f"cannot read the tokenizer in {folder}"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 @contextmanager
-def _as_checkpoint_error(what: str) -> Iterator[None]:
-    """Whatever transformers raises on a folder's files is about those files; its reason is passed on.
+def _calling_transformers(what: str) -> Iterator[None]:
+    """Hold back transformers' progress bars and reports, and make a CheckpointError of whatever it raises.
 
-    A broken config alone makes it raise KeyError, TypeError, AssertionError and more.
+    It is about a folder's files: a broken config alone makes it raise KeyError, TypeError, AssertionError and more.
     """
-    try:
-        yield
-    except (AttnvizError, MemoryError):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise CheckpointError(f"{what}: {reason}") from error
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Hold back transformers' progress bars and load report; what matters in them becomes an error."""
     from transformers.utils import logging
 
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -305,6 +289,11 @@ def _quiet_transformers() -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
+    except (AttnvizError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise CheckpointError(f"{what}: {reason}") from error
     finally:
         logging.set_verbosity(verbosity)
         if progress:

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 from typing import NamedTuple
 
+from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 
 __all__ = ["HeadId", "all_heads", "head_named", "select_heads", "selection_texts"]
@@ -59,7 +59,7 @@ def head_named(given: object, n_layers: int, n_heads: int, others: str = "") -> 
     """
     match = _ONE_HEAD.fullmatch(given.strip()) if isinstance(given, str) else None
     pair = (int(match[1]), int(match[2])) if match else given if isinstance(given, tuple) else ()
-    if [isinstance(n, Integral) and not isinstance(n, bool) for n in pair] != [True, True]:
+    if [is_whole(number) for number in pair] != [True, True]:
         raise UsageError(f"expected {others}{' ' * bool(others)}a head such as L2H8 or 2.8, found {given!r}.")
     named, last = HeadId(*pair), HeadId(n_layers - 1, n_heads - 1)
     if not (0 <= named.layer <= last.layer and 0 <= named.head <= last.head):
@@ -72,7 +72,7 @@ def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
     return [HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads)]
 
 
-def select_heads(selections: Iterable[str | HeadId], n_layers: int, n_heads: int) -> list[HeadId]:
+def select_heads(selections: str | HeadId | Iterable[str | HeadId], n_layers: int, n_heads: int) -> list[HeadId]:
     """The heads that any of the selections names, in the model's order; none given means all.
 
     Args:

@@ -4,32 +4,33 @@ import difflib
 import re
 from collections.abc import Sequence
 
+from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 from attnviz.model.wording import visible
 
-__all__ = ["find_positions"]
+__all__ = ["find_positions", "only_position"]
 
 _SHORT_ENOUGH_TO_LIST = 20
 
 
-def find_positions(labels: Sequence[str], token: str) -> tuple[int, ...]:
+def find_positions(labels: Sequence[str], token: str | int) -> tuple[int, ...]:
     """The positions of a token: all that show its text, or the one with its number.
 
     Args:
         labels: [n], the texts of the positions as shown.
-        token: one of these texts, or ``#3`` for position 3, counted from 0. A text goes before a number.
+        token: one of these texts, or ``#3`` or 3 for position 3, counted from 0. A text goes before a number.
 
     Raises:
-        UsageError: the text has no such token, or it is no string.
+        UsageError: the text has no such token, or it is neither a string nor a whole number.
     """
+    if is_whole(token):
+        if not 0 <= token < len(labels):
+            raise UsageError(f"the text has positions 0 to {len(labels) - 1}, found {token}.")
+        return (int(token),)
     if not isinstance(token, str):
-        number = isinstance(token, int) and not isinstance(token, bool)
-        example = (
-            f"write '#{token}' for the token at position {token}" if number and token >= 0 else "write 'cat' or '#2'"
-        )
         raise UsageError(
-            f"expected the token that lines start from (from_token) as a string, its text or '#' and its position, "
-            f"found {token!r}: {example}."
+            "expected a token of the text, '#' and its position such as '#3', or that position as a whole number, "
+            f"found {token!r}."
         )
     found = tuple(position for position, label in enumerate(labels) if label == token)
     if found:
@@ -46,3 +47,18 @@ def find_positions(labels: Sequence[str], token: str) -> tuple[int, ...]:
     raise UsageError(
         f"no token “{visible(token)}” in the text: expected {known}, or a position from #0 to #{len(labels) - 1}."
     )
+
+
+def only_position(labels: Sequence[str], token: str | int) -> int:
+    """The one position of a token; arguments and errors as for :func:`find_positions`.
+
+    Raises:
+        UsageError: also where the token stands in the text several times.
+    """
+    positions = find_positions(labels, token)
+    if len(positions) > 1:
+        some = ", ".join(f"#{position}" for position in positions[:6]) + (", …" if len(positions) > 6 else "")
+        raise UsageError(
+            f"the token “{visible(str(token))}” stands in the text {len(positions)} times, at {some}; name one."
+        )
+    return positions[0]

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -80,10 +81,14 @@ def find_checkpoint(model: str, revision: str | None = None) -> Source:
     if revision is not None and not revision.strip():
         raise UsageError("--revision is empty; expected a branch, tag or commit.")
     folder = as_folder(model)
-    if folder is not None:
-        _refuse_revision(model, revision)
-        return _from_folder(model, folder)
-    return _from_hub(model, revision)
+    if folder is None:
+        return _from_hub(model, revision)
+    _refuse_revision(model, revision)
+    if not folder.is_dir():
+        found = "a file" if folder.exists() else "nothing"
+        raise CheckpointError(f"expected a folder with a checkpoint at {folder}, found {found}.")
+    _check_folder(folder)
+    return Source(model, folder)
 
 
 def as_folder(model: str) -> Path | None:
@@ -92,8 +97,16 @@ def as_folder(model: str) -> Path | None:
     Raises:
         CheckpointError: it begins with the home of a user that there is not.
     """
-    folder = _expanded(model)
-    return folder if _exists(folder / "config.json") or _is_path(model) else None
+    try:
+        folder = Path(model).expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(f"expected a folder with a checkpoint at {model}, found no such user: {error}") from error
+    try:
+        there = (folder / "config.json").is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        there = False
+    is_path = model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.is_absolute()
+    return folder if there or is_path else None
 
 
 def built_in_folder(name: str) -> Path | None:
@@ -182,36 +195,9 @@ BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _ti
 """The models that need no path and no hub, by name."""
 
 
-def _expanded(model: str) -> Path:
-    try:
-        return Path(model).expanduser()
-    except RuntimeError as error:
-        raise CheckpointError(f"expected a folder with a checkpoint at {model}, found no such user: {error}") from error
-
-
-def _exists(path: Path) -> bool:
-    """Whether there is a file; a name that no file can have is no file."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or Path(model).is_absolute()
-
-
 def _refuse_revision(model: str, revision: str | None) -> None:
     if revision is not None:
         raise UsageError(f"--revision {revision} was given for {model!r}, but only a hub id has revisions.")
-
-
-def _from_folder(name: str, folder: Path) -> Source:
-    if not folder.is_dir():
-        found = "a file" if folder.exists() else "nothing"
-        raise CheckpointError(f"expected a folder with a checkpoint at {folder}, found {found}.")
-    _check_folder(folder)
-    return Source(name, folder)
 
 
 def _check_folder(folder: Path) -> None:
@@ -251,8 +237,10 @@ def _from_hub(name: str, revision: str | None) -> Source:
         cached = str(error.snapshot_path)
     except LocalEntryNotFoundError:
         cached = None
-    if cached is not None and _is_whole(Path(cached)):
-        return Source(name, Path(cached), Path(cached).name)
+    if cached is not None:
+        with suppress(CheckpointError):
+            _check_folder(Path(cached))
+            return Source(name, Path(cached), Path(cached).name)
     if constants.HF_HUB_OFFLINE:
         state = "is only partly in the cache" if cached else "is not in the cache"
         raise CheckpointError(
@@ -261,14 +249,6 @@ def _from_hub(name: str, revision: str | None) -> Source:
     folder = Path(_download(name, revision))
     _check_folder(folder)
     return Source(name, folder, folder.name)
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        _check_folder(folder)
-    except CheckpointError:
-        return False
-    return True
 
 
 def _download(name: str, revision: str | None) -> str:

@@ -1,9 +1,8 @@
 """Text to tokens: ids, labels to show, special and sink positions, words.
 
-The one place that knows how tokenizers mark pieces of words (``##`` in WordPiece, ``Ġ`` in
-byte-level BPE, ``▁`` in SentencePiece). Labels follow one convention whatever the tokenizer: the
-piece as the model sees it, without its leading space, and ``##`` before a piece that continues a
-word. Characters that cannot be seen, or that would steer a terminal, are written as escapes.
+The one place that knows how tokenizers mark pieces of words (``##`` in WordPiece, ``Ġ`` in byte-level BPE, ``▁`` in
+SentencePiece). Labels are alike whatever the tokenizer: the piece as the model sees it, without its leading space, and
+``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
 """
 
 from collections.abc import Sequence
@@ -212,9 +211,7 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     def label(token: int, piece: str | None) -> str:
         if piece is None:
             return f"id {token}"
-        if piece in added:
-            return visible(piece)
-        if not marked:
+        if piece in added or not marked:
             return visible(piece)
         continues = not piece.startswith(("Ġ", "▁")) and decode([piece])[:1].isalnum()
         return f"{_CONTINUES * continues}{visible(decode([piece]))}"
@@ -243,34 +240,30 @@ def _check_text(text: object, name: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        found = text[error.start].encode(
-            "utf-8", "surrogateescape" if 0xDC80 <= ord(text[error.start]) <= 0xDCFF else "surrogatepass"
-        )
+        found = text[error.start]
+        byte = found.encode("utf-8", "surrogateescape" if "\udc80" <= found <= "\udcff" else "surrogatepass")[0]
         raise TextError(
-            f"the {name} is not valid UTF-8: found byte 0x{found[0]:02x} at character {error.start}; "
+            f"the {name} is not valid UTF-8: found byte 0x{byte:02x} at character {error.start}; "
             "expected text encoded as UTF-8."
         ) from error
 
 
 def _encode(tokenizer: Any, text: str, pair: str | None, max_length: int | None = None) -> Any:
-    batch = tokenizer(
-        text,
-        pair,
-        truncation=max_length is not None,
-        max_length=max_length,
-        return_token_type_ids=True,
-        verbose=False,
-    )
-    return batch.encodings[0]
+    cut = {"truncation": max_length is not None, "max_length": max_length}
+    return tokenizer(text, pair, **cut, return_token_type_ids=True, verbose=False).encodings[0]
 
 
 def _tokens(tokenizer: Any, encoding: Any, segments: bool, sink_first: bool, truncated: int) -> Tokens:
     special = tuple(segment is None for segment in encoding.sequence_ids)
-    words = _running_words(encoding)
+    numbers: dict[tuple[int, int], int] = {}  # word_ids start again at 0 in a second segment
+    words: list[int | None] = []
     word_pieces: dict[int, list[str]] = {}
-    for piece, word in zip(encoding.tokens, words, strict=True):
-        if word is not None:
-            word_pieces.setdefault(word, []).append(piece)
+    for piece, segment, word in zip(encoding.tokens, encoding.sequence_ids, encoding.word_ids, strict=True):
+        if segment is None or word is None:
+            words.append(None)
+        else:
+            words.append(number := numbers.setdefault((segment, word), len(numbers)))
+            word_pieces.setdefault(number, []).append(piece)
     decode = _decoder(tokenizer)
     labels = []
     for position, piece in enumerate(encoding.tokens):
@@ -282,25 +275,13 @@ def _tokens(tokenizer: Any, encoding: Any, segments: bool, sink_first: bool, tru
         labels=tuple(labels),
         special=special,
         sink=tuple(is_special or (sink_first and i == 0) for i, is_special in enumerate(special)),
-        words=words,
+        words=tuple(words),
         segments=tuple(encoding.sequence_ids),
         offsets=tuple(encoding.offsets),
         type_ids=tuple(encoding.type_ids) if segments else None,
         word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
         truncated=truncated,
     )
-
-
-def _running_words(encoding: Any) -> tuple[int | None, ...]:
-    """The tokenizer's word_ids, which start again at 0 in a second segment, as one running count."""
-    numbers: dict[tuple[int, int], int] = {}
-    words: list[int | None] = []
-    for segment, word in zip(encoding.sequence_ids, encoding.word_ids, strict=True):
-        if segment is None or word is None:
-            words.append(None)
-        else:
-            words.append(numbers.setdefault((segment, word), len(numbers)))
-    return tuple(words)
 
 
 def _decoder(tokenizer: Any) -> Any:

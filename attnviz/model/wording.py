@@ -2,7 +2,8 @@
 
 import unicodedata
 
-__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "signed", "visible"]
+__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "shortened", "signed",
+           "visible"]  # fmt: skip
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _LONGEST_QUOTE = 90
@@ -21,8 +22,12 @@ def visible(text: str) -> str:
 
 def quoted(text: str) -> str:
     """The text in quotation marks, cut where it is long, with nothing invisible in it but what keeps its order."""
-    shown = visible(text)
-    return f"“{isolated(shown if len(shown) <= _LONGEST_QUOTE else shown[: _LONGEST_QUOTE - 1] + '…')}”"
+    return f"“{isolated(shortened(visible(text), _LONGEST_QUOTE))}”"
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text, cut to so many characters with an ellipsis at the end where it has more."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def counted(n: int, unit: str) -> str:

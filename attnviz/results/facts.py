@@ -1,11 +1,10 @@
 """Facts: what every figure, caption and table of a result must say of it, each stated once."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.model.wording import counted, ordinal, quoted
 
-__all__ = ["Facts", "sentence"]
+__all__ = ["Facts", "capital", "sentence"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,8 @@ class Facts:
 
     def notes(self, *more: str) -> tuple[str, ...]:
         """The notes of a figure: the text, what was dropped, and more; empty ones are left out."""
-        return tuple(note for note in (self.text_line, _capital(self.dropped), *more) if note)
+        dropped = f"{capital(self.dropped)}." if self.dropped else ""
+        return tuple(note for note in (self.text_line, dropped, *more) if note)
 
     def named(self, every: int) -> str:
         """That labels were left out of a picture: ``Every 4th token is named.``; empty where none was."""
@@ -57,9 +57,11 @@ class Facts:
 
 def sentence(*parts: str) -> str:
     """One sentence of a caption from its parts; empty ones are left out, and full stops inside become semicolons."""
-    kept: Sequence[str] = [part.strip().removesuffix(".") for part in parts if part.strip()]
-    return "; ".join(kept).replace("; Each ", "; each ") + "."
+    return (
+        "; ".join(part.strip().removesuffix(".") for part in parts if part.strip()).replace("; Each ", "; each ") + "."
+    )
 
 
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+def capital(text: str) -> str:
+    """The text with a capital letter in front."""
+    return text[:1].upper() + text[1:]

@@ -53,12 +53,10 @@ class Layout:
 class OutputFolder:
     """A folder that receives all of a run's files at once, or none of them.
 
-    Files are first written to a hidden folder inside, and moved when all are there; an error, a full
-    disk or Ctrl-C leaves what was there before. The folder always tells of one analysis: a rerun of
-    the same (by the keys ``same`` of the layout: model, text, options) replaces the document, the
-    table and files of the same name, and leaves all others, whatever heads or looks they are of; any
-    other run of the same command removes them. A file that attnviz did not write is neither replaced
-    nor deleted.
+    Files are first written to a hidden folder inside, and moved when all are there; an error, a full disk or Ctrl-C
+    leaves what was there before. The folder always tells of one analysis: a rerun of the same (by the keys ``same`` of
+    the layout) replaces the document, the table and files of the same name, and leaves all others; any other run of
+    the same command removes them. A file that attnviz did not write is neither replaced nor deleted.
 
     Use as a context manager::
 
@@ -71,7 +69,7 @@ class OutputFolder:
         """Nothing is touched before the context is entered."""
         self.path, self.layout = path, layout
         self._staging: Path | None = None
-        self._created: list[Path] = []
+        self._created: list[Path] = []  # the innermost first
         self._staged: dict[str, None] = {}  # in order, each once
         self.committed = False
         self.removed = 0
@@ -92,7 +90,8 @@ class OutputFolder:
                 raise OutputError(
                     f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o."
                 )
-            self._created = _make_folders(self.path)
+            self._created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            self.path.mkdir(parents=True, exist_ok=True)
             try:
                 self._refuse_foreign(name for name in self._names_below() if self.layout.owns(name))
                 self._staging = Path(tempfile.mkdtemp(prefix=".attnviz-", dir=self.path))
@@ -152,7 +151,9 @@ class OutputFolder:
 
     def kept(self, content: dict[str, Any]) -> set[str]:
         """What earlier runs wrote here that a run with this document leaves, or replaces by the same name."""
-        return self._earlier() if self._same_analysis(content) else set()
+        manifest = _document(self.path / self.layout.manifest)
+        same = all(manifest.get(key) == content.get(key) for key in self.layout.same)
+        return self._earlier() if same else set()
 
     def __exit__(self, *_: object) -> None:
         """Remove the hidden folder, and folders made for nothing."""
@@ -161,18 +162,11 @@ class OutputFolder:
                 shutil.rmtree(self._staging, ignore_errors=True)
             self._remove_created()
 
-    def _manifest(self) -> dict[str, Any]:
-        return _document(self.path / self.layout.manifest)
-
     def _earlier(self) -> set[str]:
         """What earlier runs wrote here, by their own document; only names that we give are believed."""
-        manifest = self._manifest()
+        manifest = _document(self.path / self.layout.manifest)
         ours = {name for name in _listed(manifest) if self.layout.owns(name)}
         return ours | ({self.layout.manifest} if manifest else set())
-
-    def _same_analysis(self, content: dict[str, Any]) -> bool:
-        manifest = self._manifest()
-        return all(manifest.get(key) == content.get(key) for key in self.layout.same)
 
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         earlier = self._earlier()
@@ -181,24 +175,17 @@ class OutputFolder:
             below = self.path / folder
             if below.is_symlink() or (below.exists() and not below.is_dir()):
                 foreign.append(folder)
-        others = self._other_commands(foreign)
-        if others:
-            raise OutputError(
-                f"{self.path} holds results of another attnviz command ({', '.join(others)}), with files of the same "
-                f"names ({', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}); choose another folder with -o."
-            )
-        if foreign:
-            raise OutputError(
-                f"{self.path} holds {', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}, which attnviz did not "
-                f"write (no {self.layout.manifest} of attnviz lists it) and will not replace; "
-                "choose another folder with -o."
-            )
-
-    def _other_commands(self, foreign: list[str]) -> list[str]:
-        """The documents of other commands that list these files; none where they do not list them all."""
-        listing = {name: set(foreign) & _listed(_document(self.path / name)) for name in _MANIFESTS}
-        listed = set().union(*listing.values())
-        return [name for name, files in listing.items() if files] if listed == set(foreign) else []
+        if not foreign:
+            return
+        some = f"{', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}"
+        listed = {name: set(foreign) & _listed(_document(self.path / name)) for name in _MANIFESTS}
+        if set().union(*listed.values()) == set(foreign):
+            others = ", ".join(name for name, files in listed.items() if files)
+            holds = f"results of another attnviz command ({others}), with files of the same names ({some})"
+        else:
+            no_list = f"no {self.layout.manifest} of attnviz lists it"
+            holds = f"{some}, which attnviz did not write ({no_list}) and will not replace"
+        raise OutputError(f"{self.path} holds {holds}; choose another folder with -o.")
 
     def _names_below(self) -> list[str]:
         places = (self.path, *(self.path / folder for folder in self.layout.folders))
@@ -251,13 +238,6 @@ def check_folder(folder: object) -> None:
     """
     if not isinstance(folder, str | Path) or not str(folder).strip() or "\0" in str(folder):
         raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
-
-
-def _make_folders(path: Path) -> list[Path]:
-    """Make a folder and its parents; those that were made, the innermost first."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    return missing
 
 
 @contextmanager

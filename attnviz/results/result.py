@@ -145,7 +145,7 @@ class Result:
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """The same into a folder that is open already; see :meth:`save`."""
-        from attnviz.results.captions import write_captions
+        from attnviz.results.documents import write_captions
 
         report = report_of(self.command)
         choices = report.completed(choices)
@@ -239,8 +239,7 @@ def checked_views(
 def layout_of(command: str) -> "Layout":
     """The files of a command, by its views and its report."""
     from attnviz.figures.files import FORMATS
-    from attnviz.results.captions import CAPTIONS
-    from attnviz.results.documents import csv_text
+    from attnviz.results.documents import CAPTIONS, csv_text
     from attnviz.results.output_folder import Layout
 
     report = report_of(command)

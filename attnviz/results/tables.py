@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 from attnviz.model.wording import counted, visible
 
@@ -166,7 +167,7 @@ def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
     Raises:
         UsageError: the width is no whole number, or too small.
     """
-    if isinstance(width, bool) or not isinstance(width, int) or width < _NARROWEST:
+    if not is_whole(width) or width < _NARROWEST:
         raise UsageError(f"expected a width of {_NARROWEST} columns or more, found {width!r}.")
     text = io.StringIO()
     Console(file=text, width=width, color_system=None, highlight=False).print(tables(width))

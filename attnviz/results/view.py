@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnviz.arguments import check_counts, check_switch
+from attnviz.arguments import check_switch, check_whole
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_bytes
 from attnviz.figures.look import PLAIN, Look
@@ -31,7 +31,7 @@ class ChoiceNames(TypedDict, total=False):
     """The keywords of ``figure``, ``draw``, ``save``, ``report`` and ``document``; see :class:`Choices`."""
 
     select: str | HeadId | Sequence[str | HeadId]
-    top: int
+    top: int | None
     drop_special: bool
     from_token: str | None
     maps: Sequence[str]
@@ -74,7 +74,8 @@ class Choices:
             )
         if look is not None and not isinstance(look, Look):
             raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width), found {look!r}.")
-        check_counts(**({"top": choices["top"]} if choices.get("top") is not None else {}))
+        if (top := choices.get("top")) is not None:
+            check_whole("top", top)
         for name in ("drop_special", "tensors"):
             check_switch(name, choices.get(name, False))
         maps = choices.get("maps", ())
@@ -83,7 +84,7 @@ class Choices:
         return cls(
             look=look or PLAIN,
             select=tuple(selection_texts(choices.get("select", ()))),
-            top=choices.get("top"),
+            top=top,
             drop_special=choices.get("drop_special", False),
             from_token=choices.get("from_token"),
             maps=tuple(maps),

@@ -183,8 +183,7 @@ def whole_treebank() -> list[Row]:
     """A profile of minilm on a treebank, everything counted, against forward passes of the same sentences."""
     from attnviz.commands.profile.measure import profile_heads
     from attnviz.corpora.batches import batches
-    from attnviz.corpora.reading import open_corpus
-    from attnviz.corpora.texts import numbered_texts, ready
+    from attnviz.corpora.reading import open_corpus, read_texts, ready
     from attnviz.model.checkpoint import load_checkpoint
     from attnviz.model.sources import find_checkpoint
 
@@ -193,7 +192,7 @@ def whole_treebank() -> list[Row]:
         sys.exit(f"expected a treebank at {path}; name one (.conllu) in the environment variable TREEBANK.")
     checkpoint = load_checkpoint(find_checkpoint("minilm"), torch.device("cpu"), torch.float32)
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    texts = [text for text in numbered_texts(open_corpus(path), None) if ready(text, None) is not None]
+    texts = [text for text in read_texts(open_corpus(path), None) if ready(text, None) is not None]
     prepared = [batch.inputs for batch in batches(checkpoint, texts, 32)]
     model.set_attn_implementation("eager")  # type: ignore[operator]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import eager_and_eval
@@ -41,22 +42,18 @@ class Replacement:
     means: Tensor | None = None
 
 
-_Hook = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-"""Called with the positional and named arguments of a module, before it runs."""
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and named, of a module."""
 
 
 @dataclass(frozen=True)
 class KeptPass:
     """One pass of the model as it is, with what its layers were given."""
 
-    calls: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]
-    """Of each layer the positional and named arguments; the first is the residual stream, [rows, n, d_model]."""
-    attention_inputs: tuple[Tensor, ...]
-    """For each layer what W_Q, W_K and W_V are applied to, [rows, n, d_model]; empty where that was not asked for."""
-    concatenated: tuple[Tensor, ...]
-    """For each layer the heads' weighted values side by side, [rows, n, n_heads * d_head]."""
-    final: Tensor
-    """The last hidden state, after GPT-2's final norm, [rows, n, d_model]."""
+    calls: list[_Arguments]  # of each layer; the first argument is the residual stream, [rows, n, d_model]
+    attention_inputs: list[Tensor]  # of each layer what W_Q, W_K and W_V are applied to; empty unless asked for
+    concatenated: list[Tensor]  # of each layer the weighted values of all heads, [rows, n, n_heads * d_head]
+    final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
 
 
 @contextmanager
@@ -76,14 +73,9 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _pre_hook(module: nn.Module, hook: _Hook) -> Iterator[None]:
-    """Inside the block, call the hook before each run of the module with its arguments; it may return others."""
-    handle = module.register_forward_pre_hook(lambda _, *given: hook(*given), with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+def _pre_hook(module: nn.Module, hook: Callable[..., Any]) -> RemovableHandle:
+    """Until the handle's block ends, call the hook with a module's arguments before it runs; it may return others."""
+    return module.register_forward_pre_hook(lambda _, *given: hook(*given), with_kwargs=True)
 
 
 def _attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -94,18 +86,20 @@ def _attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
     """Run the model once inside :func:`running`, and keep every layer's input, on request also that of attention."""
-    calls: list[Any] = []
-    attention_inputs: list[Tensor] = []
-    concatenated: list[Tensor] = []
+    calls, attention_calls, concatenated = list[_Arguments](), list[_Arguments](), list[Tensor]()
     with ExitStack() as stack:
         for modules in checkpoint.architecture.modules(checkpoint.model):
             stack.enter_context(_pre_hook(modules.block, lambda *given: calls.append(given)))
             stack.enter_context(_pre_hook(modules.concatenated, lambda args, _: concatenated.append(args[0])))
             if inside:
-                keep: _Hook = lambda *given: attention_inputs.append(_attention_input(*given))  # noqa: E731
-                stack.enter_context(_pre_hook(modules.pattern, keep))
+                stack.enter_context(_pre_hook(modules.pattern, lambda *given: attention_calls.append(given)))
         final = checkpoint.model(**inputs, use_cache=False).last_hidden_state
-    return KeptPass(tuple(calls), tuple(attention_inputs), tuple(concatenated), final)
+    return KeptPass(
+        calls=calls,
+        attention_inputs=[_attention_input(*given) for given in attention_calls],
+        concatenated=concatenated,
+        final=final,
+    )
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:
@@ -114,13 +108,12 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
     All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
     W_O and all that follows.
     """
-    repeated: dict[int, Any] = {}
     layers = checkpoint.architecture.modules(checkpoint.model)
     hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
     with _attention_known(layers[layer], kept.concatenated[layer].repeat(copies, 1, 1)):
-        hidden = run_block(layers[layer].block, kept, layer, hidden, copies, repeated)
-    for number in range(layer + 1, len(layers)):
-        hidden = run_block(layers[number].block, kept, number, hidden, copies, repeated)
+        hidden = run_block(layers[layer].block, kept, layer, hidden, copies)
+    for later in range(layer + 1, len(layers)):
+        hidden = run_block(layers[later].block, kept, later, hidden, copies)
     norm = checkpoint.architecture.final_norm(checkpoint.model)
     final: Tensor = hidden if norm is None else norm(hidden)
     return final
@@ -131,11 +124,7 @@ def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
     """Inside the block, a layer's attention takes these weighted values instead of computing them for every copy."""
     module: Any = layer.pattern
     before = vars(module).get("forward")
-
-    def forward(*_: Any, **__: Any) -> tuple[Tensor, None]:
-        return (layer.concatenated(values) if layer.output is module else values), None
-
-    module.forward = forward
+    module.forward = lambda *_, **__: (layer.concatenated(values) if layer.output is module else values, None)
     try:
         yield
     finally:
@@ -144,25 +133,17 @@ def _attention_known(layer: LayerModules, values: Tensor) -> Iterator[None]:
             module.forward = before
 
 
-def run_block(
-    block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copies: int, repeated: dict[int, Any]
-) -> Tensor:
-    """Run one layer of a kept pass, with its mask and other arguments, on another residual stream.
-
-    ``hidden``: [copies * rows, n, d_model]; ``repeated``: arguments that are repeated already, by identity; added to.
-    """
+def run_block(block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copies: int = 1) -> Tensor:
+    """Run one layer, with its mask and other arguments in a kept pass, on copies: [copies * rows, n, d_model]."""
     args, kwargs = kept.calls[layer]
     rows = len(args[0])
 
-    def again(value: Any) -> Any:
-        if copies == 1 or not isinstance(value, Tensor) or value.shape[:1] != (rows,) or rows == 1:
+    def repeated(value: Any) -> Any:
+        if copies == 1 or rows == 1 or not isinstance(value, Tensor) or value.shape[:1] != (rows,):
             return value  # one row is broadcast
-        if id(value) not in repeated:
-            repeated[id(value)] = value.repeat(copies, *[1] * (value.ndim - 1))
-        return repeated[id(value)]
+        return value.repeat(copies, *[1] * (value.ndim - 1))
 
-    given = {name: again(value) for name, value in kwargs.items()}
-    result = block(hidden, *(again(value) for value in args[1:]), **given)
+    result = block(hidden, *map(repeated, args[1:]), **{name: repeated(value) for name, value in kwargs.items()})
     after: Tensor = result[0] if isinstance(result, tuple) else result
     return after
 
@@ -180,11 +161,11 @@ def removed_heads(
         VerificationError: a layer with a removed head did not run exactly once, so the output is not that of the
             model without the head.
     """
+    layers = sorted({head.layer for heads in variants for head in heads})
     missing = torch.zeros(len(variants), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.bool)
     for variant, heads in enumerate(variants):
-        for layer, head in heads:
-            missing[variant, layer, head] = True
-    layers = missing.any(0).any(1).nonzero().flatten().tolist()
+        for head in heads:
+            missing[variant][head] = True
     missing = missing.to(checkpoint.device)
     modules = checkpoint.architecture.modules(checkpoint.model)
     runs = dict.fromkeys(layers, 0)
@@ -193,7 +174,7 @@ def removed_heads(
     def remember(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         attention_inputs[layer] = _attention_input(args, kwargs)
 
-    def replace(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def replace(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         runs[layer] += 1
         values: Tensor = args[0]
         copies = values.reshape(len(variants), -1, values.shape[1], checkpoint.n_heads, checkpoint.d_head)
@@ -219,16 +200,14 @@ def removed_heads(
         )
 
 
-@contextmanager
-def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> Iterator[None]:
-    """Inside the block, the heads of a layer are multiplied by gates, [rows, n_heads]."""
+def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableHandle:
+    """Until the handle's block ends, the heads of a layer are multiplied by gates, [rows, n_heads]."""
 
-    def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         heads = args[0].unflatten(-1, (checkpoint.n_heads, checkpoint.d_head))
         return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), kwargs
 
-    with _pre_hook(checkpoint.architecture.modules(checkpoint.model)[layer].concatenated, multiply):
-        yield
+    return _pre_hook(checkpoint.architecture.modules(checkpoint.model)[layer].concatenated, multiply)
 
 
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:

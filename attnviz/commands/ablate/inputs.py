@@ -1,4 +1,4 @@
-"""What heads are removed on: texts and corpora, and the inputs that a model reads of them, in batches of like length.
+"""What heads are removed on and what is measured: texts and corpora, a model's inputs in batches, and the metrics.
 
 An input is a text; or, where a masked token is to be predicted, a copy of the text with one token masked, so that a
 text gives as many inputs as it has tokens to mask.
@@ -8,16 +8,16 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from attnviz.corpora.batches import Batch, Item, Text, collate, encode
-from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.texts import numbered_texts
+from attnviz.corpora.reading import Corpus, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = [
-    "MASKED", "NEXT", "STATES", "InputBatch", "ModelInput", "Sources", "input_batches", "kind_of", "model_inputs",
-    "read_sources",
+    "MASKED", "METRICS", "NEXT", "STATES", "InputBatch", "Metric", "ModelInput", "Sources", "input_batches", "kind_of",
+    "metrics_of", "model_inputs", "read_sources",
 ]  # fmt: skip
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
@@ -38,34 +38,47 @@ _LOGITS = 2**26
 _SUFFIXES = (".txt", ".conllu", ".tsv")
 
 
+class Metric(NamedTuple):
+    """A number that says how much worse a model is without heads, 0 where they change nothing."""
+
+    name: str  # in documents
+    title: str
+    unit: str
+    signed: bool = False  # whether it can be negative: removing a head may also help
+
+
+METRICS = {
+    "loss": Metric("loss", "loss increase", "nats/token", signed=True),
+    "kl": Metric("kl", "KL divergence", "nats/token"),
+    "cosine": Metric("cosine", "cosine distance", "1 − cos"),
+    "l2": Metric("l2", "L2 distance", "length"),
+}
+"""``loss``: of the model without the heads, less that of the unchanged model. ``kl``: KL(unchanged model || model
+without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference."""
+
+
 @dataclass(frozen=True)
 class Sources:
-    """The texts in order, the corpora that some are from, those given as such, and the number read of each corpus."""
+    """What texts and corpora were given, and all texts to measure on, in order."""
 
     texts: tuple[Text, ...]
-    corpora: tuple[Corpus, ...]
-    given: tuple[str, ...]
-    read: tuple[int, ...]
+    given: tuple[str, ...]  # texts that are not of a corpus
+    corpora: tuple[tuple[Corpus, int], ...]  # with the number of sentences read
 
 
-@dataclass(frozen=True)
-class ModelInput:
-    """One input of the model, of one of the measured texts (``text``: its index).
-
-    The final states at ``positions`` are compared, where ``labels`` are predicted; empty where nothing is.
-    """
+class ModelInput(NamedTuple):
+    """One input of the model; the final states at some positions are compared."""
 
     item: Item
-    text: int
+    text: int  # which of the measured texts it is of
     positions: tuple[int, ...]
-    labels: tuple[int, ...]
+    labels: tuple[int, ...]  # what is to be predicted at these positions; empty where nothing is
 
 
-@dataclass(frozen=True)
-class InputBatch:
+class InputBatch(NamedTuple):
     """Inputs of about one length, padded on the right."""
 
-    inputs: tuple[ModelInput, ...]
+    inputs: Sequence[ModelInput]
     batch: Batch
 
 
@@ -79,45 +92,39 @@ def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
     """
     if not given:
         raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu).")
-    texts, corpora, plain, read = list[Text](), list[Corpus](), list[str](), list[int]()
+    texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
     for each in given:
-        if _is_folder(each):
+        kind = _source_kind(each)
+        if kind == "folder":
             raise CorpusError(f"{each} is a folder; expected a corpus in it (.txt, .conllu), or a text.")
-        if not _is_corpus(each):
+        if kind == "text":
             if not str(each).strip():
                 raise TextError("a text is empty or blank; expected a sentence, or a corpus (.txt, .conllu).")
             plain.append(str(each))
             texts.append(Text(str(each), number=len(texts)))
             continue
         corpus = open_corpus(Path(each))
-        if any(other.sha256 == corpus.sha256 for other in corpora):
+        if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
         if corpus.kind == "gap":
             raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file.")
-        corpora.append(corpus)
         before = len(texts)
-        texts += [replace(text, number=before + text.number) for text in numbered_texts(corpus, limit)]
-        read.append(len(texts) - before)
-    return Sources(tuple(texts), tuple(corpora), tuple(plain), tuple(read))
+        texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
+        corpora.append((corpus, len(texts) - before))
+    return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
 
-def _is_corpus(given: str | Path) -> bool:
-    """Whether it is a path, an existing file, or a name that only a corpus would have."""
-    name = str(given)
-    named_so = name.lower().endswith(_SUFFIXES) and not any(map(str.isspace, name))
+def _source_kind(given: str | Path) -> str:
+    """``folder``, if written as a path; ``corpus``, also where there is none of this path or suffix; else ``text``."""
+    name, is_path = str(given), isinstance(given, Path)
+    one_word = not any(map(str.isspace, name))
     try:
-        return isinstance(given, Path) or named_so or Path(name).is_file()
+        is_file, is_folder = Path(name).is_file(), Path(name).is_dir()
     except (OSError, ValueError):  # too long for a name, or with a null character
-        return False
-
-
-def _is_folder(given: str | Path) -> bool:
-    """Whether it is a folder, and written as a path; a word may also be the name of one."""
-    path = isinstance(given, Path) or given in {".", ".."} or ("/" in given and not any(map(str.isspace, given)))
-    try:
-        return path and Path(given).is_dir()
-    except (OSError, ValueError):
-        return False
+        is_file = is_folder = False
+    if is_folder and (is_path or name in {".", ".."} or ("/" in name and one_word)):
+        return "folder"
+    return "corpus" if is_path or is_file or (one_word and name.lower().endswith(_SUFFIXES)) else "text"
 
 
 def kind_of(checkpoint: Checkpoint) -> str:
@@ -127,10 +134,16 @@ def kind_of(checkpoint: Checkpoint) -> str:
     return STATES if checkpoint.language_head is None or checkpoint.tokenizer.mask_token_id is None else MASKED
 
 
+def metrics_of(kind: str) -> tuple[Metric, Metric]:
+    """The two metrics; heads are ranked by the first."""
+    first, second = ("cosine", "l2") if kind == STATES else ("loss", "kl")
+    return METRICS[first], METRICS[second]
+
+
 def model_inputs(
-    checkpoint: Checkpoint, sources: Sources, kind: str, warn: Callable[[str], None]
+    checkpoint: Checkpoint, texts: Sequence[Text], kind: str, warn: Callable[[str], None]
 ) -> tuple[list[ModelInput], list[Text]]:
-    """The inputs that the model reads of the texts, and the texts that give any; ``warn`` is told of those left out.
+    """The inputs that the model reads of texts, and the texts that give any; ``warn`` is told of those left out.
 
     Raises:
         TextError: a text given as an argument cannot be measured, or none can.
@@ -143,7 +156,7 @@ def model_inputs(
 
     single = "it has a single token, so there is no next one to predict"
     inputs, kept = list[ModelInput](), list[Text]()
-    for item in encode(checkpoint, sources.texts, leave_out):
+    for item in encode(checkpoint, texts, leave_out):
         if made := _inputs(checkpoint, item, kind, len(kept)):
             inputs += made
             kept.append(item.source)
@@ -186,4 +199,4 @@ def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_si
         groups[-1].append(each)
     random.Random(len(groups)).shuffle(groups)  # noqa: S311 - an order, not a secret
     for group in groups:
-        yield InputBatch(tuple(group), collate(checkpoint, [each.item for each in group]))
+        yield InputBatch(group, collate(checkpoint, [each.item for each in group]))

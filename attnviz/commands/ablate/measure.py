@@ -1,18 +1,19 @@
 """Remove every head of a running model, measure what it does without, and set single heads against sets of them."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
-from attnviz.commands.ablate.effects import Bootstrap, Curve, HeadEffect, SetEffect, rank_heads, removal_curve
+from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect, spearman
 from attnviz.commands.ablate.hooks import METHODS, Replacement
-from attnviz.commands.ablate.inputs import STATES, ModelInput, Sources, kind_of, model_inputs, read_sources
-from attnviz.commands.ablate.metrics import GradientTally, Metric, metrics_of, spearman
-from attnviz.commands.ablate.passes import HeadSet, Passes, SampleVerification, mean_values
+from attnviz.commands.ablate.inputs import STATES, Metric, Sources, kind_of, metrics_of, model_inputs, read_sources
+from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, select_heads, selection_texts
@@ -20,7 +21,7 @@ from attnviz.model.opening import Model, open_checkpoint
 from attnviz.progress import Progress
 from attnviz.results.result import Result
 
-__all__ = ["MANY", "Ablation", "AblationOptions", "ablate", "run_ablation"]
+__all__ = ["MANY", "Ablation", "AblationOptions", "ablate"]
 
 MANY = 2000
 """Inputs from which on a message gives their number; attnviz's own choice."""
@@ -30,14 +31,14 @@ MANY = 2000
 class AblationOptions:
     """How to remove heads, and what to measure besides: see the arguments of :func:`ablate`."""
 
-    method: str = "zero"
-    select: tuple[str, ...] = ()
-    together: bool = False
-    limit: int | None = None
-    batch_size: int = 32
-    seed: int = 0
-    curve: bool = True
-    gradient: bool = True
+    method: str
+    select: list[str]
+    together: bool
+    limit: int | None
+    batch_size: int
+    seed: int
+    curve: bool
+    gradient: bool
 
     def __post_init__(self) -> None:
         """Raise UsageError for an unknown method, or numbers that make no sense."""
@@ -77,6 +78,11 @@ class Ablation(Result):
     def metrics(self) -> tuple[Metric, Metric]:
         """What was measured; heads are ranked by the first."""
         return metrics_of(self.kind)
+
+    @property
+    def sets(self) -> tuple[SetEffect, ...]:
+        """The heads that were removed together: those selected, or those of each layer."""
+        return self.layers if self.together is None else (self.together,)
 
     @property
     def has_intervals(self) -> bool:
@@ -168,43 +174,45 @@ def ablate(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
             a layer, do not reproduce the model.
     """
-    selected = tuple(selection_texts(select))
-    options = AblationOptions(method, selected, together, limit, batch_size, seed, curve, gradient)
+    options = AblationOptions(method, selection_texts(select), together, limit, batch_size, seed, curve, gradient)
     given = [texts] if isinstance(texts, str | Path) else texts
     if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     sources = read_sources(given, limit)
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
-    tell, say = progress or (lambda *_: None), warn or (lambda _: None)
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
-        return run_ablation(checkpoint, sources, options, tell, say)
+        return _ablate(checkpoint, sources, options, progress or (lambda *_: None), warn or (lambda _: None))
 
 
-def run_ablation(
+def _ablate(
     checkpoint: Checkpoint, sources: Sources, options: AblationOptions, progress: Progress, warn: Callable[[str], None]
 ) -> Ablation:
-    """Remove heads of a model that is loaded, with its language-modelling head where it has one; see :func:`ablate`."""
+    """The same for a model that is loaded, with its language-modelling head where it has one."""
     heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads)
     if options.together and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     kind = kind_of(checkpoint)
-    inputs, texts = model_inputs(checkpoint, sources, kind, warn)
-    replacement = _replacement(checkpoint, sources, inputs, options, progress)
-    passes = Passes(checkpoint, inputs, replacement, options.batch_size)
+    inputs, texts = model_inputs(checkpoint, sources.texts, kind, warn)
+    replacement = Replacement(options.method)
+    if options.method == "mean":  # over the texts that are measured, none masked
+        whole, _ = model_inputs(checkpoint, texts, STATES, warn)
+        means = mean_values(checkpoint, whole, options.batch_size, partial(progress, "means"))
+        replacement = Replacement("mean", means)
     if len(inputs) > MANY:
         warn(f"{len(inputs):,} inputs, each with {len(heads)} heads to remove; a --limit reads fewer sentences")
-    tally = GradientTally(checkpoint, kind, passes.counts.tolist(), options.seed) if options.gradient else None
+    passes = Passes(checkpoint, inputs, replacement, options.batch_size)
+    tally = GradientTally(checkpoint, kind, passes.counts, options.seed) if options.gradient else None
     singles: list[HeadSet] = [frozenset([head]) for head in heads]
     groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
-    sums = passes.run([*singles, *groups], lambda done, total: progress("removing", done, total), tally)
-    bootstrap = Bootstrap(options.seed, [text.number for text in texts], passes.counts, metrics_of(kind))
+    sums = passes.run([*singles, *groups], partial(progress, "removing"), tally)
     of_heads = dict(zip(heads, sums[: len(heads)], strict=True))
-    sets = [bootstrap.of_set(group, total, of_heads) for group, total in zip(groups, sums[len(heads) :], strict=True)]
-    ranked = rank_heads(of_heads, bootstrap, tally)
+    bootstrap = Bootstrap(options.seed, texts, passes.counts, kind, of_heads)
+    sets = tuple(bootstrap.of_set(group, total) for group, total in zip(groups, sums[len(heads) :], strict=True))
+    ranked = bootstrap.ranked_heads(None if tally is None else tally.importance)
     curve = None
     if options.curve and not options.together and len(heads) > 1:
-        curve = removal_curve(passes, [head.id for head in ranked], of_heads, bootstrap, options.seed, progress)
-    baseline = passes.baseline
+        order = [head.id for head in reversed(ranked)]
+        curve = _removal_curve(passes, order, bootstrap, options.seed, partial(progress, "curve"))
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
@@ -212,29 +220,35 @@ def run_ablation(
         kind=kind,
         n_texts=len(texts),
         n_positions=int(passes.counts.sum()),
-        clean_loss=None if baseline is None else float(baseline.sum() / passes.counts.sum()),
+        clean_loss=None if passes.baseline is None else float(passes.baseline.sum() / passes.counts.sum()),
         verified=passes.verified,
         heads=ranked,
-        layers=() if options.together else tuple(sets),
+        layers=() if options.together else sets,
         together=sets[0] if options.together else None,
         curve=curve,
     )
 
 
-def _replacement(
-    checkpoint: Checkpoint, sources: Sources, inputs: Sequence[ModelInput], options: AblationOptions, progress: Progress
-) -> Replacement:
-    """What stands in the place of a removed head; the means are over the texts that are measured, none masked."""
-    if options.method != "mean":
-        return Replacement(options.method)
-    measured = {each.item.source.number for each in inputs}
-    every, _ = model_inputs(checkpoint, sources, STATES, lambda _: None)
-    whole = [each for each in every if each.item.source.number in measured]
-    means = mean_values(checkpoint, whole, options.batch_size, lambda done, total: progress("means", done, total))
-    return Replacement("mean", means)
-
-
 def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
     """The heads of each layer of which there are two or more."""
-    sets = [frozenset(each) for _, each in groupby(sorted(heads), key=lambda head: head.layer)]
+    sets = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)]
     return [each for each in sets if len(each) > 1]
+
+
+def _removal_curve(
+    passes: Passes, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Callable[[int, int], None]
+) -> Curve:
+    """Remove a few heads, then eighths of them all: in this order, and in a random one."""
+    shuffled, n = sorted(order), len(order)
+    random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
+    few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
+    counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})
+    pairs: list[tuple[HeadSet, HeadSet]] = [(frozenset(order[:k]), frozenset(shuffled[:k])) for k in counts]
+    new = list(dict.fromkeys(heads for pair in pairs for heads in pair if len(heads) > 1))  # one alone is measured
+    sums = {frozenset([head]): of_head for head, of_head in bootstrap.of_heads.items()}
+    sums |= dict(zip(new, passes.run(new, tell), strict=True))
+    points = [
+        CurvePoint(len(least), bootstrap.of_set(least, sums[least]), bootstrap.of_set(drawn, sums[drawn]))
+        for least, drawn in pairs
+    ]
+    return Curve(order=tuple(order), random_order=tuple(shuffled), points=tuple(points))

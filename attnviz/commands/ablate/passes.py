@@ -1,8 +1,11 @@
 """All passes of an ablation: of each batch an unchanged one, and one resumed at a layer for each set of heads.
 
-A sample of the batches is compared with the reference attention, and with the model's own final states.
+A sample of the batches is compared with the reference attention, and with the model's own final states. On the way
+back through an unchanged pass, gates on the heads say how sensitive the model is to each.
 """
 
+import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,15 +15,18 @@ from torch import Tensor
 from attnviz.attention import reference as attention
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import Verification
-from attnviz.commands.ablate.hooks import KeptPass, Replacement, removed_heads, resume, run_and_keep, running
-from attnviz.commands.ablate.inputs import InputBatch, ModelInput, input_batches
-from attnviz.commands.ablate.metrics import BatchMetrics, GradientTally
-from attnviz.corpora.sampling import EVERY, SampledAttention
+from attnviz.commands.ablate import hooks
+from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
+from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, input_batches
+from attnviz.corpora.batches import EVERY, SampledAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["HeadSet", "Passes", "SampleVerification", "mean_values"]
+__all__ = ["PROJECTIONS", "GradientTally", "Passes", "SampleVerification", "mean_values"]
+
+PROJECTIONS = 4
+"""Random directions in which the final states of a text are followed, where there is no loss."""
 
 _VERIFIED = 8
 """Inputs that are verified at least, where there are as many; after that one batch in so many."""
@@ -28,20 +34,83 @@ _VERIFIED = 8
 _AT_ONCE = 2048
 """Tokens that a resumed pass has at least: a small batch is copied that often."""
 
-HeadSet = frozenset[HeadId]
+_Tell = Callable[[int, int], None]
+"""Told how many inputs are done, of how many."""
+
+
+class GradientTally:
+    """Adds up how sensitive a model is to each head, text by text (Michel et al. 2019, section 4.1).
+
+    Each head is multiplied by a gate, 1 in the model as it is. The derivative of a text's loss by the gate is
+    Att_h(x)^T dL/dAtt_h(x): to first order, how much the loss falls when the head is removed. Its importance is the
+    mean absolute value over texts.
+
+    Where nothing is predicted there is no loss. Then the loss is a random projection v·s / sqrt(n) of the n final
+    states s, several times: over random v the mean square of its gradient is the mean square length of ds/dgate over
+    the tokens, so that its root is, to first order, how far the states move without the head.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, kind: str, counts: Tensor, seed: int) -> None:
+        """Start at zero; ``counts``: measured positions, [n_texts] float64, ``seed``: of the random directions."""
+        self._checkpoint, self._kind, self._counts, self._seed = checkpoint, kind, counts, seed
+        self._sums = torch.zeros(len(counts), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
+
+    def add(self, inputs: InputBatch, kept: hooks.KeptPass, metrics: BatchMetrics) -> None:
+        """Measure a batch, going back layer by layer: memory is that of one layer."""
+        texts = torch.tensor([each.text for each in inputs.inputs])
+        if self._kind != STATES:
+            self._sums.index_add_(0, texts, self._back(kept, metrics.loss_gradient(1 / self._counts[texts])))
+            return
+        for number in range(PROJECTIONS):
+            towards = self._projection(inputs, kept.final, number)
+            self._sums.index_add_(0, texts, self._back(kept, towards).square() / PROJECTIONS)
+
+    @property
+    def importance(self) -> Tensor:
+        """Of every head, the mean over texts, [n_layers, n_heads]."""
+        return (self._sums.sqrt() if self._kind == STATES else self._sums.abs()).mean(0)
+
+    def _projection(self, inputs: InputBatch, final: Tensor, number: int) -> Tensor:
+        """A random direction at every token, which depends on the text and not on its batch."""
+        towards = torch.zeros_like(final)
+        for row, each in enumerate(inputs.inputs):
+            n = len(each.item)
+            digest = hashlib.sha256(f"{self._seed}:{number}:{each.item.ids}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+            towards[row, :n] = (torch.randn(n, final.shape[-1], generator=generator) / math.sqrt(n)).to(final)
+        return towards
+
+    def _back(self, kept: hooks.KeptPass, gradient: Tensor) -> Tensor:
+        """Gate gradients of every row, [rows, n_layers, n_heads], from the gradient by the final states."""
+        model, architecture = self._checkpoint, self._checkpoint.architecture
+        layers, norm = architecture.modules(model.model), architecture.final_norm(model.model)
+        gates = torch.ones(len(gradient), model.n_heads, dtype=gradient.dtype, device=gradient.device)
+        of_gates: list[Tensor] = []
+        for layer in reversed(range(model.n_layers)):
+            with torch.enable_grad():
+                hidden = kept.calls[layer][0][0].detach().requires_grad_()
+                gate = gates.clone().requires_grad_()
+                with hooks.gated_heads(model, layer, gate):
+                    after = hooks.run_block(layers[layer].block, kept, layer, hidden)
+                if norm is not None and layer == model.n_layers - 1:
+                    after = norm(after)
+            gradient, of_gate = torch.autograd.grad(after, (hidden, gate), gradient)
+            of_gates.insert(0, of_gate.detach().double().cpu())
+        return torch.stack(of_gates, dim=1)
 
 
 @dataclass(frozen=True)
 class SampleVerification:
-    """What was compared with the model, and how closely it agrees; it exists only where all of it passed."""
+    """What was compared with the model; it exists only where all of it passed.
 
-    heads: Verification  # patterns and attention outputs, by the reference attention
+    Both errors are largest differences, as a share of the largest value compared.
+    """
+
+    attention: Verification  # patterns and attention outputs, by the reference attention
     n_inputs: int  # on which all of this was compared
-    values_error: float
-    """Largest difference between a head's weighted values and the reference's, as a share of the layer's largest."""
-    resumed_error: float
-    """The same of final states of passes resumed at any layer, nothing removed, and the model's own."""
-    tolerance: float  # of both
+    values_error: float  # of each head's weighted values from the reference's
+    resumed_error: float  # of final states resumed at any layer, nothing removed, from the model's own
+    tolerance: float  # of both errors
 
 
 class Passes:
@@ -54,7 +123,7 @@ class Passes:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], replacement: Replacement, batch_size: int
+        self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], replacement: hooks.Replacement, batch_size: int
     ) -> None:
         self._checkpoint, self._inputs, self._replacement = checkpoint, inputs, replacement
         self._batch_size = batch_size
@@ -62,48 +131,42 @@ class Passes:
         for each in inputs:
             self.counts[each.text] += len(each.positions)
         self.baseline: Tensor | None = None
-        self._attention = SampledAttention(checkpoint)
+        self._attention, self._tolerance = SampledAttention(checkpoint), TOLERANCES[checkpoint.dtype].output
         self._values_error = self._resumed_error = 0.0
 
     @property
     def verified(self) -> SampleVerification:
         """What was compared so far."""
-        heads, n_inputs = self._attention.verification, self._attention.texts_verified
-        tolerance = TOLERANCES[self._checkpoint.dtype].output
-        return SampleVerification(heads, n_inputs, self._values_error, self._resumed_error, tolerance)
+        return SampleVerification(
+            attention=self._attention.verification,
+            n_inputs=self._attention.texts_verified,
+            values_error=self._values_error,
+            resumed_error=self._resumed_error,
+            tolerance=self._tolerance,
+        )
 
-    def run(
-        self,
-        sets: Sequence[HeadSet],
-        tell: Callable[[int, int], None],
-        gradients: GradientTally | None = None,
-        verify: bool = True,
-    ) -> Tensor:
-        """Remove each set of heads, and measure.
+    def run(self, sets: Sequence[HeadSet], tell: _Tell, gradients: GradientTally | None = None) -> Tensor:
+        """The two metrics without each set of heads, summed over each text, [n_sets, n_texts, 2], float64.
 
-        Args:
-            sets: any number of sets of heads.
-            tell: told how many inputs are done, of how many.
-            gradients: to be filled on the way.
-            verify: compare a sample of the batches with the reference; once is enough for the same inputs.
-
-        Returns:
-            the two metrics, summed over the positions of each text, [n_sets, n_texts, 2], float64.
+        The first run verifies a sample of the batches; ``gradients`` is filled on the way.
 
         Raises:
             VerificationError: the heads, or resumed passes, do not reproduce the model.
         """
         sums = torch.zeros(len(sets), len(self.counts), 2, dtype=torch.float64)
-        baseline = torch.zeros_like(self.counts)
+        baseline, first = torch.zeros_like(self.counts), not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
-        with running(self._checkpoint):
+        with hooks.running(self._checkpoint):
             for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
                 texts = torch.tensor([each.text for each in inputs.inputs])
                 few = self._attention.texts_verified < _VERIFIED
-                kept = self._kept(inputs, verify and (few or number % EVERY == 0))  # in a drawn order: a sample
+                verifying = first and (few or number % EVERY == 0)  # in a drawn order: a sample
+                kept = hooks.run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
+                if verifying:
+                    self._verify(inputs, kept)
                 metrics = BatchMetrics(self._checkpoint, inputs, kept.final)
-                for removed, changes in self._changes(sets, inputs, kept, metrics):
-                    sums[removed] = sums[removed].index_add(1, texts, changes)
+                for numbers, changes in self._changes(sets, inputs, kept, metrics):
+                    sums[numbers] = sums[numbers].index_add(1, texts, changes)
                 if gradients is not None:
                     gradients.add(inputs, kept, metrics)
                 if metrics.baseline is not None:
@@ -112,9 +175,9 @@ class Passes:
         return sums
 
     def _changes(
-        self, sets: Sequence[HeadSet], inputs: InputBatch, kept: KeptPass, metrics: BatchMetrics
+        self, sets: Sequence[HeadSet], inputs: InputBatch, kept: hooks.KeptPass, metrics: BatchMetrics
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Indices of sets and what removing them changes in each row; sets of the same first layer share passes."""
+        """Numbers of sets and what removing them changes in each row; sets of the same first layer share passes."""
         by_layer: dict[int, list[int]] = {}
         for number, heads in enumerate(sets):
             by_layer.setdefault(min(heads).layer, []).append(number)
@@ -123,62 +186,53 @@ class Passes:
         for layer, numbers in by_layer.items():
             for first in range(0, len(numbers), copies):
                 some = numbers[first : first + copies]
-                with removed_heads(self._checkpoint, [sets[number] for number in some], self._replacement, mask):
-                    final = resume(self._checkpoint, kept, layer, len(some))
+                with hooks.removed_heads(self._checkpoint, [sets[number] for number in some], self._replacement, mask):
+                    final = hooks.resume(self._checkpoint, kept, layer, len(some))
                 yield some, metrics.changes(final)
 
-    def _kept(self, inputs: InputBatch, verifying: bool) -> KeptPass:
-        """The unchanged pass, on request compared with the reference and with resumed passes."""
-        kept = run_and_keep(self._checkpoint, inputs.batch.inputs, inside=verifying)
-        if verifying:
-            one = SampledAttention(self._checkpoint)  # its first batch is always verified
-            one.run(inputs.batch, lambda layer, pattern: self._compare_values(inputs, kept, layer, pattern))
-            self._attention.absorb(one.state())
-            self._compare_resumed(inputs, kept)
-        return kept
+    def _verify(self, inputs: InputBatch, kept: hooks.KeptPass) -> None:
+        """Compare an unchanged pass with the reference and with resumed passes."""
+        one = SampledAttention(self._checkpoint)  # its first batch is always verified
+        one.run(inputs.batch, lambda layer, pattern: self._compare_values(inputs, kept, layer, pattern))
+        self._attention.absorb(one.state())
+        own = kept.final[inputs.batch.valid]
+        for layer in range(self._checkpoint.n_layers):
+            again = hooks.resume(self._checkpoint, kept, layer)[inputs.batch.valid]
+            error = _relative((again - own).abs(), own)
+            self._resumed_error = max(self._resumed_error, error)
+            if not error <= self._tolerance:
+                raise VerificationError(
+                    f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final "
+                    f"states: they differ by {error:.1e} of the largest (tolerance {self._tolerance:g}). "
+                    "Nothing was written."
+                )
 
-    def _compare_values(self, inputs: InputBatch, kept: KeptPass, layer: int, pattern: Tensor) -> None:
+    def _compare_values(self, inputs: InputBatch, kept: hooks.KeptPass, layer: int, pattern: Tensor) -> None:
         model = self._checkpoint
         value = attention.project(kept.attention_inputs[layer], model.architecture.parameters(model.model, layer).value)
         expected = torch.matmul(pattern, value).transpose(1, 2)[inputs.batch.valid]  # [tokens, n_heads, d_head]
-        replaced = kept.concatenated[layer][inputs.batch.valid].reshape(-1, model.n_heads, model.d_head)
+        replaced = kept.concatenated[layer][inputs.batch.valid].reshape(expected.shape)
         difference = (replaced - expected).abs().amax((0, 2))
-        error, tolerance = _relative(difference, replaced), self.verified.tolerance
+        error = _relative(difference, replaced)
         self._values_error = max(self._values_error, error)
-        if not error <= tolerance:
+        if not error <= self._tolerance:
             head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
             raise VerificationError(
                 f"what would be removed of {head} is not what the reference gives for it: they differ by {error:.1e} "
-                f"of the layer's largest weighted value (tolerance {tolerance:g}). Nothing was written."
+                f"of the layer's largest weighted value (tolerance {self._tolerance:g}). Nothing was written."
             )
 
-    def _compare_resumed(self, inputs: InputBatch, kept: KeptPass) -> None:
-        own, tolerance = kept.final[inputs.batch.valid], self.verified.tolerance
-        for layer in range(self._checkpoint.n_layers):
-            again = resume(self._checkpoint, kept, layer)[inputs.batch.valid]
-            error = _relative((again - own).abs(), own)
-            self._resumed_error = max(self._resumed_error, error)
-            if not error <= tolerance:
-                raise VerificationError(
-                    f"a pass resumed at layer {layer}, with nothing removed, does not reproduce the model's final "
-                    f"states: they differ by {error:.1e} of the largest (tolerance {tolerance:g}). Nothing was written."
-                )
 
-
-def mean_values(
-    checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: Callable[[int, int], None]
-) -> Tensor:
+def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: _Tell) -> Tensor:
     """The mean weighted value of every head over all tokens, special ones too, [n_layers, n_heads, d_head], float64."""
     sums = torch.zeros(checkpoint.n_layers, checkpoint.n_heads * checkpoint.d_head, dtype=torch.float64)
     tokens = done = 0
-    with running(checkpoint):
+    with hooks.running(checkpoint):
         for each in input_batches(checkpoint, inputs, batch_size):
-            kept = run_and_keep(checkpoint, each.batch.inputs)
-            for layer, values in enumerate(kept.concatenated):
+            for layer, values in enumerate(hooks.run_and_keep(checkpoint, each.batch.inputs).concatenated):
                 sums[layer] += values[each.batch.valid].double().sum(0).cpu()
             tokens += each.batch.n_tokens
-            done += len(each.inputs)
-            tell(done, len(inputs))
+            tell(done := done + len(each.inputs), len(inputs))
     return sums.reshape(checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_head) / tokens
 
 

@@ -8,39 +8,26 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.ablate.effects import LESS, MORE, CurvePoint, Estimate, HeadEffect, SetEffect
-from attnviz.commands.ablate.inputs import MASKED, STATES
+from attnviz.commands.ablate.inputs import MASKED, METRICS, STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.metrics import METRICS, PROJECTIONS, Metric
+from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted, quoted
+from attnviz.model.wording import counted, quoted, visible
 from attnviz.results.documents import model_entry, verification_entry
+from attnviz.results.facts import capital
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, error, left_out, notes, verification_line
+from attnviz.results.tables import Column, column_table, error, left_out, notes, number, verification_line
 from attnviz.results.view import Choices
 
-__all__ = [
-    "REPORT", "amount", "compensation_text", "interval", "method_words", "sentence_case", "source_line",
-    "what_is_measured",
-]  # fmt: skip
+__all__ = ["REPORT", "amount", "compensation_text", "interval", "method_words", "source_line", "what_is_measured"]
 
 _WIDE = 100
-_COLUMNS = (
-    "id", "layer", "head", "rank",
-    *(f"{name}{end}" for name in METRICS for end in ("", "_low", "_high")),
-    "gradient", "gradient_normalised",
-)  # fmt: skip
 _SETS = {
     "compensated": "more than the sum, so the others made up for some of what each single removal took away",
     "overlapping": "less than the sum, so what each one takes away is partly the same; no sign of compensation",
     "additive": "about the sum, so hardly anything was made up for",
     "undecided": "the interval of the difference has zero in it, so compensation is not shown",
     "no cost": "removing them costs nothing that can be told from zero, so there is nothing to make up for",
-}
-_METHODS = {
-    "zero": "gives zeros (b_O stays)",
-    "mean": "gives its mean over all tokens of the texts",
-    "uniform": "attends to all that it may alike",
 }
 _LAYERS = {
     "compensated": f"more (at least {MORE:g} times, difference above zero)",
@@ -49,15 +36,16 @@ _LAYERS = {
     "undecided": "what cannot be told from the sum",
     "no cost": "nothing that can be told from zero",
 }
+"""What each verdict means for a set, and for the layers that have it, in the order in which they are named."""
+
+
+_OPTIONS = ("method", "select", "together", "limit", "seed", "curve", "gradient")
 
 
 def source_line(result: Ablation) -> str:
     """What was measured on: files with their number of sentences, or the text, safe to show."""
     sources = result.sources
-    files = [
-        f"{visible(corpus.path.name)} ({counted(read, 'sentence')})"
-        for corpus, read in zip(sources.corpora, sources.read, strict=True)
-    ]
+    files = [f"{visible(corpus.path.name)} ({counted(read, 'sentence')})" for corpus, read in sources.corpora]
     texts = [quoted(text) for text in sources.given] if len(sources.given) < 3 else [f"{len(sources.given)} texts"]
     return ", ".join([*files, *texts])
 
@@ -73,12 +61,8 @@ def what_is_measured(result: Ablation) -> str:
 
 def method_words(result: Ablation) -> str:
     """What stands in the place of a removed head."""
-    return f"a removed head {_METHODS[result.options.method]}"
-
-
-def sentence_case(words: str) -> str:
-    """The words with a capital letter."""
-    return f"{words[0].upper()}{words[1:]}"
+    gives = {"zero": "gives zeros (b_O stays)", "mean": "gives its mean over all tokens of the texts"}
+    return f"a removed head {gives.get(result.options.method, 'attends to all that it may alike')}"
 
 
 def amount(value: float) -> str:
@@ -96,20 +80,17 @@ def interval(estimate: Estimate) -> str:
 
 def _content(result: Ablation, _: Choices) -> dict[str, Any]:
     options, sources, checked = result.options, result.sources, result.verified
-    projections = f"{PROJECTIONS} random projections of the final states"
-    of = projections if result.kind == STATES else f"{result.kind} loss"
+    of = f"{PROJECTIONS} random projections of the final states" if result.kind == STATES else f"{result.kind} loss"
     return {
         "model": model_entry(result.checkpoint),
         "corpora": [
-            {"path": str(corpus.path), "sha256": corpus.sha256, "sentences": read}
-            for corpus, read in zip(sources.corpora, sources.read, strict=True)
+            {"path": str(corpus.path), "sha256": corpus.sha256, "sentences": read} for corpus, read in sources.corpora
         ],
         "texts": list(sources.given),
-        "options": {name: getattr(options, name) for name in ("method", "select", "together", "limit", "seed")}
-        | {"select": list(options.select)},
+        "options": {name: getattr(options, name) for name in _OPTIONS},
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
         | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss},
-        "verification": verification_entry(checked.heads)
+        "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
         "heads": [
@@ -127,8 +108,9 @@ def _content(result: Ablation, _: Choices) -> dict[str, Any]:
 
 
 def _estimate_entry(estimate: Estimate | None) -> dict[str, Any] | None:
-    ends = None if estimate is None or estimate.low is None else [estimate.low, estimate.high]
-    return None if estimate is None else {"value": estimate.value, "interval": ends}
+    if estimate is None:
+        return None
+    return {"value": estimate.value, "interval": None if estimate.low is None else [estimate.low, estimate.high]}
 
 
 def _effect_entry(effect: SetEffect, name: str, together: str = "together") -> dict[str, Any]:
@@ -141,19 +123,21 @@ def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
     return {
         "layer": effect.layer,
         "heads": [str(head) for head in effect.heads],
-        **{each.name: _effect_entry(effect, each.name) for each in result.metrics},
-        **{"ratio": effect.ratio(first), "verdict": effect.verdict(first)},
+        **{metric.name: _effect_entry(effect, metric.name) for metric in result.metrics},
+        "ratio": effect.ratio(first),
+        "verdict": effect.verdict(first),
     }
 
 
 def _curve_entry(result: Ablation) -> dict[str, Any] | None:
     if result.curve is None:
         return None
-    points: list[dict[str, Any]] = [{"removed": point.removed} for point in result.curve.points]
-    for entry, point in zip(points, result.curve.points, strict=True):
+    points: list[dict[str, Any]] = []
+    for point in result.curve.points:
+        points.append({"removed": point.removed})
         for name in (metric.name for metric in result.metrics):
-            least, shuffled = _effect_entry(point.least, name, "least_important"), point.random.damage[name]
-            entry[name] = {**least, "random_order": _estimate_entry(shuffled)}
+            drawn = {"random_order": _estimate_entry(point.random.damage[name])}
+            points[-1][name] = _effect_entry(point.least, name, "least_important") | drawn
     orders = {"order": result.curve.order, "random_order": result.curve.random_order}
     return {**{name: [str(head) for head in order] for name, order in orders.items()}, "points": points}
 
@@ -172,15 +156,15 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _tables(result: Ablation, choices: Choices, width: int) -> Iterator[RenderableType]:
     checked = result.verified
     yield Text(f"{visible(result.checkpoint.short_name)} on {source_line(result)}", style="bold")
-    yield Text(f"{sentence_case(what_is_measured(result))}. {sentence_case(method_words(result))}.")
+    yield Text(f"{capital(what_is_measured(result))}. {capital(method_words(result))}.")
     more = (
         f", what is replaced of each head within {error(checked.values_error)}, final states of resumed passes within "
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
     )
-    yield verification_line(checked.heads, result.checkpoint, more)
+    yield verification_line(checked.attention, result.checkpoint, more)
     yield _head_table(result, choices.top or None, width)
-    if sets := [result.together] if result.together else list(result.layers):
-        yield _set_table(result, sets)
+    if result.sets:
+        yield _set_table(result)
     if result.curve is not None:
         yield _curve_table(result, result.curve.points)
     yield Text(compensation_text(result))
@@ -198,7 +182,7 @@ def _head_table(result: Ablation, top: int | None, width: int) -> Table:
     columns = [Column[HeadEffect]("Rank", lambda head: head.rank), Column("Head", lambda head: head.id, left=True)]
     for metric, wide in zip(result.metrics, (True, width >= _WIDE), strict=True):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
-        columns += _measured(of, sentence_case(metric.title), metric.unit, wide and result.has_intervals)
+        columns += _measured(of, capital(metric.title), metric.unit, wide and result.has_intervals)
     if result.options.gradient:
         columns.append(Column("Gradient", lambda head: amount(head.gradient or 0.0)))
         columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
@@ -207,7 +191,7 @@ def _head_table(result: Ablation, top: int | None, width: int) -> Table:
     return column_table(title, columns, heads, caption=left_out(len(heads), n, "head", "ablate.csv"))
 
 
-def _set_table(result: Ablation, sets: Sequence[SetEffect]) -> Table:
+def _set_table(result: Ablation) -> Table:
     metric = result.metrics[0]
     columns: list[Column[SetEffect]] = [
         Column("Set", lambda each: "selected" if each.layer is None else f"L{each.layer}", left=True),
@@ -219,7 +203,7 @@ def _set_table(result: Ablation, sets: Sequence[SetEffect]) -> Table:
     ]
     if result.has_intervals:
         columns.append(Column("Verdict", lambda each: each.verdict(metric.name), left=True))
-    return column_table(f"Heads removed together ({metric.title}, {metric.unit})", columns, sets)
+    return column_table(f"Heads removed together ({metric.title}, {metric.unit})", columns, result.sets)
 
 
 def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> Table:
@@ -236,8 +220,8 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> Table:
 def _notes(result: Ablation) -> Iterator[str]:
     if result.options.gradient:
         projected = "; without a loss L is a random projection of the final states" if result.kind == STATES else ""
-        known = [(metric.title, result.rank_correlations[metric.name]) for metric in result.metrics]
-        correlations = ", ".join(f"{title} {'–' if value is None else f'{value:.2f}'}" for title, value in known)
+        known = result.rank_correlations
+        correlations = ", ".join(f"{metric.title} {number(known[metric.name])}" for metric in result.metrics)
         yield (
             "Gradient: mean over texts of |Att·dL/dAtt| (Michel et al. 2019), beside it divided by the l2 norm over "
             f"its layer{projected}. Spearman's rank correlation with it: {correlations}."
@@ -253,7 +237,7 @@ def _notes(result: Ablation) -> Iterator[str]:
 
 def compensation_text(result: Ablation) -> str:
     """A paragraph that says, from the numbers, how far the remaining heads compensate."""
-    metric, sets = result.metrics[0], [result.together] if result.together else list(result.layers)
+    metric = result.metrics[0]
     sentences = [_singles(result, metric)]
     if not result.has_intervals:
         few = "1 text is" if result.n_texts == 1 else f"{result.n_texts} texts are"
@@ -261,14 +245,16 @@ def compensation_text(result: Ablation) -> str:
             f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so how far the others compensate is not "
             "concluded from these numbers."
         )
-        sentences += [f"{_set_numbers(each, metric)}." for each in sets[:1]]
-    elif result.together is not None:
-        sentences.append(_set(result.together, metric, "The selected heads (%d)"))
-    elif result.layers:
-        sentences.append(_layers(result, metric))
-    if result.has_intervals:
+        for each in result.sets[:1]:
+            name = "selected heads" if each.layer is None else f"{len(each.heads)} heads of layer {each.layer}"
+            sentences.append(f"{_set_numbers(each, metric, f'The {name}')}.")
+    else:
+        if result.together is not None:
+            sentences.append(_set(result.together, metric, "The selected heads"))
+        elif result.layers:
+            sentences.append(_layers(result, metric))
         sentences += _curve(result, metric)
-    if result.kind == STATES and sets:
+    if result.kind == STATES and result.sets:
         sentences.append(
             "Changes of the states in unrelated directions add up in cosine distance, and changes in one direction "
             "give more than the sum: some of an excess may be that."
@@ -277,8 +263,7 @@ def compensation_text(result: Ablation) -> str:
 
 
 def _singles(result: Ablation, metric: Metric) -> str:
-    values = [head.damage[metric.name] for head in result.heads]
-    most = result.heads[0].id
+    values, most = [head.damage[metric.name] for head in result.heads], result.heads[0].id
     unit = metric.unit if "/" in metric.unit else ""
     largest = " ".join(part for part in (amount(values[0].value), unit, interval(values[0])) if part)
     if len(values) == 1:
@@ -297,11 +282,9 @@ def _singles(result: Ablation, metric: Metric) -> str:
     )
 
 
-def _set_numbers(effect: SetEffect, metric: Metric, name: str = "") -> str:
-    layer = "The selected heads" if effect.layer is None else f"The %d heads of layer {effect.layer}"
-    subject = (name or layer).replace("%d", str(len(effect.heads)))
-    together, singles = (amount(each[metric.name].value) for each in (effect.damage, effect.singles))
-    return f"{subject} give {together} together, and {singles} summed over one at a time"
+def _set_numbers(effect: SetEffect, metric: Metric, name: str) -> str:
+    together, singles = amount(effect.damage[metric.name].value), amount(effect.singles[metric.name].value)
+    return f"{name} give {together} together, and {singles} summed over one at a time"
 
 
 def _set(effect: SetEffect, metric: Metric, name: str) -> str:
@@ -310,7 +293,8 @@ def _set(effect: SetEffect, metric: Metric, name: str) -> str:
     meaning = _SETS[verdict]
     if verdict == "compensated" and effect.singles[metric.name].value <= 0:
         meaning = "more than the sum; one at a time they cost nothing, so the others stood in for each"
-    return f"{_set_numbers(effect, metric, name)} (difference {amount(excess.value)} {interval(excess)}): {meaning}."
+    numbers = _set_numbers(effect, metric, f"{name} ({len(effect.heads)})")
+    return f"{numbers} (difference {amount(excess.value)} {interval(excess)}): {meaning}."
 
 
 def _layers(result: Ablation, metric: Metric) -> str:
@@ -328,21 +312,27 @@ def _layers(result: Ablation, metric: Metric) -> str:
     )
 
 
-def _curve(result: Ablation, metric: Metric) -> list[str]:
+def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
     if result.curve is None:
-        return []
-    free, n = result.removable, len(result.curve.order)
-    sentences = []
-    if free is not None:
+        return
+    if (free := result.removable) is not None:
         several = f"The {free} least important heads can go together" if free > 1 else "The least important head can go"
         ends = f"{several} before the loss is clearly higher (in the steps of the curve)."
-        sentences.append(ends if free else "Already the least important head is missed.")
+        yield ends if free else "Already the least important head is missed."
+    n = len(result.curve.order)
     half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
     if 1 < half.removed < n:
-        sentences.append(_set(half.least, metric, "The less important half of all heads (%d)"))
-        sentences.append(f"As many in a random order give {amount(half.random.damage[metric.name].value)}.")
-    return sentences
+        yield _set(half.least, metric, "The less important half of all heads")
+        yield f"As many in a random order give {amount(half.random.damage[metric.name].value)}."
 
 
-_SAME = ("attnviz", "model", "corpora", "texts", "options", "measured")
-REPORT: Report[Ablation] = Report(_content, _COLUMNS, _rows, _tables, _SAME)
+REPORT = Report[Ablation](
+    content=_content,
+    columns=(
+        "id", "layer", "head", "rank", *(f"{name}{end}" for name in METRICS for end in ("", "_low", "_high")),
+        "gradient", "gradient_normalised",
+    ),
+    rows=_rows,
+    tables=_tables,
+    same=("attnviz", "model", "corpora", "texts", "options", "measured"),
+)  # fmt: skip

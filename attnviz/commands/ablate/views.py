@@ -13,22 +13,20 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
-from attnviz.commands.ablate.inputs import STATES
+from attnviz.commands.ablate.inputs import STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.metrics import Metric
-from attnviz.commands.ablate.report import method_words, sentence_case, source_line, what_is_measured
+from attnviz.commands.ablate.report import method_words, source_line, what_is_measured
 from attnviz.figures.colours import outer_ink
 from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, new_page, page_width, settled, written
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
-from attnviz.results.facts import sentence
+from attnviz.model.wording import counted, visible
+from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["VIEWS", "EffectsPlan", "draw_curve", "draw_gradient", "draw_heads"]
+__all__ = ["VIEWS", "EffectsPlan", "draw_curve"]
 
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
@@ -49,7 +47,24 @@ class EffectsPlan:
     title: str
     notes: tuple[str, ...]
     result: Ablation
-    heads: tuple[HeadEffect, ...] = ()  # that are drawn, or named
+    heads: tuple[HeadEffect, ...]  # that are drawn, or named
+
+
+def _plan(
+    result: Ablation, name: str, title: str, what: str, *more: str, heads: tuple[HeadEffect, ...] = ()
+) -> EffectsPlan:
+    """A figure of what is said of it; ``more`` stands in caption and notes."""
+    model, source = visible(result.checkpoint.short_name), source_line(result)
+    measured, method = what_is_measured(result), method_words(result)
+    last = " ".join(f"{capital(part)}." for part in more if part)
+    return EffectsPlan(
+        stem=f"ablate-{name}",
+        caption=sentence(f"{model} on {source}, {measured}: {what}", method, *more),
+        title=model + title,
+        notes=(f"{source}: {measured}.", f"{capital(method)}.", *[last] * bool(last)),
+        result=result,
+        heads=heads,
+    )
 
 
 def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
@@ -58,7 +73,7 @@ def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
     titles = " and ".join(metric.title for metric in result.metrics)
     what = f"{titles} on removing one head, {count}, the one that matters most first"
     more = _intervals(result, "bars"), "dotted: the median of all heads"
-    yield EffectsPlan(*_words(result, "heads", f" without one head: {count}", what, *more), result, heads)
+    yield _plan(result, "heads", f" without one head: {count}", what, *more, heads=heads)
 
 
 def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
@@ -84,7 +99,8 @@ def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
         bracketed=unsure,
         signed=signed,
     )
-    yield HeadMapPlan(*_words(result, "map", f": {title}", what, brackets, hatched), maps=(drawn,))
+    plan = _plan(result, "map", f": {title}", what, brackets, hatched)
+    yield HeadMapPlan(stem=plan.stem, caption=plan.caption, title=plan.title, notes=plan.notes, maps=(drawn,))
 
 
 def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
@@ -93,8 +109,7 @@ def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
         "(line), beside the sum of what these do one at a time (dashed) and a random order (dotted)"
     )
     more = "the order was found on the same texts", "above the dashed line: more than the sum"
-    title = " without more and more of its heads"
-    yield EffectsPlan(*_words(result, "curve", title, what, _intervals(result, "bands"), *more), result)
+    yield _plan(result, "curve", " without more and more of its heads", what, _intervals(result, "bands"), *more)
 
 
 def _plan_gradient(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
@@ -105,16 +120,7 @@ def _plan_gradient(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
     first = result.heads[:_NAMED]
     by_gradient = sorted(result.heads, key=lambda head: -(head.gradient or 0.0))[:_NAMED]
     named = (*first, *(head for head in by_gradient if head not in first))
-    yield EffectsPlan(*_words(result, "gradient", title, what, how, "one dot a head"), result, named)
-
-
-def _words(result: Ablation, name: str, title: str, what: str, *more: str) -> tuple[str, str, str, tuple[str, ...]]:
-    """The stem, caption, title and notes of a figure; ``more`` stands in caption and notes."""
-    model, source = visible(result.checkpoint.short_name), source_line(result)
-    measured, method = what_is_measured(result), method_words(result)
-    last = " ".join(f"{sentence_case(part)}." for part in more if part)
-    notes = (f"{source}: {measured}.", f"{sentence_case(method)}.", *[last] * bool(last))
-    return f"ablate-{name}", sentence(f"{model} on {source}, {measured}: {what}", method, *more), model + title, notes
+    yield _plan(result, "gradient", title, what, how, "one dot a head", heads=named)
 
 
 def _intervals(result: Ablation, drawn: str) -> str:
@@ -123,30 +129,26 @@ def _intervals(result: Ablation, drawn: str) -> str:
 
 
 def _heads_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
+    """Each metric of the heads with its intervals, the most important at the top."""
+    rows, width = range(len(plan.heads)), page_width(look, 4.8)
     with figure_style():
-        width = page_width(look, 4.8)
-        page = new_page(plan.title, plan.notes, look, width=width, body=0.6 + 0.15 * max(2, len(plan.heads)))
+        page = new_page(plan.title, plan.notes, look, width=width, body=0.6 + 0.15 * max(2, len(rows)))
         for ax, metric in zip(page.subplots(1, 2, sharey=True), plan.result.metrics, strict=True):
-            draw_heads(ax, plan, metric, look)
+            values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
+            for row in rows[::2]:
+                ax.axhspan(row - 0.5, row + 0.5, color=look.greys.ink, alpha=0.05, linewidth=0)
+            median = np.median([head.damage[metric.name].value for head in plan.result.heads])
+            ax.axvline(float(median), color=look.greys.frame, lw=0.9, ls=":")
+            ax.axvline(0, color=look.greys.frame, lw=PIXEL)
+            ends, blue = (values - low, high - values), _BLUE[look.theme]
+            ax.errorbar(values, rows, xerr=ends, fmt="o", ms=3.5, lw=1.2, color=blue)
+            ax.margins(x=0.08)
+            ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"{metric.title}\n({metric.unit})")
+            ax.set_yticks(rows, [str(head.id) for head in plan.heads])
+            _dress(ax, look)
+            ax.tick_params(axis="y", length=0)
             ax.locator_params(axis="x", nbins=5 if width > 4 else 2)
         return page
-
-
-def draw_heads(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
-    """Draw one metric of the heads with its intervals, the most important at the top."""
-    rows = range(len(plan.heads))
-    values, low, high = _ends([head.damage[metric.name] for head in plan.heads])
-    for row in rows[::2]:
-        ax.axhspan(row - 0.5, row + 0.5, color=look.greys.ink, alpha=0.05, linewidth=0)
-    median = np.median([head.damage[metric.name].value for head in plan.result.heads])
-    ax.axvline(float(median), color=look.greys.frame, lw=0.9, ls=":")
-    ax.axvline(0, color=look.greys.frame, lw=PIXEL)
-    ax.errorbar(values, rows, xerr=(values - low, high - values), fmt="o", ms=3.5, lw=1.2, color=_BLUE[look.theme])
-    ax.margins(x=0.08)
-    ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"{metric.title}\n({metric.unit})")
-    ax.set_yticks(rows, [str(head.id) for head in plan.heads])
-    _dress(ax, look)
-    ax.tick_params(axis="y", length=0)
 
 
 def _curve_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
@@ -186,14 +188,14 @@ def _gradient_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
         page = new_page(plan.title, plan.notes, look, width=width, body=2.9 * rows)
         panels = list(zip(page.subplots(rows, columns), plan.result.metrics, strict=True))
         for ax, metric in panels:
-            draw_gradient(ax, plan, metric, look)
+            _draw_gradient(ax, plan, metric, look)
         settled(page)
         for ax, metric in panels:
             _name_dots(ax, plan, metric, look)
         return page
 
 
-def draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
+def _draw_gradient(ax: Axes, plan: EffectsPlan, metric: Metric, look: Look) -> None:
     """Draw what removing each head does over its importance by gradients; logarithmic where all are above zero."""
     dots, correlation = _dots(plan.result.heads, metric), plan.result.rank_correlations[metric.name]
     ax.scatter(dots[:, 0], dots[:, 1], s=10, color=_BLUE[look.theme], linewidths=0)

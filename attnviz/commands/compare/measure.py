@@ -10,15 +10,16 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from itertools import groupby
+from statistics import fmean
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.commands.compare.comparable import check_comparable, same_texts
-from attnviz.commands.compare.sides import side_names
+from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.measure import Analysis
 from attnviz.model.head_ids import HeadId, select_heads
 from attnviz.patterns.verdicts import label_of
@@ -38,8 +39,7 @@ LARGEST_DISTANCE = math.sqrt(math.log(2))
 """The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""
 
 
-@dataclass(frozen=True)
-class LargestDifference:
+class LargestDifference(NamedTuple):
     """The weight that differs most: B - A, -1 to 1, and its query and key, counted from 0."""
 
     difference: float
@@ -52,13 +52,11 @@ class HeadDifference:
     """How differently one head attends on the two sides.
 
     Attributes:
-        id: layer and head.
         rank: 1 for the head that differs most.
         divergence: mean over all queries of the Jensen-Shannon divergence, nats, 0 to ln 2 = 0.693.
         distance: the square root of it, 0 to 0.833: the root mean square of the queries' own distances.
         total_variation: mean over all queries of the attention that went to other keys, 0-1: half of the sum over a
             row of the absolute differences.
-        largest: the weight that differs most.
         label_before, label_after: on A and on B, each of its own text alone (no stored profile).
         rounding: no weight differs by more than rounding may.
     """
@@ -84,8 +82,7 @@ class HeadDifference:
         return f"{self.label_before} → {self.label_after}" if self.label_changed else self.label_after
 
 
-@dataclass(frozen=True)
-class LayerDifference:
+class LayerDifference(NamedTuple):
     """Means over the heads of one layer; units as in :class:`HeadDifference`."""
 
     layer: int
@@ -115,7 +112,8 @@ class Comparison(Result):
     @property
     def compared(self) -> str:
         """``texts`` where one model read two texts, else ``models``."""
-        return "models" if same_texts(self.first, self.second) else "texts"
+        same = (self.first.text, self.first.pair) == (self.second.text, self.second.pair)
+        return "models" if same else "texts"
 
     @property
     def unit(self) -> str:
@@ -145,12 +143,12 @@ class Comparison(Result):
     @property
     def layers(self) -> list[LayerDifference]:
         """One entry a layer: means over its heads."""
-        names, n_layers = ("divergence", "distance", "total_variation"), self.first.checkpoint.n_layers
-        by_layer = [[head for head in self.heads if head.id.layer == layer] for layer in range(n_layers)]
-        return [
-            LayerDifference(layer, *(math.fsum(getattr(head, name) for head in heads) / len(heads) for name in names))
-            for layer, heads in enumerate(by_layer)
-        ]
+        layers = []
+        for layer in range(self.first.checkpoint.n_layers):
+            heads = self.select(f"L{layer}")
+            means = (fmean(getattr(head, name) for head in heads) for name in LayerDifference._fields[1:])
+            layers.append(LayerDifference(layer, *means))
+        return layers
 
     @property
     def largest(self) -> float:
@@ -170,11 +168,10 @@ class Comparison(Result):
 
     def differences(self, heads: Iterable[HeadDifference]) -> Iterator[tuple[HeadDifference, NDArray[np.float32]]]:
         """Each of these heads, in the model's order, with its B - A, [n, n]; a layer is recomputed once."""
-        layer, values = -1, np.empty(0, np.float32)
-        for head in sorted(heads, key=lambda head: head.id):
-            if head.id.layer != layer:
-                layer, values = head.id.layer, self.layer_differences(head.id.layer)
-            yield head, values[head.id.head]
+        ordered = sorted(heads, key=lambda head: head.id)
+        for layer, of_layer in groupby(ordered, lambda head: head.id.layer):
+            values = self.layer_differences(layer)
+            yield from ((head, values[head.id.head]) for head in of_layer)
 
     def select(self, selections: Iterable[str | HeadId] = ()) -> list[HeadDifference]:
         """The heads that the selections name (``L2H8``, ``L2``, …), the most different first; all without one.
@@ -213,13 +210,9 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         first: A, the side before.
         second: B; what B has more of is positive.
 
-    Returns:
-        the heads ranked by Jensen-Shannon distance, with figures and tables.
-
     Raises:
         TextError: the texts have different lengths, or the models read the text as different tokens.
-        UsageError: the two cannot be compared: other architectures, numbers of layers or heads, or options; or text
-            and model both differ.
+        UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ.
         VerificationError: a model was changed since it was analysed.
     """
     check_comparable(first, second)
@@ -235,8 +228,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     for rank, id in enumerate(sorted(measured, key=lambda id: (-measured[id][0], id)), start=1):
         divergence, variation, largest = measured[id]
         before, after = (label_of(side.head(id).patterns) for side in (first, second))
-        rounding = abs(largest.difference) <= floor
-        distance = math.sqrt(divergence)
+        rounding, distance = abs(largest.difference) <= floor, math.sqrt(divergence)
         heads.append(HeadDifference(id, rank, divergence, distance, variation, largest, before, after, rounding))
     return Comparison(first, second, tuple(heads), floor)
 
@@ -253,14 +245,9 @@ def measure_difference(first: Tensor, second: Tensor) -> tuple[float, float, Lar
         of several equally large ones the first in reading order.
     """
     p, q = first.double(), second.double()
-    divergence = (_entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2).clamp(0, math.log(2)).mean()
+    of_mean, of_p, of_q = (torch.special.entr(rows).sum(-1) for rows in ((p + q) / 2, p, q))
+    divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2)).mean()
     difference = (q - p).numpy()
     query, key = divmod(int(np.abs(difference).argmax()), difference.shape[1])
     variation = float(np.abs(difference).sum(1).mean() / 2)
     return float(divergence), variation, LargestDifference(float(difference[query, key]), query, key)
-
-
-def _entropy(rows: Tensor) -> Tensor:
-    """Of each row, in nats."""
-    entropy: Tensor = torch.special.entr(rows).sum(-1)
-    return entropy

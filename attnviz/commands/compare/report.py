@@ -11,7 +11,6 @@ from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
 from attnviz.commands.compare.sides import side_lines
-from attnviz.commands.heads.measure import Analysis
 from attnviz.model.wording import signed
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
@@ -26,48 +25,33 @@ _OTHERS, _VARIATION, _WIDE = 27, 11, 100
 
 
 def _content(result: Comparison, choices: Choices) -> dict[str, Any]:
-    sides = (result.first, result.second)
+    first, sides = result.first, (result.first, result.second)
+    parser = first.parse.parser if first.parse else None
     return {
         "compared": result.compared,
         "models": [model_entry(side.checkpoint) for side in sides],
         "texts": [side.text for side in sides],
         "pairs": [side.pair for side in sides],
-        "options": _options(result.first),
+        "options": {**asdict(first.options), "tokens_cut_off": first.tokens.truncated, "parser": parser},
         "tokens": [tokens_entry(side.tokens) for side in sides],
-        "words": [list(side.units.labels) for side in sides] if result.first.options.words else None,
+        "words": [list(side.units.labels) for side in sides] if first.options.words else None,
         "differing": [position for position, differs in enumerate(result.differing) if differs],
         "verification": [verification_entry(side.verification) for side in sides],
         "rounding": result.floor,
-        "layers": [asdict(layer) for layer in result.layers],
+        "layers": [layer._asdict() for layer in result.layers],
         "heads": [_head(head, result) for head in result.select(choices.select)],
     }
 
 
-def _options(side: Analysis) -> dict[str, Any]:
-    parser = side.parse.parser if side.parse else None
-    return {**asdict(side.options), "tokens_cut_off": side.tokens.truncated, "parser": parser}
-
-
 def _head(head: HeadDifference, result: Comparison) -> dict[str, Any]:
-    largest = head.largest
+    query, key = (result.labels[position] for position in (head.largest.query, head.largest.key))
     return {
-        "id": str(head.id),
-        "layer": head.id.layer,
-        "head": head.id.head,
-        "rank": head.rank,
-        "divergence": head.divergence,
-        "distance": head.distance,
-        "total_variation": head.total_variation,
-        "largest": {
-            **asdict(largest),
-            "query_label": result.labels[largest.query],
-            "key_label": result.labels[largest.key],
-        },
-        "label_before": head.label_before,
-        "label_after": head.label_after,
-        "label_changed": head.label_changed,
+        "id": str(head.id), **head.id._asdict(),
+        **{name: getattr(head, name) for name in ("rank", "divergence", "distance", "total_variation")},
+        "largest": {**head.largest._asdict(), "query_label": query, "key_label": key},
+        **{name: getattr(head, name) for name in ("label_before", "label_after", "label_changed")},
         "beyond_rounding": not head.rounding,
-    }
+    }  # fmt: skip
 
 
 def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -77,10 +61,9 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _tables(result: Comparison, choices: Choices, width: int) -> Iterator[RenderableType]:
+    sides = result.first, result.second
     yield Text("\n".join(side_lines(result)), style="bold")
-    yield Text("\n").join(
-        verification_line(side.verification, side.checkpoint) for side in (result.first, result.second)
-    )
+    yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
     yield _heads_table(result, choices, width)
     means: list[Column[LayerDifference]] = [
         Column("Layer", lambda layer: layer.layer),

@@ -1,20 +1,49 @@
-"""What A and B are, in words, for titles, notes, captions and tables."""
+"""The two sides of a comparison: which can be compared, and what A and B are in words."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from attnviz.commands.heads.measure import Analysis
-from attnviz.model.tokens import visible
+from attnviz.errors import TextError, UsageError
+from attnviz.model.tokens import merge_units, visible
 from attnviz.model.wording import counted, quoted
 
 if TYPE_CHECKING:
     from attnviz.commands.compare.measure import Comparison
 
-__all__ = ["short", "side_lines", "side_names", "sides_in_words"]
+__all__ = ["check_comparable", "short", "side_lines", "side_names", "sides_in_words"]
 
 _LONGEST_LABEL, _MOST_TOKENS = 24, 4
 _BEFORE_DIFFERENCE = 30
 """Characters at most that are quoted of what two texts have in common before their first difference."""
+
+
+def check_comparable(first: Analysis, second: Analysis) -> None:
+    """Refuse two sides that cannot be compared head by head and weight by weight.
+
+    Raises:
+        TextError: other tokens of the same text; texts of different length.
+        UsageError: no analyses; other architectures, layers, heads or options; another text and another model at once.
+    """
+    for side in (first, second):
+        if not isinstance(side, Analysis):
+            raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {type(side).__name__}.")
+    _check_models_and_options(first, second)
+    a, b = first.tokens, second.tokens
+    same = (a.ids, a.labels, a.type_ids) == (b.ids, b.labels, b.type_ids)
+    if same and first.units.members == second.units.members:
+        return
+    if (first.text, first.pair) == (second.text, second.pair):
+        other = _first_other_token(first, second)
+        raise TextError(f"the models read the text differently: {other}; expected models with the same tokenizer.")
+    if not _same_weights(first, second):
+        raise UsageError(
+            "both the text and the model differ, so that no difference could be put down to either; expected "
+            "the same text (token by token) for two models, or the same model for two texts."
+        )
+    _check_lengths(first, second)
 
 
 def side_names(result: "Comparison") -> tuple[str, str]:
@@ -45,12 +74,12 @@ def side_lines(result: "Comparison") -> list[str]:
 def sides_in_words(result: "Comparison") -> str:
     """What A and B are, for a caption."""
     first, second = side_names(result)
-    more = "" if result.unit == "token" else ", by words"
-    if any(result.differing):
-        more += f" ({_differing(result)})"
+    shared = f"on the text {_quoted(result.first)}"
     if result.compared == "texts":
-        return f"A being {first} and B {second}, both read by {visible(result.first.checkpoint.short_name)}{more}"
-    return f"A being {first} and B {second}, on the text {_quoted(result.first)}{more}"
+        shared = f"both read by {visible(result.first.checkpoint.short_name)}"
+    words = "" if result.unit == "token" else ", by words"
+    differing = f" ({_differing(result)})" if any(result.differing) else ""
+    return f"A being {first} and B {second}, {shared}{words}{differing}"
 
 
 def short(label: str) -> str:
@@ -58,14 +87,71 @@ def short(label: str) -> str:
     return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
+def _check_models_and_options(first: Analysis, second: Analysis) -> None:
+    a, b = first.checkpoint, second.checkpoint
+    shapes = [
+        f"{side.architecture.name} with {counted(side.n_layers, 'layer')} of {counted(side.n_heads, 'head')}"
+        for side in (a, b)
+    ]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"the models cannot be compared head by head: {a.name} is {shapes[0]}, {b.name} is {shapes[1]}; expected "
+            "the same architecture with as many layers and heads, such as a model before and after fine-tuning."
+        )
+    if first.options != second.options:
+        raise UsageError(
+            f"the two sides were analysed with different options, {first.options} and {second.options}; "
+            "expected the same."
+        )
+    if (first.parse is None) != (second.parse is None):
+        raise UsageError(
+            "one side was analysed with syntax and the other without, so that their labels cannot be compared; "
+            "expected both with, or both without (syntax=False)."
+        )
+
+
+def _check_lengths(first: Analysis, second: Analysis) -> None:
+    a, b, unit = len(first.units), len(second.units), first.units.name
+    if a == b:
+        return
+    lengths = f"the texts have {a} and {b} {unit}s"
+    if special := sum(first.units.special):
+        lengths += f", {special} special tokens included"
+    words = [len(merge_units(side.tokens, True)) for side in (first, second)]
+    advice = "replace tokens or words, but add and remove none"
+    if unit == "token" and words[0] == words[1]:
+        advice = f"word by word they are equally long ({words[0]}): compare words (--words, words=True)"
+    elif unit == "token":
+        advice += f" (as words, --words, they have {words[0]} and {words[1]})"
+    raise TextError(f"{lengths}; expected as many in both: {advice}.")
+
+
+def _first_other_token(first: Analysis, second: Analysis) -> str:
+    sides = [list(zip(side.tokens.labels, side.tokens.ids, strict=True)) for side in (first, second)]
+    for position, (a, b) in enumerate(zip(*sides, strict=False)):
+        if a != b:
+            return f"at position {position} found {a[0]!r} (id {a[1]}) and {b[0]!r} (id {b[1]})"
+    if len(sides[0]) != len(sides[1]):
+        return f"found {len(sides[0])} and {len(sides[1])} tokens"
+    return "found the same tokens with other segments or words"
+
+
+def _same_weights(first: Analysis, second: Analysis) -> bool:
+    mine, other = (dict(side.checkpoint.model.named_parameters()) for side in (first, second))
+    return mine.keys() == other.keys() and all(
+        a is b or (a.dtype == b.dtype and torch.equal(a.cpu(), b.cpu()))
+        for a, b in ((weights, other[name]) for name, weights in mine.items())
+    )
+
+
 def _differing(result: "Comparison") -> str:
     """How many tokens (or words) differ, and the first of them."""
     labels = [short(label) for label, differs in zip(result.labels, result.differing, strict=True) if differs]
     more = f", and {len(labels) - _MOST_TOKENS} more" if len(labels) > _MOST_TOKENS else ""
-    verb = "differs" if len(labels) == 1 else "differ"
-    return (
-        f"{len(labels)} of {counted(len(result.labels), result.unit)} {verb}: {', '.join(labels[:_MOST_TOKENS])}{more}"
+    number = (
+        f"{len(labels)} of {counted(len(result.labels), result.unit)} {'differs' if len(labels) == 1 else 'differ'}"
     )
+    return f"{number}: {', '.join(labels[:_MOST_TOKENS])}{more}"
 
 
 def _quoted(side: Analysis, starts: Sequence[int] = (0, 0)) -> str:
@@ -88,8 +174,7 @@ def _near_difference(first: str | None, second: str | None) -> int:
     if first is None or second is None or first == second:
         return 0
     ends = (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    differs = next(ends, min(len(first), len(second)))
-    start = differs
+    start = differs = next(ends, min(len(first), len(second)))
     while start and len(visible(first[start - 1 : differs])) <= _BEFORE_DIFFERENCE:
         start -= 1
     word = first.find(" ", start, differs)

@@ -14,7 +14,7 @@ from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, gr
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_named_every, heatmap_pooling
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.figures.matrix import Labels, max_pool
 from attnviz.model.wording import counted, signed
 from attnviz.results.facts import Facts, sentence
 from attnviz.results.view import Choices, View
@@ -22,6 +22,8 @@ from attnviz.results.view import Choices, View
 __all__ = ["VIEWS", "root_norm", "rounded_up"]
 
 _COLOURS = "orange is more in B, blue more in A"
+_NOTHING = "no weight differs beyond rounding"
+_BAR = "attention in B minus A: + is more in B (root scale, {})"
 
 
 def root_norm(end: float) -> FuncNorm:
@@ -29,7 +31,14 @@ def root_norm(end: float) -> FuncNorm:
 
     A few weights change a lot and most a little; on a linear scale long texts would look blank.
     """
-    return FuncNorm((_signed_root, _signed_square), -end, end, clip=True)
+
+    def root(values: Any) -> Any:
+        return np.sign(values) * np.sqrt(np.abs(values))
+
+    def square(values: Any) -> Any:
+        return np.sign(values) * np.square(values)
+
+    return FuncNorm((root, square), -end, end, clip=True)
 
 
 def rounded_up(largest: float) -> float:
@@ -43,15 +52,13 @@ def rounded_up(largest: float) -> float:
 def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPlan]:
     """The differences of all selected heads, on one scale."""
     look, n, heads = choices.look, len(result.labels), result.select(choices.select)
-    end = _end(result, look, None)
+    model, end = result.first.checkpoint, _end(result, look)
     pooled = grid_pooling(n, [head.id for head in heads], look)
-    model = result.first.checkpoint
     count = f"{model.n_layers} layers × {model.n_heads} heads"
     if len(heads) < len(result.heads):
         count = f"{len(heads)} of {len(result.heads)} heads"
-    nothing = "" if result.any_beyond_rounding else "no weight differs beyond rounding"
+    nothing = "" if result.any_beyond_rounding else _NOTHING
     of_heads = result.differences(heads)
-    cells = tuple(HeadCell(head.id, max_pool(values, pooled), f"{head.distance:.3f}") for head, values in of_heads)
     yield HeadGridPlan(
         stem="compare",
         caption=sentence(
@@ -66,9 +73,9 @@ def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPla
             f"In each square rows attend to columns ({counted(n, result.unit)}).",
             _pooled(pooled),
         ),
-        cells=cells,
+        cells=tuple(HeadCell(head.id, max_pool(values, pooled), f"{head.distance:.3f}") for head, values in of_heads),
         norm=root_norm(end),
-        bar=_bar("same for all heads"),
+        bar=_BAR.format("same for all heads"),
         colours=look.diverging_map(),
         signed=True,
         beside="Beside each id: the Jensen-Shannon distance.",
@@ -83,17 +90,17 @@ def _plan_map(result: Comparison, _: Choices) -> Iterator[HeadMapPlan]:
         distances[head.id] = head.distance
     changed = frozenset((head.id.layer, head.id.head) for head in result.heads if head.label_changed)
     end = min(rounded_up(float(distances.max())), LARGEST_DISTANCE) if result.any_beyond_rounding else LARGEST_DISTANCE
-    corners = f"{len(changed)} of {len(result.heads)} heads"
+    corners = f"{len(changed)} of {len(result.heads)}"
     yield HeadMapPlan(
         stem="compare-map",
         caption=sentence(
             "Jensen-Shannon distance (root nats, 0 to 0.83) between the attention of every head in A and in B, "
             f"{sides_in_words(result)}, with the mean of every layer",
             f"the strongest colour is {end:.2g}",
-            f"a marked corner is a head whose label differs ({corners.removesuffix(' heads')})",
+            f"a marked corner is a head whose label differs ({corners})",
         ),
         title="Jensen-Shannon distance of every head",
-        notes=(*side_lines(result), *([f"Corner marked: another label on B ({corners})."] if changed else [])),
+        notes=(*side_lines(result), *([f"Corner marked: another label on B ({corners} heads)."] if changed else [])),
         maps=(
             HeadMap(
                 distances,
@@ -109,45 +116,40 @@ def _plan_map(result: Comparison, _: Choices) -> Iterator[HeadMapPlan]:
 
 def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapPlan]:
     """One head after the other: those selected, or those that differ most."""
-    heads = result.select(choices.select)[: choices.top or None]
-    for head, values in result.differences(heads):
-        yield _plan_difference(result, head, values, choices.look)
-
-
-def _plan_difference(result: Comparison, head: HeadDifference, values: Array, look: Look) -> HeatmapPlan:
-    own, largest = look.scale == "per-head", head.largest
-    end = _end(result, look, head if own else None)
+    look, own = choices.look, choices.look.scale == "per-head"
     labels = Labels(result.labels, result.muted, result.differing)
+    sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
     pooled = heatmap_pooling(labels.texts, look)
     named = Facts("", (), len(labels.texts), result.unit).named(heatmap_named_every(labels.texts, pooled, look))
-    nothing = "no weight differs beyond rounding"
-    names = [short(result.labels[position]) for position in (largest.query, largest.key)]
-    outlined = f"outlined: largest difference, ‘{names[0]}’ attends to ‘{names[1]}’ {signed(largest.difference)}"
-    label = head.labels if head.label_changed else f"{head.labels} (both)"
-    about = f"label {label} · total variation {head.total_variation:.2f}"
-    return HeatmapPlan(
-        stem=f"differences/{head.id.file_stem}",
-        caption=sentence(
-            f"Attention of {head.id} in B minus that in A, query by row and key by column, {sides_in_words(result)}",
-            f"{_COLOURS}, on a square-root scale to ±{end:g} ({'of this head' if own else 'the same for every head'})",
-            f"Jensen-Shannon distance {head.distance:.3f} (root nats), rank {head.rank} of {len(result.heads)}",
-            _pooled(pooled),
-            nothing if head.rounding else "",
-        ),
-        title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)}",
-        evidence=f"{about} · {nothing if head.rounding else outlined}",
-        notes=(*side_lines(result), _pooled(pooled), named),
-        values=max_pool(values, pooled),
-        labels=labels,
-        norm=root_norm(end),
-        bar_norm=root_norm(end),
-        bar=_bar("of this head alone" if own else "same for all heads"),
-        pooled=pooled,
-        colours=look.diverging_map(),
-        outlined=None if head.rounding else (largest.query // pooled, largest.key // pooled),
-        forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
-        signed=True,
-    )
+    for head, values in result.differences(result.select(choices.select)[: choices.top or None]):
+        end, largest = _end(result, look, head if own else None), head.largest
+        query, key = (short(result.labels[position]) for position in (largest.query, largest.key))
+        outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
+        label = head.labels if head.label_changed else f"{head.labels} (both)"
+        about = f"label {label} · total variation {head.total_variation:.2f}"
+        yield HeatmapPlan(
+            stem=f"differences/{head.id.file_stem}",
+            caption=sentence(
+                f"Attention of {head.id} in B minus that in A, query by row and key by column, {sides}",
+                f"{_COLOURS}, on a square-root scale to ±{end:g} ({whose})",
+                f"Jensen-Shannon distance {head.distance:.3f} (root nats), rank {head.rank} of {len(result.heads)}",
+                _pooled(pooled),
+                _NOTHING if head.rounding else "",
+            ),
+            title=f"{head.id}  Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)}",
+            evidence=f"{about} · {_NOTHING if head.rounding else outlined}",
+            notes=(*side_lines(result), _pooled(pooled), named),
+            values=max_pool(values, pooled),
+            labels=labels,
+            norm=root_norm(end),
+            bar_norm=root_norm(end),
+            bar=_BAR.format("of this head alone" if own else "same for all heads"),
+            pooled=pooled,
+            colours=look.diverging_map(),
+            outlined=None if head.rounding else (largest.query // pooled, largest.key // pooled),
+            forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
+            signed=True,
+        )
 
 
 def _in_cell(value: float) -> str:
@@ -155,7 +157,7 @@ def _in_cell(value: float) -> str:
     return signed(value) if abs(value) >= 0.005 else ""
 
 
-def _end(result: Comparison, look: Look, head: HeadDifference | None) -> float:
+def _end(result: Comparison, look: Look, head: HeadDifference | None = None) -> float:
     """Where the colours end: at the largest difference of this head, or of all heads.
 
     Raises:
@@ -163,27 +165,15 @@ def _end(result: Comparison, look: Look, head: HeadDifference | None) -> float:
     """
     if look.scale == "log":
         raise UsageError("differences have signs, which a logarithmic scale cannot show: expected shared or per-head.")
-    rounding = not result.any_beyond_rounding if head is None else head.rounding
-    largest = result.largest if head is None else abs(head.largest.difference)
-    return 1.0 if rounding else rounded_up(largest)
-
-
-def _bar(heads: str) -> str:
-    return f"attention in B minus A: + is more in B (root scale, {heads})"
+    if head is None:
+        return rounded_up(result.largest) if result.any_beyond_rounding else 1.0
+    return 1.0 if head.rounding else rounded_up(abs(head.largest.difference))
 
 
 def _pooled(factor: int) -> str:
     """That a cell stands for several differences; empty where it does not."""
     of = f"{factor} × {factor}"
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
-
-
-def _signed_root(values: Any) -> Any:
-    return np.sign(values) * np.sqrt(np.abs(values))
-
-
-def _signed_square(values: Any) -> Any:
-    return np.sign(values) * np.square(values)
 
 
 VIEWS: tuple[View[Any, Any], ...] = (

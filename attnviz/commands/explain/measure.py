@@ -2,23 +2,22 @@
 
 import re
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from attnviz.commands.explain.position_share import PositionShares, position_shares
-from attnviz.commands.explain.stages import StageCheck, VerifiedStages, check_layer, verify_stages
+from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
+from attnviz.model.head_ids import HeadId, head_named
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Tokens, visible
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
-from attnviz.results.facts import Facts
-from attnviz.results.result import Result
+from attnviz.results.text_result import TextResult
 
 __all__ = ["Explanation", "LayerEnd", "explain"]
 
@@ -35,7 +34,7 @@ class LayerEnd:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(Result):
+class Explanation(TextResult):
     """One layer on one text, step by step: every tensor from its input to its output, as recomputed and as verified.
 
     ``stages`` has the tensors, ``positions`` the shares of content and position (layer 0 alone).
@@ -43,10 +42,6 @@ class Explanation(Result):
 
     command: ClassVar[str] = "explain"
 
-    checkpoint: Checkpoint
-    text: str  # as given
-    pair: str | None  # the second segment
-    tokens: Tokens  # what the model reads
     head: HeadId  # that is followed, of the layer that is explained
     token: int  # the position of the token that is followed
     stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
@@ -78,12 +73,6 @@ class Explanation(Result):
         """How closely the layer's output is the model's next hidden state."""
         return self.stages.checks["output"]
 
-    @property
-    def facts(self) -> Facts:
-        """What every figure and table says of it."""
-        texts = (self.text,) if self.pair is None else (self.text, self.pair)
-        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
-
     def tensor(self, name: str) -> Tensor:
         """A step's numbers on the CPU, in float32 at least (the mask as 0 and 1); UsageError where there is none."""
         return self.stages[name].wide
@@ -104,7 +93,7 @@ def explain(
     pair: str | None = None,
     layer: int | None = None,
     head: str | int | HeadId | None = None,
-    token: str | None = None,
+    token: str | int | None = None,
     every_layer: bool = False,
     revision: str | None = None,
     device: str | torch.device | None = None,
@@ -124,7 +113,7 @@ def explain(
         pair: a second segment (BERT).
         layer: counted from 0; default that of ``head``, or the first.
         head: to follow with numbers, as ``3``, ``L2H3`` or a HeadId; default the layer's first.
-        token: to follow, as figures show it or ``#3``; default the last of the text.
+        token: to follow, as figures show it, ``#3`` or 3; default the last of the text.
         every_layer: verify the steps of all layers, not only of this one.
         revision: of a hub model.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
@@ -137,9 +126,11 @@ def explain(
         VerificationError: a step differs from the model's own by more than the tolerance.
     """
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
-    followed = _layer_and_head(layer, head, checkpoint)
+    followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
-    position = _position(tokens, token)
+    # by default the last token that is not special, or the last one
+    last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
+    position = last if token is None else find_positions(tokens.labels, token)[0]
     kept: list[VerifiedStages] = []
     ends: list[LayerEnd] = []
     layers = range(checkpoint.n_layers) if every_layer else [followed.layer]
@@ -153,36 +144,22 @@ def explain(
 
     verify_stages(checkpoint, tokens, layers, visit)
     (stages,) = kept
-    positions = position_shares(checkpoint, tokens, stages) if followed.layer == 0 else None
+    positions = None if followed.layer else position_shares(checkpoint, tokens, stages)
     every = tuple(ends) if every_layer else None
-    return Explanation(checkpoint, text, pair, tokens, followed, position, stages, positions, every)
+    return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions, every)
 
 
-def _layer_and_head(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
+def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
     """The layer to explain and the head to follow; by default the first of each."""
-    if isinstance(head, bool) or not (head is None or isinstance(head, str | int | HeadId)):
-        raise UsageError(f"expected the head to follow as a number, such as 3, or as 'L2H3', found {head!r}.")
-    if layer is not None:
-        check_layer(checkpoint, layer)
-    alone = isinstance(head, int) or (isinstance(head, str) and re.fullmatch(r"\s*[0-9]{1,6}\s*", head) is not None)
-    named = None if head is None or alone else HeadId.parse(str(head))
-    if named is not None and layer is not None and named.layer != layer:
+    last = checkpoint.n_layers - 1
+    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, Integral)):
+        raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
+    if layer is not None and not 0 <= layer <= last:
+        raise UsageError(f"the model {checkpoint.name} has no layer {layer}: expected one from 0 to {last}.")
+    number = str(head).strip() if isinstance(head, str | int) and not isinstance(head, bool) else ""
+    if head is None or re.fullmatch("[0-9]{1,6}", number):
+        head = HeadId(layer or 0, int(number or 0))
+    named = head_named(head, checkpoint.n_layers, checkpoint.n_heads, "the number of a head, such as 3, or")
+    if layer is not None and named.layer != layer:
         raise UsageError(f"--head {named} is not in the layer that --layer names, {layer}; leave one of them out.")
-    followed = named or HeadId(layer or 0, 0 if head is None else int(str(head)))
-    check_layer(checkpoint, followed.layer)
-    if not 0 <= followed.head < checkpoint.n_heads:
-        raise UsageError(
-            f"layer {followed.layer} of {checkpoint.name} has no head {followed.head}: "
-            f"expected one from 0 to {checkpoint.n_heads - 1}, or an id such as L{followed.layer}H0."
-        )
-    return followed
-
-
-def _position(tokens: Tokens, token: object) -> int:
-    """The position of the token to follow; by default the last one that is not special, or the last one."""
-    if isinstance(token, str):
-        return find_positions(tokens.labels, token)[0]
-    if token is not None:
-        as_text = "as a string, its text or '#' and its position, such as 'cat' or '#3'"
-        raise UsageError(f"expected the token to follow (token) {as_text}, found {token!r}.")
-    return max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
+    return named

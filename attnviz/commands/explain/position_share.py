@@ -24,7 +24,7 @@ Shares of all terms sum to 1; a term that works against the others has a negativ
 values of that variance (Colini-Baldeschi, Scarsini & Vaccari 2018, "Variance Allocation and Shapley Value").
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,20 +95,17 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
     if stages.layer != 0:
         raise ValueError(f"embeddings enter the first layer alone. Got layer {stages.layer}.")
     with torch.inference_mode():
-        parts = input_parts(checkpoint, tokens)
-        heads = layer_parameters(checkpoint, 0).heads
+        parts, heads = input_parts(checkpoint, tokens), layer_parameters(checkpoint, 0).heads
         scores, allowed = stages["scores"].tensor, stages["mask"].tensor
-        scale = float(scores.abs().max())
-        error, products, counts, scales = 0.0, [], [], []
-        for head in range(len(scores)):
+        error, sums = 0.0, []
+        for head, own in enumerate(scores):
             terms = dict(_terms(parts, heads, head))
             total = torch.stack(list(terms.values())).sum(0)
-            error = max(error, float((total - widened(scores[head])).abs().nan_to_num_(nan=torch.inf).max()))
+            error = max(error, float((total - widened(own)).abs().nan_to_num_(nan=torch.inf).max()))
             centred = _centred(total, allowed)
-            variance = centred.square().sum()
-            products.append([*((_centred(terms[term], allowed) * centred).sum() for term in TERMS), variance])
-            counts.append(int(allowed.sum()))
-            scales.append(float(scores[head].abs().max()))
+            products = [(_centred(terms[term], allowed) * centred).sum() for term in TERMS]
+            sums.append([float(product) for product in [*products, centred.square().sum()]])
+        scale, count = float(scores.abs().max()), int(allowed.sum())
     relative, tolerance = error / scale if scale > 0 else error, TOLERANCES[checkpoint.dtype].output
     if not relative <= tolerance:
         raise VerificationError(
@@ -116,10 +113,9 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
             f"the sum of the terms is off by {relative:.2g} of the largest score (tolerance {tolerance:g}). "
             "Nothing was written."
         )
-    sums = torch.tensor(products, dtype=torch.float64)
     segments = checkpoint.architecture.segments and len(set(tokens.type_ids or ())) > 1
-    shares = tuple(_shares(*each, segments) for each in zip(sums, counts, scales, strict=True))
-    of_all = _shares(sums.sum(0), sum(counts), scale, segments)
+    shares = tuple(_shares(of, count, float(own.abs().max()), segments) for of, own in zip(sums, scores, strict=True))
+    of_all = _shares([sum(of) for of in zip(*sums, strict=True)], count * len(scores), scale, segments)
     return PositionShares(shares, of_all, relative, scale, tolerance, segments)
 
 
@@ -140,12 +136,14 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
 def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterator[tuple[str, Tensor]]:
     """The terms of the scores of one head, [n, n] each."""
     query, key = (_projected(parts, projection, head) for projection in (heads.query, heads.key))
-    varying = query["content"] + query["position"] + query["constant"]
     for one in ("content", "position", "constant"):
         for other in ("content", "position"):
             yield f"{one}_{other}", heads.scale * query[one] @ key[other].T
-    whole_key = key["content"] + key["position"] + key["constant"]
-    yield "segment", heads.scale * (varying @ key["segment"].T + query["segment"] @ (whole_key + key["segment"]).T)
+    varying, whole_key = (
+        query["content"] + query["position"] + query["constant"],
+        torch.stack(list(key.values())).sum(0),
+    )
+    yield "segment", heads.scale * (varying @ key["segment"].T + query["segment"] @ whole_key.T)
     yield "constant", heads.scale * varying @ key["constant"].T
 
 
@@ -162,12 +160,12 @@ def _centred(values: Tensor, allowed: Tensor) -> Tensor:
     return torch.where(allowed, kept - kept.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True), 0)
 
 
-def _shares(sums: Tensor, count: int, scale: float, segments: bool) -> ScoreShares:
+def _shares(sums: Sequence[float], count: int, scale: float, segments: bool) -> ScoreShares:
     """From the products of every term with the score, the last entry that of the score with itself."""
-    variance = float(sums[-1])
+    variance = sums[-1]
     spread = (variance / count) ** 0.5
     shares: dict[str, float | None] = dict.fromkeys(TERMS)
     if spread > _ROUNDING * scale:
         terms = zip(TERMS, sums, strict=False)  # the last is no term
-        shares |= {term: float(value) / variance for term, value in terms if segments or term != "segment"}
+        shares |= {term: value / variance for term, value in terms if segments or term != "segment"}
     return ScoreShares(shares, spread)

@@ -27,7 +27,7 @@ from attnviz.model.tokens import Tokens
 
 __all__ = [
     "ACTIVATIONS", "Activation", "LayerNorm", "LayerParameters", "LinearMap", "activation_named", "embedded",
-    "embeddings_of", "layer_norm", "layer_parameters", "norm_parameters", "recompute_layer", "widened",
+    "embeddings_of", "layer_parameters", "norm_parameters", "recompute_layer", "widened",
 ]  # fmt: skip
 
 
@@ -51,21 +51,20 @@ class LayerNorm:
     bias: Tensor
     epsilon: float
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """Every vector of x [.., d_model] with mean 0 and variance 1, then weighted and shifted; in the dtype of x."""
+        return (self.linear_part(x, self.scale(x)) + widened(self.bias)).to(x.dtype)
+
     def scale(self, x: Tensor) -> Tensor:
         """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
         wide = widened(x)
-        centred = wide - wide.mean(-1, keepdim=True)
-        return (centred.square().mean(-1, keepdim=True) + self.epsilon).sqrt()
+        variance = (wide - wide.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+        return (variance + self.epsilon).sqrt()
 
     def linear_part(self, x: Tensor, scale: Tensor) -> Tensor:
         """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
         wide = widened(x)
         return (wide - wide.mean(-1, keepdim=True)) / scale * widened(self.weight)
-
-
-def layer_norm(x: Tensor, norm: LayerNorm) -> Tensor:
-    """Every vector of x [.., d_model] with mean 0 and variance 1, then weighted and shifted; in the dtype of x."""
-    return (norm.linear_part(x, norm.scale(x)) + widened(norm.bias)).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -81,28 +80,21 @@ class Activation:
         return self.function(widened(x)).to(x.dtype)
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-_GELU_TANH = "x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))"
-_TANH_NAMES = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate", "gelu_fast")
-
 ACTIVATIONS = {
-    activation.name: activation
-    for activation in (
-        *(
-            Activation(name, "x Φ(x)", lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))))
-            for name in ("gelu", "gelu_python")
-        ),
-        *(Activation(name, _GELU_TANH, _gelu_tanh) for name in _TANH_NAMES),
-        Activation("quick_gelu", "x σ(1.702 x)", lambda x: x * torch.sigmoid(1.702 * x)),
-        Activation("relu", "max(x, 0)", lambda x: x.clamp(min=0)),
-        *(Activation(name, "x σ(x)", lambda x: x * torch.sigmoid(x)) for name in ("silu", "swish")),
-        Activation("tanh", "tanh(x)", torch.tanh),
-        Activation("linear", "x", lambda x: x),
+    name: Activation(name, formula, function)
+    for names, formula, function in (
+        ("gelu gelu_python", "x Φ(x)", lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))),
+        ("gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_accurate gelu_fast",
+         "x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))",
+         lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        ("quick_gelu", "x σ(1.702 x)", lambda x: x * torch.sigmoid(1.702 * x)),
+        ("relu", "max(x, 0)", lambda x: x.clamp(min=0)),
+        ("silu swish", "x σ(x)", lambda x: x * torch.sigmoid(x)),
+        ("tanh", "tanh(x)", torch.tanh),
+        ("linear", "x", lambda x: x),
     )
-}
+    for name in names.split()
+}  # fmt: skip
 """By the name in the config, those that are reproduced. GELU: Hendrycks & Gimpel 2016; Φ is the normal distribution."""
 
 
@@ -172,29 +164,27 @@ def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
     """What enters the first layer, [n, d_model]: word + position (+ segment), normed where the model norms it."""
     first, *others = embeddings_of(checkpoint, tokens).values()
     x, norm = sum(others, start=first), checkpoint.architecture.embeddings(checkpoint.model).norm
-    return x if norm is None else layer_norm(x, norm_parameters(checkpoint, norm))
+    return x if norm is None else norm_parameters(checkpoint, norm)(x)
 
 
 def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
-    """Every step of a layer, in the order of computing, from the residual stream x, [n, d_model].
+    """Every step of a layer by name, in the order of computing, from the residual stream x, [n, d_model].
 
     ``allowed``: boolean [n, n], True = may attend.
 
     Returns:
-        by name: ``attention_norm`` (where it comes first), ``query``, ``key``, ``value`` [n, d_model], ``split``
-        [3, n_heads, n, d_head], ``scores`` [n_heads, n, n], ``mask`` [n, n], ``pattern`` [n_heads, n, n], ``weighted``
-        [n_heads, n, d_head], ``concatenated``, ``attention_output``, ``attention_residual`` [n, d_model], a norm,
-        ``expanded``, ``activated`` [n, d_ff], ``feed_forward_output`` [n, d_model], ``feed_forward_residual`` (where
-        a norm follows), ``output`` and, after a model's last layer, ``final_norm`` [n, d_model].
+        ``split`` [3, n_heads, n, d_head], ``scores`` and ``pattern`` [n_heads, n, n], ``mask`` [n, n], ``weighted``
+        [n_heads, n, d_head], ``expanded`` and ``activated`` [n, d_ff]; all others are [n, d_model].
+        ``feed_forward_residual`` is there where a norm follows it, ``final_norm`` after a model's last layer.
     """
     steps: dict[str, Tensor] = {}
     attended = x
     if parameters.pre_norm:
-        attended = steps["attention_norm"] = layer_norm(x, parameters.attention_norm)
+        attended = steps["attention_norm"] = parameters.attention_norm(x)
     _attend(attended, parameters.heads, allowed, steps)
     middle = steps["attention_residual"] = x + steps["attention_output"]
     name = "feed_forward_norm" if parameters.pre_norm else "attention_norm"
-    normed = steps[name] = layer_norm(middle, getattr(parameters, name))
+    normed = steps[name] = getattr(parameters, name)(middle)
     steps["expanded"] = parameters.expand(normed)
     steps["activated"] = parameters.activation(steps["expanded"])
     steps["feed_forward_output"] = parameters.contract(steps["activated"])
@@ -202,19 +192,18 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
         steps["output"] = middle + steps["feed_forward_output"]
     else:
         steps["feed_forward_residual"] = normed + steps["feed_forward_output"]
-        steps["output"] = layer_norm(steps["feed_forward_residual"], parameters.feed_forward_norm)
+        steps["output"] = parameters.feed_forward_norm(steps["feed_forward_residual"])
     if parameters.final_norm is not None:
-        steps["final_norm"] = layer_norm(steps["output"], parameters.final_norm)
+        steps["final_norm"] = parameters.final_norm(steps["output"])
     return steps
 
 
 def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, Tensor]) -> None:
     """The steps of the attention, with the functions of :mod:`attnviz.attention.reference`."""
-    split = [attention.project(x, projection) for projection in (heads.query, heads.key, heads.value)]
-    for name, part in zip(("query", "key", "value"), split, strict=True):
+    query, key, value = (attention.project(x, projection) for projection in (heads.query, heads.key, heads.value))
+    for name, part in (("query", query), ("key", key), ("value", value)):
         steps[name] = part.transpose(0, 1).flatten(1)
-    steps["split"] = torch.stack(split)
-    query, key, value = split
+    steps["split"] = torch.stack([query, key, value])
     if heads.upcast:
         query, key = query.float(), key.float()
     steps["scores"] = attention.attention_scores(query, key, heads.scale)

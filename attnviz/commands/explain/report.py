@@ -3,19 +3,19 @@
 import json
 import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
 import torch
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
 from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, signed, step_of
+from attnviz.commands.explain.steps import norm_order, numbers_of, signed, step_of
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
 from attnviz.results.documents import model_entry, tokens_entry
@@ -29,6 +29,7 @@ _COLUMNS = (
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",
     "tolerance",
 )  # fmt: skip
+_LAYER_KEYS = ("layer", "stages_compared", "worst_stage", "worst_error", "output_error")
 _LAYER_COLUMNS: tuple[Column[LayerEnd], ...] = (
     Column("Layer", lambda end: end.layer),
     Column("Steps\ncompared", lambda end: end.compared),
@@ -39,7 +40,7 @@ _LAYER_COLUMNS: tuple[Column[LayerEnd], ...] = (
 
 
 def _content(result: Explanation, _: Choices) -> dict[str, Any]:
-    tokens = result.tokens
+    tokens, checks = result.tokens, result.stages.checks
     return {
         "model": {**model_entry(result.checkpoint), "d_ff": result.d_ff, "activation": result.activation},
         "text": result.text,
@@ -50,30 +51,25 @@ def _content(result: Explanation, _: Choices) -> dict[str, Any]:
         "norm_order": "pre-norm" if result.pre_norm else "post-norm",
         "verification": {
             "passed": True,
-            "stages_compared": len(result.stages.checks),
-            "pattern_tolerance": result.stages.checks["pattern"].tolerance,
+            "stages_compared": len(checks),
+            "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
-            "layers": None if result.layers is None else [_layer(end) for end in result.layers],
+            "layers": result.layers and [dict(zip(_LAYER_KEYS, astuple(end), strict=True)) for end in result.layers],
         },
-        "stages": [_stage(result, stage) for stage in result.stages.stages],
-        "positions": None if result.positions is None else _positions(result.positions),
+        "stages": [_stage(result, stage) for stage in result.stages.values()],
+        "positions": result.positions and _positions(result.positions),
     }
-
-
-def _layer(end: LayerEnd) -> dict[str, Any]:
-    names = {"stages_compared": end.compared, "worst_stage": end.worst}
-    return {"layer": end.layer, **names, "worst_error": end.worst_error, "output_error": end.output_error}
 
 
 def _stage(result: Explanation, stage: Stage) -> dict[str, Any]:
     """``norm`` is the mean Euclidean length along the last axis; of the mask, ``mean`` is the share that is allowed."""
-    step, check, wide = step_of(result, stage.name), stage.check, stage.wide
+    step, wide = step_of(result, stage.name), stage.wide
     return {
         **{"name": stage.name, "title": step.title, "formula": step.formula, "shape": list(stage.shape)},
         **{"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())},
         "norm": None if stage.name == "mask" else float(torch.linalg.vector_norm(wide, dim=-1).mean()),
-        "compared": check is not None,
-        **{key: getattr(check, key, None) for key in ("place", "error", "scale", "tolerance")},
+        "compared": stage.check is not None,
+        **{key: getattr(stage.check, key, None) for key in ("place", "error", "scale", "tolerance")},
     }
 
 
@@ -94,7 +90,7 @@ def _rows(content: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 def _tensors(result: Explanation, _: Choices) -> bytes:
     """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
-    tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.stages}
+    tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.values()}
     labels = json.dumps(list(result.tokens.labels))
     return bytes(save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels}))
 
@@ -108,9 +104,16 @@ def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableT
     if result.positions is None:
         yield notes("Content and position: for the first layer only (--layer 0), which the embeddings enter.")
     else:
-        yield _positions_table(result.positions)
-        yield _how_to_read(result.positions)
-    yield _verified(result)
+        yield from _shares(result.positions)
+    stages, model, output = result.stages, result.checkpoint, result.output
+    start = f"the output of layer {result.layer - 1}" if result.layer else "the embedding tables"
+    yield Text.assemble(
+        ("Verified", "bold green"),
+        f" {len(stages.checks)} of {len(stages)} steps against the running model "
+        f"({str(model.dtype).removeprefix('torch.')}, {model.device}), each recomputed from the step before it, "
+        f"beginning with {start}; the output is the model's next hidden state within {error(output.error)} of the "
+        f"largest (tolerance {output.tolerance:.0e}).",
+    )
 
 
 def _heading(result: Explanation) -> Text:
@@ -118,28 +121,26 @@ def _heading(result: Explanation) -> Text:
     place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {result.facts.quotes}"
     token = visible(tokens.labels[result.token])
     sizes = (
-        f"{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
-        f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} ‘{token}’, head {result.head}."
+        f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
+        f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} ‘{token}’, head {result.head}.\n"
     )
-    lines = [sizes, norm_order(result)]
+    text = Text.assemble((place, "bold"), sizes, norm_order(result))
     if tokens.truncated:
         cut = f"{counted(tokens.truncated, 'token')} {'was' if tokens.truncated == 1 else 'were'}"
-        lines.append(f"The text was cut: its last {cut} left out (--truncate).")
-    return Text.assemble((place, "bold"), "\n" + "\n".join(lines))
+        text.append(f"\nThe text was cut: its last {cut} left out (--truncate).")
+    return text
 
 
 def _walk_through(result: Explanation, width: int) -> Text:
     """Every step: name and shape, formula, sentence, real numbers, check; longer words are left to the terminal."""
     text = Text()
-    for count, stage in enumerate(result.stages.stages, start=1):
+    for count, stage in enumerate(result.stages.values(), start=1):
         step = step_of(result, stage.name)
-        text.append(f"{count:2d}  ")
-        text.append(step.title, style="bold")
         shape = f"3 × {list(stage.shape[1:])}" if stage.name == "split" else str(list(stage.shape))
-        text.append(f"  {shape}\n", style="cyan")
-        words = [(step.formula, ""), (step.sentence, ""), (step.numbers(result, stage.name), "")]
-        for content, style in (*words, _check(stage, step.unseen)):
-            lines = textwrap.wrap(content, width - 5, break_long_words=False, break_on_hyphens=False)
+        text.append_tokens([(f"{count:2d}  ", None), (step.title, "bold"), (f"  {shape}\n", "cyan")])
+        told = [(words, "") for words in (step.formula, step.sentence, numbers_of(result, stage.name))]
+        for words, style in (*told, _check(stage, step.unseen)):
+            lines = textwrap.wrap(words, width - 5, break_long_words=False, break_on_hyphens=False)
             text.append("".join(f"    {line}\n" for line in lines), style=style)
     text.rstrip()
     return text
@@ -154,8 +155,8 @@ def _check(stage: Stage, unseen: str) -> tuple[str, str]:
     return f"✓ the model's own, {how}", "green"
 
 
-def _positions_table(shares: PositionShares) -> Table:
-    """Content and position in the scores of the first layer, a row a head."""
+def _shares(shares: PositionShares) -> Iterator[RenderableType]:
+    """Content and position in the scores of the first layer, a row a head, and how to read them."""
 
     def written(row: tuple[str, ScoreShares], name: str) -> str | None:
         share = row[1].groups[name]
@@ -167,30 +168,15 @@ def _positions_table(shares: PositionShares) -> Table:
     columns.append(Column("Spread", lambda row: row[1].spread, "scores"))
     heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
     last = [column.value(("all heads", shares.layer)) for column in columns]
-    return column_table("Scores of layer 0: shares of their variance", columns, heads, last=last)
-
-
-def _how_to_read(shares: PositionShares) -> Text:
+    yield column_table("Scores of layer 0: shares of their variance", columns, heads, last=last)
     segment = " Segment: through the token types." if shares.segments else ""
-    return notes(
+    yield notes(
         "Content: which words query and key are; position: where they stand; both: a word with a place, or a place "
         f"with a word.{segment} Common: what all tokens share, of which the layer norm leaves some more than others. "
         "Only differences between the keys of a query count: the softmax ignores what they share. A part that "
         "works against the others has a negative share. Spread: how far scores lie from their query's mean. The "
         f"parts add up to the verified scores within {error(shares.error)} of the largest "
         f"(tolerance {shares.tolerance:.0e})."
-    )
-
-
-def _verified(result: Explanation) -> Text:
-    stages, model, output = result.stages, result.checkpoint, result.output
-    dtype = str(model.dtype).removeprefix("torch.")
-    start = "the embedding tables" if result.layer == 0 else f"the output of layer {result.layer - 1}"
-    return Text.assemble(
-        ("Verified", "bold green"),
-        f" {len(stages.checks)} of {len(stages)} steps against the running model ({dtype}, {model.device}), "
-        f"each recomputed from the step before it, beginning with {start}; the output is the model's next hidden state "
-        f"within {error(output.error)} of the largest (tolerance {output.tolerance:.0e}).",
     )
 
 

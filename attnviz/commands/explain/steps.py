@@ -12,7 +12,7 @@ from attnviz.commands.explain.reference import activation_named
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
 
-__all__ = ["Step", "norm_order", "signed", "step_of"]
+__all__ = ["Step", "norm_order", "numbers_of", "signed", "step_of"]
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
 _ADDED = {
@@ -33,10 +33,13 @@ def _label(result: Explanation, position: int) -> str:
     return f"‘{label if len(label) <= _LONGEST else label[: _LONGEST - 1] + '…'}’"
 
 
-def _of_head(result: Explanation, name: str) -> tuple[str, Tensor]:
-    """The token and the head in words, and their row."""
-    row = result.tensor(name)[..., result.head.head, result.token, :]
-    return f"{_label(result, result.token)} in {result.head}", row
+def _rows(result: Explanation, *names: str) -> list[Tensor]:
+    """Of these steps, what belongs to the token that is followed."""
+    return [result.tensor(name)[result.token] for name in names]
+
+
+def _of_head(result: Explanation, name: str) -> Tensor:
+    return result.tensor(name)[..., result.head.head, result.token, :]
 
 
 def _length(vector: Tensor) -> str:
@@ -58,57 +61,51 @@ def _keys(result: Explanation, row: Tensor, write: Callable[[float], str]) -> st
 
 def _token_numbers(result: Explanation, name: str) -> str:
     """Length and first numbers of the token's vector."""
-    return f"{_label(result, result.token)}: {_vector(result.tensor(name)[result.token])}"
+    return f": {_vector(*_rows(result, name))}"
 
 
 def _head_numbers(result: Explanation, name: str) -> str:
-    words, row = _of_head(result, name)
-    return f"{words}: {_vector(row)}"
+    return f" in {result.head}: {_vector(_of_head(result, name))}"
 
 
 def _split_numbers(result: Explanation, name: str) -> str:
-    words, vectors = _of_head(result, name)
-    lengths = (f"{part} {_length(vector)}" for part, vector in zip(("query", "key", "value"), vectors, strict=True))
-    return f"{words}: {', '.join(lengths)}"
+    parts = zip(("query", "key", "value"), _of_head(result, name), strict=True)
+    return f" in {result.head}: {', '.join(f'{part} {_length(vector)}' for part, vector in parts)}"
 
 
 def _score_numbers(result: Explanation, name: str) -> str:
-    words, row = _of_head(result, name)
-    return f"{words}, highest: {_keys(result, row, signed)}"
+    return f" in {result.head}, highest: {_keys(result, _of_head(result, name), signed)}"
 
 
 def _mask_numbers(result: Explanation, name: str) -> str:
-    allowed = int(result.tensor(name)[result.token].sum())
-    return f"{_label(result, result.token)} may attend to {allowed} of {counted(len(result.tokens), 'token')}"
+    (row,) = _rows(result, name)
+    return f" may attend to {int(row.sum())} of {counted(len(row), 'token')}"
 
 
 def _pattern_numbers(result: Explanation, name: str) -> str:
-    words, row = _of_head(result, name)
-    return f"{words} attends to {_keys(result, row, '{:.2f}'.format)}; sum {float(row.sum()):.4f}"
+    row = _of_head(result, name)
+    return f" in {result.head} attends to {_keys(result, row, '{:.2f}'.format)}; sum {float(row.sum()):.4f}"
 
 
 def _norm_numbers(result: Explanation, name: str) -> str:
     """What the layer norm takes out of the token's vector, and its length afterwards."""
     before = {"final_norm": "output", "output": "feed_forward_residual", "feed_forward_norm": "attention_residual"}
-    source = before.get(name, "input" if result.pre_norm else "attention_residual")
-    old, new = (result.tensor(part)[result.token] for part in (source, name))
-    mean, spread = signed(float(old.mean())), float(old.var(correction=0).sqrt())
-    taken = f"mean {mean} and standard deviation {spread:.3g} are taken out"
-    return f"{_label(result, result.token)}: {taken}; {_length(new)}"
+    old, new = _rows(result, before.get(name, "input" if result.pre_norm else "attention_residual"), name)
+    mean, spread = signed(float(old.mean())), float(old.std(correction=0))
+    return f": mean {mean} and standard deviation {spread:.3g} are taken out; {_length(new)}"
 
 
 def _residual_numbers(result: Explanation, name: str) -> str:
     """Lengths and angle of the stream and what is added to it."""
-    stream, added, total = (result.tensor(part)[result.token] for part in (*_ADDED[name], name))
+    stream, added, total = _rows(result, *_ADDED[name], name)
     cosine = signed(float(torch.nn.functional.cosine_similarity(stream, added, dim=0)))
     lengths = f"{float(stream.norm()):.3g} + {float(added.norm()):.3g}"
-    return f"{_label(result, result.token)}: lengths {lengths} at a cosine of {cosine} give {float(total.norm()):.3g}"
+    return f": lengths {lengths} at a cosine of {cosine} give {float(total.norm()):.3g}"
 
 
 def _activation_numbers(result: Explanation, name: str) -> str:
-    before, after = (result.tensor(part)[result.token] for part in ("expanded", name))
-    positive = f"{int((before > 0).sum())} of {len(before)} inputs are positive"
-    return f"{_label(result, result.token)}: {positive}; {_vector(after)}"
+    before, after = _rows(result, "expanded", name)
+    return f": {int((before > 0).sum())} of {len(before)} inputs are positive; {_vector(after)}"
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class Step:
     sentence: str  # what it does
     label: str = ""  # above its panel in the figure; empty where it has none
     brief: str = ""  # the formula, as short as a panel needs it
-    numbers: Callable[[Explanation, str], str] = _token_numbers  # one line of real numbers
+    numbers: Callable[[Explanation, str], str] = _token_numbers  # a line of real numbers, after the token's name
     unseen: str = ""  # why it has no check of its own
 
 
@@ -181,10 +178,14 @@ _POST_NORM = {
 
 def step_of(result: Explanation, name: str) -> Step:
     """A step in words, for this layer of this model."""
-    template = _STEPS.get(name) or (_PRE_NORM if result.pre_norm else _POST_NORM)[name]
-    values = _model_words(result) | _score_words(result) | _place_words(result)
+    template, words = _STEPS.get(name) or (_PRE_NORM if result.pre_norm else _POST_NORM)[name], _words(result)
     texts = ("title", "formula", "sentence", "label", "brief")
-    return replace(template, **{text: getattr(template, text).format_map(values) for text in texts})
+    return replace(template, **{text: getattr(template, text).format_map(words) for text in texts})
+
+
+def numbers_of(result: Explanation, name: str) -> str:
+    """One line of real numbers of a step, of the token and the head that are followed."""
+    return _label(result, result.token) + step_of(result, name).numbers(result, name)
 
 
 def norm_order(result: Explanation) -> str:
@@ -200,39 +201,31 @@ def norm_order(result: Explanation) -> str:
     )
 
 
-def _model_words(result: Explanation) -> dict[str, object]:
-    activation = activation_named(result.activation)
-    sizes = {name: getattr(result.checkpoint, name) for name in ("d_model", "n_heads", "d_head")}
-    names = {"activation": activation.name, "activation_formula": activation.formula}
-    return {"x": "norm(x)" if result.pre_norm else "x", **sizes, "d_ff": result.d_ff, **names}
-
-
-def _score_words(result: Explanation) -> dict[str, str]:
-    """The scale that this layer has: GPT-2's config may leave it out, or divide by the layer's number too."""
-    model = result.checkpoint
-    scale, d_head = float(model.architecture.parameters(model.model, result.layer).scale), model.d_head
+def _words(result: Explanation) -> dict[str, object]:
+    """What differs between layers and models."""
+    model, layer, pre = result.checkpoint, result.layer, result.pre_norm
+    architecture, activation = model.architecture, activation_named(result.activation)
+    tables = "word + position + segment" if architecture.segments else "word + position"
+    source = f"output of layer {layer - 1}" if layer else tables if pre else f"norm({tables})"
+    taken = f"layer {layer + 1} takes in"
+    if layer + 1 == model.n_layers:
+        taken = "the final layer norm takes in" if pre else "the model gives: its last hidden state"
     texts = "in a single text" if result.pair is None else "in a pair of texts either"
     allowed, masked = "every key", f"Every token may attend to every token: nothing is masked {texts}."
-    if model.architecture.causal:
+    if architecture.causal:
         allowed = "key ≤ query"
         masked = "A token may attend only to itself and to what precedes it; all other scores become −∞."
-    scores, brief = f"Q Kᵀ · {scale:.4g}", f"Q Kᵀ · {scale:.3g}"
-    scaled = "scaled as this model's config has it"
+    # GPT-2's config may leave the scale out, or divide it by the layer's number too
+    scale, d_head = float(architecture.parameters(model.model, layer).scale), model.d_head
+    scores, brief, scaled = f"Q Kᵀ · {scale:.4g}", f"Q Kᵀ · {scale:.3g}", "scaled as this model's config has it"
     if abs(scale * math.sqrt(d_head) - 1) < 1e-9:
         scores, brief = f"Q Kᵀ / √d_head = Q Kᵀ / √{d_head}", f"Q Kᵀ/√{d_head}"
         scaled = "scaled so that it does not grow with d_head"
     elif scale == 1:
         scores, brief, scaled = "Q Kᵀ", "Q Kᵀ", "which this model does not scale"
-    return {"scores": scores, "brief_scores": brief, "scaled": scaled, "allowed": allowed, "masked": masked}
-
-
-def _place_words(result: Explanation) -> dict[str, str]:
-    """Where the input comes from, and what takes the output in."""
-    layer, pre = result.layer, result.pre_norm
-    tables = "word + position + segment" if result.checkpoint.architecture.segments else "word + position"
-    first = tables if pre else f"norm({tables})"
-    taken = f"This is what layer {layer + 1} takes in."
-    if layer + 1 == result.checkpoint.n_layers:
-        after = "the final layer norm takes in" if pre else "the model gives: its last hidden state"
-        taken = f"This is what {after}."
-    return {"input": f"output of layer {layer - 1}" if layer else first, "taken": taken}
+    return {
+        **{"d_model": model.d_model, "n_heads": model.n_heads, "d_head": d_head, "d_ff": result.d_ff},
+        **{"activation": activation.name, "activation_formula": activation.formula},
+        **{"x": "norm(x)" if pre else "x", "input": source, "taken": f"This is what {taken}."},
+        **{"scores": scores, "brief_scores": brief, "scaled": scaled, "allowed": allowed, "masked": masked},
+    }

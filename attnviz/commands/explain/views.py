@@ -1,8 +1,8 @@
 """The figures of ``attnviz explain``: the layer from input to output, and content and position in its scores."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,119 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnviz.commands.explain.measure import Explanation
-from attnviz.commands.explain.path import plan_path
-from attnviz.commands.explain.path_drawing import path_figure
-from attnviz.commands.explain.position_share import GROUPS, ScoreShares
-from attnviz.commands.explain.steps import signed
+from attnviz.commands.explain.path_drawing import OPERATIONS, PARTS, SQUARE, Panel, PathPlan, path_figure
+from attnviz.commands.explain.position_share import GROUPS
+from attnviz.commands.explain.steps import signed, step_of
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import Array, cell_points, contrasting_ink, draw_matrix
+from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
 from attnviz.figures.page import MARGIN, colour_bar, frozen, new_page, page_width
+from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
+from attnviz.results.tables import error
 from attnviz.results.view import Choices, View
 
 __all__ = ["VIEWS", "PositionsPlan"]
+
+_MOST_ROWS, _MOST_COLUMNS = 100, 128
+"""Where a panel has no room for more numbers, tokens are pooled (their order matters), and dimensions thinned."""
+
+_SATURATED = 0.99
+_WIDE, _MODEL, _HEAD, _MASK, _THIRD = 1.3, 1.05, 0.72, 0.6, 0.38
+"""Widths of panels, the size of the mask and the height of each of three panels; the side of the pattern's is 1."""
+
+
+def _plan_path(result: Explanation, _: Choices) -> Iterator[PathPlan]:
+    bands, facts = _bands(result), result.facts
+    names = [name for band in bands.values() for group in band for name in group if name not in OPERATIONS]
+    drawn = [panel for name in names for panel in (_split(result) if name == "split" else [_panel(result, name)])]
+    order = "pre-norm: layer norms come first" if result.pre_norm else "post-norm: layer norms follow the sums"
+    reading = (
+        f"Rows: tokens; columns: dimensions, in scores, mask and pattern keys. Q to A V: head {result.head}, outlined "
+        "where heads are concatenated. ±: 99% of a panel's numbers are smaller; in brackets the largest."
+    ) + "".join(_left_out(drawn))
+    verified = (
+        "Every step is recomputed from the one before; the output is the model's next hidden state within "
+        f"{error(result.output.error)} of its largest value."
+    )
+    yield PathPlan(
+        caption=f"Layer {result.layer} of {facts.model} ({order.partition(':')[0]}) on {facts.quotes}, from input to "
+        + sentence("output with its residual path, a panel of actual numbers a step", reading, verified),
+        title=f"{facts.model}: layer {result.layer} from input to output",
+        notes=(f"{facts.text_line}; {order}.", reading, verified),
+        panels={panel.name: panel for panel in drawn},
+        bands=bands,
+        labels=Labels(tuple(visible(label) for label in result.tokens.labels), result.tokens.special),
+    )
+
+
+def _bands(result: Explanation) -> dict[str, list[list[str]]]:
+    attention = ["split, scores, mask, pattern, weighted", "concatenated"]
+    feed = ["expanded", "activated"]
+    if result.pre_norm:
+        attention = ["input, layer norm, attention_norm", *attention, "attention_output, +"]
+        feed = ["attention_residual, layer norm, feed_forward_norm", *feed, "feed_forward_output, +", "output"]
+        feed += ["layer norm, final_norm"] * ("final_norm" in result.stages)
+    else:
+        attention = ["input", *attention, "attention_output, +, layer norm"]
+        feed = ["attention_norm", *feed, "feed_forward_output, +, layer norm", "output"]
+    halves = {"Attention": attention, "Feed-forward": feed}
+    return {half: [group.split(", ") for group in groups] for half, groups in halves.items()}
+
+
+def _split(result: Explanation) -> tuple[Panel, ...]:
+    """Queries, keys and values of the head; queries and keys, which are compared, on one scale."""
+    query, key, value = (replace(_panel(result, name), width=_HEAD, height=_THIRD, words=()) for name in PARTS)
+    limit, shape = max(query.limit, key.limit), str(list(result.stages["split"].shape[1:]))
+    query, key = replace(query, limit=limit, brief=str(result.head)), replace(key, limit=limit)
+    return query, key, replace(value, words=(shape, f"Q, K ±{_brief(limit)}", f"V ±{_brief(value.limit)}"))
+
+
+def _panel(result: Explanation, name: str) -> Panel:
+    tensor = result.tensor("split")[PARTS.index(name)] if name in PARTS else result.tensor(name)
+    head, model, step = result.head.head, result.checkpoint, step_of(result, name)
+    values: Array = (tensor[head] if tensor.ndim == 3 else tensor).float().numpy()  # [n, columns]
+    square, rows = name in SQUARE, math.ceil(len(values) / _MOST_ROWS)
+    columns = rows if square else math.ceil(values.shape[1] / _MOST_COLUMNS)
+    drawn = max_pool(values, rows) if square else max_pool(values[:, ::columns], rows, 1)
+    largest = float(np.abs(values).max())
+    limit, scale = largest or 1.0, f"0 to {_brief(largest)}"
+    if name == "mask":
+        scale = "all allowed" if values.all() else "key ≤ query"
+    elif name != "pattern":  # of all numbers, drawn or not; where nearly all are 0 the largest
+        limit = float(np.quantile(np.abs(values), _SATURATED)) or limit
+        scale = f"±{_brief(limit)} ({_brief(largest)})"
+    width = {model.d_head: _HEAD, model.d_model: _MODEL}.get(values.shape[1], _WIDE)
+    side, share = _MASK if name == "mask" else 1.0, drawn.shape[1] / model.n_heads
+    return Panel(
+        name=name,
+        label=step.label,
+        brief=step.brief,
+        words=(str(list(result.stages[name].shape)), scale),
+        values=drawn,
+        limit=limit,
+        width=side if square else width,
+        height=side,
+        marked=(head * share, (head + 1) * share) if name == "concatenated" else None,
+        pooling=(rows, columns),
+    )
+
+
+def _left_out(panels: Sequence[Panel]) -> Iterator[str]:
+    """What was thinned and pooled, a sentence each."""
+    thinned = sorted({panel.pooling[1] for panel in panels if panel.name not in SQUARE} - {1})
+    if thinned:
+        most = " to ".join(str(each) for each in thinned[:: max(1, len(thinned) - 1)])
+        yield f" Of dimensions, one in {most} is drawn where they are too many."
+    if (rows := panels[0].pooling[0]) > 1:
+        yield f" {rows} tokens are one row (keys one column): the number furthest from 0 is drawn."
+
+
+def _brief(value: float) -> str:
+    """Two digits, and no power of ten where it can be avoided."""
+    return f"{value:.2g}" if not 99.5 <= value < 99_999 else f"{value:.0f}"
+
 
 _ROW, _COLUMN, _NARROWEST, _SIDE, _AXES, _BAR = 0.2, 0.57, 0.39, 0.6, 0.3, 0.55
 _NORM = Normalize(-1, 1, clip=True)
@@ -40,37 +140,34 @@ _READING = (
 class PositionsPlan:
     """Content and position in the scores of the first layer."""
 
-    stem: str
     caption: str
     title: str
     notes: tuple[str, ...]
     rows: tuple[str, ...]  # names of the heads, last all of them together
-    columns: tuple[str, ...]  # names of the parts
-    shares: Array  # [rows, columns]; NaN where nothing differs
-    spreads: tuple[float, ...]  # [rows]
+    columns: tuple[str, ...]  # names of the parts, last the spread
+    values: Array  # [rows, columns]; NaN where nothing differs
+    stem: str = "positions"
 
 
 def _plan_positions(result: Explanation, _: Choices) -> Iterator[PositionsPlan]:
     shares, facts = result.positions, result.facts
     assert shares is not None
     groups = [name for name in GROUPS if name != "segment" or shares.segments]
-    every: tuple[ScoreShares, ...] = (*shares.heads, shares.layer)
+    every = (*shares.heads, shares.layer)
     yield PositionsPlan(
-        stem="positions",
         caption=sentence(f"Where the scores of layer 0 of {facts.subject} come from, a row a head", _READING),
         title=f"{facts.model}: content and position in layer 0",
         notes=facts.notes(_READING),
         rows=(*(f"L0H{head}" for head in range(len(shares.heads))), "all heads"),
-        columns=tuple("common" if group == "constant" else group for group in groups),
-        shares=np.array([[share.groups[group] for group in groups] for share in every], dtype=float),
-        spreads=tuple(share.spread for share in every),
+        columns=(*("common" if group == "constant" else group for group in groups), "spread"),
+        values=np.array([[*(share.groups[group] for group in groups), share.spread] for share in every], dtype=float),
     )
 
 
 def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> Figure:
-    rows, columns = plan.shares.shape
-    width = page_width(look, _SIDE + _COLUMN * (columns + 1) + 2 * MARGIN)
-    least = _SIDE + _NARROWEST * (columns + 1) + 2 * MARGIN
+    rows, columns = plan.values.shape
+    width = page_width(look, _SIDE + _COLUMN * columns + 2 * MARGIN)
+    least = _SIDE + _NARROWEST * columns + 2 * MARGIN
     if width < least:
         raise UsageError(
             f"the figure of content and position does not fit in {width:g} inches; expected a --width of at least "
@@ -87,22 +184,23 @@ def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> 
 
 def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = False) -> AxesImage | QuadMesh:
     """A row a head, a column a part, and a column for the spread; the last row, of all heads, in bold."""
-    rows, columns = plan.shares.shape
-    values, ink = np.pad(plan.shares, ((0, 0), (0, 1)), constant_values=np.nan), look.greys.ink
-    colours = look.diverging_map()
-    cells = draw_matrix(ax, values, _NORM, look, colours=colours, vector=vector)
-    size = 7 if cell_points(ax, columns + 2, 1)[0] >= 28 else 6
-    style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "parse_math": False, "fontsize": size}
-    for (row, column), value in np.ndenumerate(plan.shares):
-        known = bool(np.isfinite(value))
-        ax.text(column, row, signed(value) if known else "–", weight="bold" if row == rows - 1 else "normal",
-                color=contrasting_ink(colours(_NORM(value))) if known else look.greys.quiet, **style)  # fmt: skip
-    for row, spread in enumerate(plan.spreads):
-        ax.text(columns, row, f"{spread:.2f}", weight="bold" if row == rows - 1 else "normal", color=ink, **style)
+    rows, columns = plan.values.shape
+    colours, ink = look.diverging_map(), look.greys.ink
+    shares = np.where(np.arange(columns) < columns - 1, plan.values, np.nan)
+    cells = draw_matrix(ax, shares, _NORM, look, colours=colours, vector=vector)
+    size = 7 if cell_points(ax, columns + 1, 1)[0] >= 28 else 6
+    for (row, column), value in np.ndenumerate(plan.values):
+        text, colour = f"{value:.2f}", ink
+        if column < columns - 1:
+            known = bool(np.isfinite(value))
+            text = signed(value) if known else "–"
+            colour = contrasting_ink(colours(_NORM(value))) if known else look.greys.quiet
+        ax.text(column, row, text, color=colour, weight="bold" if row == rows - 1 else "normal", fontsize=size,
+                ha="center", va="center_baseline", parse_math=False)  # fmt: skip
     ax.axhline(rows - 1.5, color=ink, lw=0.8)
-    ax.axvline(columns - 0.5, color=look.greys.frame, lw=0.8)
+    ax.axvline(columns - 1.5, color=look.greys.frame, lw=0.8)
     ax.set_yticks(range(rows), plan.rows, fontsize=size, color=ink)
-    ax.set_xticks(range(columns + 1), [*plan.columns, "spread"], fontsize=size, color=ink)
+    ax.set_xticks(range(columns), plan.columns, fontsize=size, color=ink)
     ax.tick_params(length=0, pad=3, labeltop=True, labelbottom=False)
     return cells
 
@@ -115,6 +213,6 @@ def _no_positions(result: Explanation) -> str:
 _PATH = "the whole path of the layer: a panel of actual numbers a step, the residual path around its halves"
 _POSITIONS = "layer 0 only: what the scores of every head owe to content and to position"
 VIEWS: tuple[View[Any, Any], ...] = (
-    View("path", _PATH, plan_path, path_figure, stems="explain"),
+    View("path", _PATH, _plan_path, path_figure, stems="explain"),
     View("positions", _POSITIONS, _plan_positions, _positions_figure, _draw_positions, missing=_no_positions),
 )

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.commands.heads.drawn import drawn
-from attnviz.commands.heads.facts import facts_of
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
@@ -86,7 +85,7 @@ def _plan(
     shown: Analysis, pairs: Sequence[tuple[HeadFindings, Tensor]], choices: Choices, stem: str, most: int
 ) -> LinesPlan:
     """One picture of up to eight heads with their patterns, of at most so many lines."""
-    facts, scale, units, heads = facts_of(shown), choices.look.scale, shown.units, [head for head, _ in pairs]
+    facts, scale, units, heads = shown.facts, choices.look.scale, shown.units, [head for head, _ in pairs]
     weights = np.stack([pattern.float().numpy() for _, pattern in pairs])
     largest = weights.max((1, 2))
     start, chosen = _start(shown, choices.from_token)
@@ -231,7 +230,7 @@ def _cut(label: str) -> str:
 
 
 def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str, said: Sequence[str]) -> str:
-    facts = facts_of(shown)
+    facts = shown.facts
     scales = {
         "shared": "on a scale from 0 to 1 that is the same for every head",
         "per-head": "on a scale from 0 to the head's own largest weight",

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
-from attnviz.commands.heads.facts import facts_of
 from attnviz.commands.heads.measure import Analysis
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
@@ -57,7 +56,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan]:
 
 
 def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
-    facts, model = facts_of(analysis), analysis.checkpoint
+    facts, model = analysis.facts, analysis.checkpoint
     flat = [head.statistics[statistic] for head in analysis.heads]
     values = np.array([np.nan if value is None else value for value in flat]).reshape(model.n_layers, model.n_heads)
     measured, uniform = values[np.isfinite(values)], _uniform(analysis, statistic)

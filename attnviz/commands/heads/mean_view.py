@@ -13,7 +13,6 @@ from matplotlib.colors import Normalize
 from matplotlib.image import AxesImage
 
 from attnviz.commands.heads.drawn import drawn
-from attnviz.commands.heads.facts import facts_of
 from attnviz.commands.heads.measure import Analysis
 from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels, max_pool, named_every, pooled_for, write_numbers
@@ -45,7 +44,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
 
 
 def _plan(shown: Analysis, means: list[Array], labels: Labels, top: float, look: Look) -> TilesPlan:
-    facts, n_layers, alone = facts_of(shown), shown.checkpoint.n_layers, len(means) == 1
+    facts, n_layers, alone = shown.facts, shown.checkpoint.n_layers, len(means) == 1
     target = _ALONE if alone else _TILE
     _, inches, _ = tile_inches(labels.texts, [len(means)], target, look)
     pooled = pooled_for(len(shown.units), inches)

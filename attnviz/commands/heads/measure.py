@@ -4,7 +4,7 @@ import html
 import warnings
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from attnviz.arguments import check_texts
 from attnviz.attention.verify import Verification, VerifiedAttention, VerifiedLayer, verify_attention
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, head_named, select_heads
+from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visible
@@ -25,8 +25,10 @@ from attnviz.patterns.registry import MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.syntax import Parse, load_parser, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import Verdict, deciding_verdict, judge, label_of
-from attnviz.progress import Progress, tell
-from attnviz.results.result import Result, views_of
+from attnviz.progress import Progress
+from attnviz.results.facts import Facts
+from attnviz.results.result import views_of
+from attnviz.results.text_result import OfHeads, TextResult
 
 __all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
 
@@ -79,15 +81,12 @@ class HeadFindings:
 
 
 @dataclass(frozen=True, repr=False)
-class Analysis(Result):
+class Analysis(TextResult, OfHeads[HeadFindings]):
     """What :func:`analyze` measured on one text; nothing in it comes from an unverified head.
 
     In a notebook it shows its overview and its tables.
 
     Attributes:
-        text, pair: as given.
-        checkpoint: the model.
-        tokens: the text as the model read it.
         context: units, masks and baselines of the text.
         attention: the verified heads; patterns are recomputed from it on demand.
         heads: one entry a head, in the model's order.
@@ -100,10 +99,6 @@ class Analysis(Result):
 
     command: ClassVar[str] = "heads"
 
-    text: str
-    pair: str | None
-    checkpoint: Checkpoint
-    tokens: Tokens
     context: TextContext
     attention: VerifiedAttention
     heads: tuple[HeadFindings, ...]
@@ -122,6 +117,11 @@ class Analysis(Result):
     def dropped(self) -> str:
         """What is left out of pictures, and what that did to the rest; empty where nothing is."""
         return ""
+
+    @property
+    def facts(self) -> Facts:
+        """What every figure, caption and table must say of it."""
+        return replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
 
     @property
     def verification(self) -> Verification:
@@ -154,26 +154,6 @@ class Analysis(Result):
         """
         named = self.head(head).id
         return self.layer_patterns(named.layer)[named.head]
-
-    def select(self, selections: Iterable[str | HeadId] = ()) -> list[HeadFindings]:
-        """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …); all without one.
-
-        One selection may stand without a list around it: ``select("L2")``.
-
-        Raises:
-            UsageError: a selection cannot be read or names what the model lacks.
-        """
-        chosen = set(select_heads(selections, self.checkpoint.n_layers, self.checkpoint.n_heads))
-        return [head for head in self.heads if head.id in chosen]
-
-    def head(self, head: str | HeadId) -> HeadFindings:
-        """The findings of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-
-        Raises:
-            UsageError: the model has no such head.
-        """
-        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
-        return next(each for each in self.heads if each.id == wanted)
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""
@@ -252,7 +232,6 @@ def analyze(
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
     stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
-    tell(progress, "verifying", 0, checkpoint.n_layers)
     tokens = checkpoint.tokenize(text, pair, truncate)
     texts = [text] if pair is None else [text, pair]
     parse, note = (
@@ -263,9 +242,8 @@ def analyze(
 
     def judge_layer(layer: VerifiedLayer) -> None:
         heads.extend(_judged(layer, context, parse, stored))
-        tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
 
-    attention = verify_attention(checkpoint, tokens, judge_layer)
+    attention = verify_attention(checkpoint, tokens, judge_layer, progress)
     return Analysis(
         text=text,
         pair=pair,

@@ -15,7 +15,6 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from attnviz.commands.heads.facts import facts_of
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look
@@ -76,7 +75,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | Tiles
 
 
 def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
-    facts, n_layers = facts_of(analysis), analysis.checkpoint.n_layers
+    facts, n_layers = analysis.facts, analysis.checkpoint.n_layers
     shares = 100 * np.stack(
         [pair_shares(analysis.layer_patterns(layer).float().numpy(), groups) for layer in range(n_layers)]
     )
@@ -115,7 +114,7 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
 
 def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: Groups, look: Look) -> TilesPlan:
     """The pattern of one head, with rules around the blocks, and the shares of these."""
-    facts, name = facts_of(analysis), f"{head.id} ({visible(head.label)})"
+    facts, name = analysis.facts, f"{head.id} ({visible(head.label)})"
     labels = Labels(analysis.units.labels, analysis.units.sink)
     _, inches, _ = tile_inches(labels.texts, [1], _SIDE, look)
     pooled = pooled_for(facts.n, inches)

@@ -6,7 +6,6 @@ from typing import Any
 from matplotlib.colors import Normalize
 
 from attnviz.commands.heads.drawn import drawn
-from attnviz.commands.heads.facts import facts_of
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.mean_view import MEAN
@@ -35,7 +34,7 @@ _SHORTER = {
 def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     """One picture of all selected heads."""
     shown, look, heads = drawn(analysis, choices), choices.look, analysis.select(choices.select)
-    facts, model, own = facts_of(shown), analysis.checkpoint, choices.look.scale == "per-head"
+    facts, model, own = shown.facts, analysis.checkpoint, choices.look.scale == "per-head"
     pooled = grid_pooling(len(shown.units), [head.id for head in heads], look, marked=True)
     cells = []
     for head, pattern in shown.patterns(heads):
@@ -74,7 +73,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
 def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
     """The heatmap of each selected head."""
     shown, look = drawn(analysis, choices), choices.look
-    facts, own = facts_of(shown), choices.look.scale == "per-head"
+    facts, own = shown.facts, choices.look.scale == "per-head"
     labels = Labels(shown.units.labels, shown.units.sink)
     pooled = heatmap_pooling(labels.texts, look)
     notes = (

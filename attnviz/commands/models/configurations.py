@@ -1,9 +1,12 @@
-"""The configuration of a model: its sizes, where each number comes from, and whether attnviz reproduces it."""
+"""The configuration of a model: its sizes, where each number comes from, and whether attnviz reproduces it.
 
-from dataclasses import asdict, dataclass, field
+What follows from the sizes alone is worked out here: no model is built and torch is not imported.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-__all__ = ["Configuration", "width_of_heads"]
+__all__ = ["Configuration", "parameter_counts", "width_of_heads"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,13 @@ class Configuration:
         """What the weights take in float32, in GiB (2**30 bytes)."""
         return None if self.parameters is None else self.parameters * 4 / 2**30
 
+    def with_counts(self, parameters: int, in_attention: int | None) -> "Configuration":
+        """The same with its parameters, as counted; those in attention are None where they are not known."""
+        origins = {**self.origins, "parameters": "counted"}
+        if in_attention is not None:
+            origins["attention_parameters"] = "counted"
+        return replace(self, parameters=parameters, attention_parameters=in_attention, origins=origins)
+
     def entry(self) -> dict[str, Any]:
         """The configuration for a JSON document."""
         content = asdict(self)
@@ -71,3 +81,20 @@ def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None)
     if n_heads * stated != d_model:
         return stated, f"{n_heads} heads of {stated} are {n_heads * stated} wide, d_model is {d_model}"
     return stated, None
+
+
+def parameter_counts(
+    n_layers: int, d_model: int, d_ff: int, vocabulary: int, positions: int, segments: int = 0
+) -> tuple[int, int]:
+    """Parameters of a BERT or a GPT-2 without its task head, and those of them in attention.
+
+    The latter are W_Q, W_K, W_V and W_O of all layers with their biases: 4 (d_model² + d_model) a layer. A model with
+    a table of segments is a ``BertModel``, which has a pooler, too (Devlin et al. 2019); ``GPT2Model`` has neither
+    (Radford et al. 2019).
+    """
+    square, norm = d_model * d_model + d_model, 2 * d_model
+    in_attention = n_layers * 4 * square
+    feed_forward = 2 * d_model * d_ff + d_ff + d_model
+    embeddings = (vocabulary + positions + segments) * d_model
+    pooler = square if segments else 0
+    return embeddings + in_attention + n_layers * (feed_forward + 2 * norm) + norm + pooler, in_attention

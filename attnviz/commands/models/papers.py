@@ -4,10 +4,10 @@ Taken from public copies of the papers: Devlin et al. 2019, section 3; Radford e
 Table 2.1. Oddities of the originals are kept, and noted.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
-from attnviz.commands.models.configurations import Configuration, width_of_heads
-from attnviz.commands.models.parameter_counts import Sizes, attention_parameters, bare_parameters
+from attnviz.commands.models.configurations import Configuration, parameter_counts, width_of_heads
 
 __all__ = ["PAPERS", "paper_configuration", "paper_configurations", "paper_of_release"]
 
@@ -77,10 +77,8 @@ _ROWS = (
     _Row("gpt3-13b", 13_000, 40, 5140, 40, 128, "", "d_model is as printed, probably a misprint for 5120"),
     _Row("gpt3-175b", 175_000, 96, 12288, 96, 128, "gpt3"),
 )
-_RELEASED = {
-    **{f"bert-{size}-uncased": f"bert-{size}" for size in ("base", "large")},
-    **{"gpt2": "gpt2-small", "gpt2-medium": "gpt2-medium", "gpt2-large": "gpt2-large", "gpt2-xl": "gpt2-xl"},
-}
+_RELEASED = {"bert-base-uncased": "bert-base", "bert-large-uncased": "bert-large", "gpt2": "gpt2-small"}
+_RELEASED |= {name: name for name in ("gpt2-medium", "gpt2-large", "gpt2-xl")}
 """By hub id of the weights, without its owner."""
 
 
@@ -105,16 +103,15 @@ def _configuration(row: _Row) -> Configuration:
     architecture = row.name.partition("-")[0]
     paper = _PAPERS[architecture]
     d_head, odd = width_of_heads(row.d_model, row.n_heads, row.d_head)
-    origins = dict.fromkeys(("n_layers", "d_model", "positions", "stated_parameters"), "paper") | paper.origins
-    public: dict[str, Any] = {"reason": "weights are not public"}
-    if paper.vocabulary is not None:
-        sizes = Sizes(row.n_layers, row.d_model, 4 * row.d_model, paper.vocabulary, paper.positions, paper.segments)
-        parameters = bare_parameters(sizes, pooler=architecture == "bert")
-        counts = {"parameters": parameters, "attention_parameters": attention_parameters(sizes)}
-        public = {"vocabulary": paper.vocabulary, "reproduced": True, **counts}
-        origins |= dict.fromkeys(counts, "counted")
-    return Configuration(
+    model = Configuration(
         row.name, "paper", paper.cited, architecture, row.n_layers, row.n_heads, None, row.d_model, d_head,
-        paper.positions, stated_parameters=row.stated * 10**6, origins=origins,
-        notes=tuple(filter(None, (odd, row.note, *paper.notes))), **public,
+        paper.positions, paper.vocabulary, stated_parameters=row.stated * 10**6, reason="weights are not public",
+        origins=dict.fromkeys(("n_layers", "d_model", "positions", "stated_parameters"), "paper") | paper.origins,
+        notes=tuple(filter(None, (odd, row.note, *paper.notes))),
     )  # fmt: skip
+    if paper.vocabulary is None:
+        return model
+    counts = parameter_counts(
+        row.n_layers, row.d_model, 4 * row.d_model, paper.vocabulary, paper.positions, paper.segments
+    )
+    return replace(model, reproduced=True, reason=None).with_counts(*counts)

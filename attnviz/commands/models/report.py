@@ -12,15 +12,10 @@ from attnviz.commands.models.papers import PAPERS
 from attnviz.model.wording import visible
 from attnviz.results.documents import csv_text
 from attnviz.results.output_folder import Layout
-from attnviz.results.tables import add_row, notes, plain_table, spaced
+from attnviz.results.tables import add_row, notes, number, plain_table, spaced
 
 __all__ = ["LAYOUT", "models_document", "models_report"]
 
-_COLUMNS = (
-    "name", "kind", "source", "architecture", "n_layers", "n_heads", "n_kv_heads", "d_model", "d_head", "positions",
-    "vocabulary", "parameters", "attention_parameters", "stated_parameters", "float32_gib", "reproduced", "reason",
-    "notes",
-)  # fmt: skip
 _SIZES = {
     "Layers": "n_layers",
     "Heads": "n_heads",
@@ -41,7 +36,8 @@ def models_document(models: Sequence[Configuration], version: str) -> dict[str, 
 
 
 def _csv(content: dict[str, Any]) -> str:
-    return csv_text(_COLUMNS, ({**model, "notes": "; ".join(model["notes"])} for model in content["models"]))
+    columns = [name for name in Configuration("", "").entry() if name != "origins"]
+    return csv_text(columns, ({**model, "notes": "; ".join(model["notes"])} for model in content["models"]))
 
 
 LAYOUT = Layout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), same=("attnviz",))
@@ -72,14 +68,11 @@ def _numbers(model: Configuration, wide: bool) -> list[str]:
         "–" if (size := getattr(model, name)) is None else "*" * (model.origins.get(name) == "released") + str(size)
         for name in _SIZES.values()
     ]
+    counted, stated, in_attention = model.parameters, model.stated_parameters, model.attention_parameters
     if not wide:
-        stated = model.stated_parameters
-        return [*sizes, _rounded(model.parameters if stated is None else stated)]
-    share = "–"
-    if model.parameters and model.attention_parameters is not None:
-        share = f"{model.attention_parameters / model.parameters:.0%}"
-    size = "–" if model.float32_gib is None else f"{model.float32_gib:.2f}"
-    return [*sizes, _rounded(model.parameters), _rounded(model.stated_parameters), share, size]
+        return [*sizes, _rounded(counted if stated is None else stated)]
+    share = f"{in_attention / counted:.0%}" if counted and in_attention is not None else "–"
+    return [*sizes, _rounded(counted), _rounded(stated), share, number(model.float32_gib)]
 
 
 def _rounded(count: int | None) -> str:
@@ -107,11 +100,13 @@ def _on_parameters(models: Sequence[Configuration], papers: Sequence[Configurati
     any_counted = any(model.parameters is not None for model in models)
     if not papers or wide:
         return [f"Parameters: {of_what}"] if any_counted else []
-    counted = [f"{model.name} {_rounded(model.parameters)}" for model in papers if model.parameters is not None]
     if not any_counted:
         return ["Parameters: as a paper states them."]
+    counted = ", ".join(
+        f"{model.name} {_rounded(model.parameters)}" for model in papers if model.parameters is not None
+    )
     lines = [f"Parameters: as a paper states them, else counted: {of_what}"]
-    return [*lines, f"Counted from the released sizes: {', '.join(counted)}."] if counted else lines
+    return [*lines, f"Counted from the released sizes: {counted}."] if counted else lines
 
 
 def _on_models(models: Sequence[Configuration]) -> list[str]:

@@ -1,24 +1,23 @@
-"""What every head of a model adds to the residual stream on one text: verified, measured and ranked."""
+"""What every head of a model adds to the residual stream on one text: verified, measured and ranked.
 
+For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the content positions (no special token, in
+GPT-2 not the first), S the others; means and sums over queries are over C.
+"""
+
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.arguments import check_texts
+from attnviz.attention.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
 from attnviz.attention.verify import VerifiedAttention, verify_attention
-from attnviz.commands.outputs.contributions import (
-    HeadContribution,
-    LayerContributions,
-    OutputShares,
-    layer_contributions,
-    measure_contributions,
-)
 from attnviz.commands.outputs.promoted_tokens import (
     Attribution,
     HeadPromotion,
@@ -28,31 +27,75 @@ from attnviz.commands.outputs.promoted_tokens import (
     why_no_attribution,
 )
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Tokens, visible
+from attnviz.model.positions import only_position
+from attnviz.model.tokens import Tokens
 from attnviz.model.wording import quoted
 from attnviz.progress import Progress, tell
-from attnviz.results.facts import Facts
-from attnviz.results.result import Result
+from attnviz.results.text_result import OfHeads, TextResult
 
-__all__ = ["HeadOutputs", "Numbers", "head_outputs"]
+__all__ = ["HeadContribution", "HeadOutputs", "Numbers", "OutputShares", "head_outputs", "measure_contributions"]
 
 Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class HeadOutputs(Result):
+class HeadContribution:
+    """How much one head writes, and from where; None where the text has no content positions.
+
+    Attributes:
+        norm: mean over q in C of ||o_h(q)||, in the units of the residual stream.
+        norm_share: sum over q in C of ||o_h(q)||, over the same sum of all heads of the layer; 0-1, sums to 1.
+        projection_share: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
+            b_O it sums to 1 over the layer; negative where the head works against the others.
+        sink: mean over q in C of sum over k in S of A[q, k], 0-1, as in ``heads.json``; None without sinks.
+        sink_by_norm: the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k.
+        value_norm: mean over k in C of ||f(x_k)||.
+        value_norm_of_sinks: mean over k in S of ||f(x_k)||; None without sinks.
+        largest: the largest ||A[q, k] f(x_k)|| over all q and k.
+    """
+
+    id: HeadId
+    norm: float | None
+    norm_share: float | None
+    projection_share: float | None
+    sink: float | None
+    sink_by_norm: float | None
+    value_norm: float | None
+    value_norm_of_sinks: float | None
+    largest: float
+
+
+@dataclass(frozen=True)
+class OutputShares:
+    """What the heads of one layer and the bias make up together.
+
+    Attributes:
+        norm: mean over q in C of ||o(q)||, the model's own attention output; None without content positions.
+        bias_norm: ||b_O||, which no head writes.
+        bias_projection_share: as that of a head.
+        sum_error: largest absolute difference of the sum of all o_h and b_O from the model's own output, divided by
+            ``output_scale``.
+        output_scale: the layer's largest absolute output in the model.
+    """
+
+    layer: int
+    norm: float | None
+    bias_norm: float
+    bias_projection_share: float | None
+    sum_error: float
+    output_scale: float
+
+
+@dataclass(frozen=True, repr=False)
+class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     """What the heads add to the residual stream on one text; nothing in it comes from an unverified head.
 
     Where no look is given, every head's colours end at its own largest norm (``Look(scale="per-head")``). Views:
     ``overview``, ``shares``, ``effects`` (GPT-2), ``heads``.
 
     Attributes:
-        text, pair, checkpoint: as given.
-        tokens: the text as the model read it.
         attention: the verified heads, from which what is large is recomputed on demand.
         layers: first layer first.
         heads: by share of the output's norm, the largest first.
@@ -62,34 +105,12 @@ class HeadOutputs(Result):
 
     command: ClassVar[str] = "outputs"
 
-    text: str
-    pair: str | None
-    checkpoint: Checkpoint
-    tokens: Tokens
     attention: VerifiedAttention
     layers: tuple[OutputShares, ...]
     heads: tuple[HeadContribution, ...]
     stream: ResidualStream
     attribution: Attribution | None
     no_attribution: str
-
-    def select(self, selections: str | HeadId | Sequence[str | HeadId] = ()) -> list[HeadContribution]:
-        """The heads that the selections name (``L2H8``, ``L2``, ``L*H8``, …), by share; all without one.
-
-        Raises:
-            UsageError: a selection cannot be read or names what the model lacks.
-        """
-        chosen = set(select_heads(selection_texts(selections), self.checkpoint.n_layers, self.checkpoint.n_heads))
-        return [head for head in self.heads if head.id in chosen]
-
-    def head(self, head: str | HeadId) -> HeadContribution:
-        """The numbers of one head, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-
-        Raises:
-            UsageError: the model has no such head.
-        """
-        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
-        return next(each for each in self.heads if each.id == wanted)
 
     def output(self, head: str | HeadId) -> Tensor:
         """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
@@ -148,9 +169,8 @@ class HeadOutputs(Result):
         Raises:
             UsageError: no such head or position, or the model's logits are no sum over heads.
         """
-        id = self.head(head).id
-        here = self.attribution if at is None and self.attribution is not None else self.attribute(at)
-        return here.of(id)
+        id, here = self.head(head).id, self.attribution if at is None else None
+        return (here or self.attribute(at)).of(id)
 
     def table(self, number: str) -> Numbers:
         """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
@@ -161,21 +181,6 @@ class HeadOutputs(Result):
     def largest(self) -> float:
         """The largest ||A[q, k] f(x_k)|| of any head."""
         return max(head.largest for head in self.heads)
-
-    @property
-    def facts(self) -> Facts:
-        """Model and text, as figures, captions and tables state them."""
-        texts = tuple(text for text in (self.text, self.pair) if text is not None)
-        return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
-
-    @property
-    def sinks(self) -> str:
-        """The sink positions of this text, in words; empty where it has none."""
-        tokens = self.tokens
-        kinds = ["special tokens"] * any(tokens.special)
-        if any(sink and not special for sink, special in zip(tokens.sink, tokens.special, strict=True)):
-            kinds.append("the first token")
-        return " and ".join(kinds)
 
     def __repr__(self) -> str:
         """One line: what was read, and which head makes up most."""
@@ -206,7 +211,7 @@ def head_outputs(
 
     Args:
         text: one text.
-        model: a built-in name, a checkpoint's folder, a hub id, or a transformers model in memory.
+        model: see :data:`attnviz.model.opening.Model`.
         tokenizer: of a model in memory; a fast one.
         pair: a second segment (BERT).
         revision: branch, tag or commit of a hub id.
@@ -228,11 +233,8 @@ def head_outputs(
         raise UsageError(f"a position (--at, at=...) is for promoted tokens. {why_not}")
     tokens = checkpoint.tokenize(text, pair, truncate)
     position = _position(tokens, at)
-    tell(progress, "verifying", 0, n_layers)
     with recording_stream(checkpoint) as stream:
-        verified = verify_attention(
-            checkpoint, tokens, lambda layer: tell(progress, "verifying", layer.check.layer + 1, n_layers)
-        )
+        verified = verify_attention(checkpoint, tokens, progress=progress)
     layers, heads = [], []
     for layer in range(n_layers):
         shares, of_heads = measure_contributions(verified, layer)
@@ -247,22 +249,65 @@ def head_outputs(
 
 
 def _position(tokens: Tokens, at: str | int | None) -> int:
-    """The one position that was meant; a UsageError where there is none, or several."""
-    if at is None:
-        return len(tokens) - 1
-    if isinstance(at, bool) or not isinstance(at, str | Integral):
-        raise UsageError(
-            "expected a position (at) as a token of the text, '#' and its position such as '#3', or a whole number, "
-            f"found {at!r}."
+    return len(tokens) - 1 if at is None else only_position(tokens.labels, at)
+
+
+def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
+    """Norms and shares of every head of a layer, once the heads and the bias are found to sum to the model's output.
+
+    One head's [n, d_model] is in memory at a time.
+
+    Raises:
+        VerificationError: the heads and the bias do not sum to the model's own attention output.
+    """
+    writing = layer_contributions(verified, layer)
+    with without_gradients(verified.checkpoint.device):
+        own = verified.model_output(layer)[0].to(writing.pattern.dtype)
+        lengths, bias = own.norm(dim=-1), writing.output_bias
+        direction = own / lengths[:, None].clamp_min(torch.finfo(own.dtype).tiny)
+        total, norms, along = bias.expand_as(own).clone(), [], []
+        for head in range(verified.checkpoint.n_heads):
+            output = writing.output(head)
+            total += output
+            norms.append(output.norm(dim=-1))
+            along.append((output * direction).sum(-1))
+        parts = f"the outputs of the {len(norms)} heads of layer {layer} and the bias b_O do not sum"
+        error, scale = check_sum(verified, layer, total, parts)
+        content = ~torch.tensor(verified.tokens.sink, dtype=torch.bool, device=own.device)
+        lengths, of_bias = lengths[content], (direction @ bias)[content]
+        bias_share = _number(of_bias.sum() / lengths.sum())
+        shares = OutputShares(layer, _number(lengths.mean()), float(bias.norm()), bias_share, error, scale)
+        heads = list(_heads(writing, torch.stack(norms)[:, content], torch.stack(along)[:, content], lengths, content))
+    return shares, heads
+
+
+def _heads(
+    writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor
+) -> Iterator[HeadContribution]:
+    """Args: norms of o_h and their lengths along o, both [n_heads, n of C]; norms of o, [n of C]; C, boolean [n]."""
+    for head, pattern in enumerate(writing.pattern):
+        values = writing.value_norms(head)
+        weighted = pattern * values
+        yield HeadContribution(
+            id=HeadId(writing.layer, head),
+            norm=_number(norms[head].mean()),
+            norm_share=_number(norms[head].sum() / norms.sum()),
+            projection_share=_number(along[head].sum() / lengths.sum()),
+            sink=_on_sinks(pattern, content),
+            sink_by_norm=_on_sinks(weighted, content),
+            value_norm=_number(values[content].mean()),
+            value_norm_of_sinks=_number(values[~content].mean()),
+            largest=float(weighted.max()),
         )
-    if not isinstance(at, str):
-        if not 0 <= at < len(tokens):
-            raise UsageError(f"the text has positions 0 to {len(tokens) - 1}, found {at}.")
-        return int(at)
-    positions = find_positions(tokens.labels, at)
-    if len(positions) > 1:
-        some = ", ".join(f"#{position}" for position in positions[:6]) + (", …" if len(positions) > 6 else "")
-        raise UsageError(
-            f"the token “{visible(at)}” stands in the text {len(positions)} times, at {some}; name one of these."
-        )
-    return positions[0]
+
+
+def _on_sinks(weights: Tensor, content: Tensor) -> float | None:
+    """Mean over q in C of the share of its weights that is on S; None without either, or without weights."""
+    rows = weights[content]
+    return None if content.all() else _number((rows[:, ~content].sum(-1) / rows.sum(-1)).mean())
+
+
+def _number(value: Tensor) -> float | None:
+    """None where the text has nothing to measure it on: a mean of nothing, or a share of nothing, is NaN."""
+    number = float(value)
+    return number if math.isfinite(number) else None

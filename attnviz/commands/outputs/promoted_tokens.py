@@ -20,24 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import vocabulary_labels
 
-__all__ = [
-    "MOST_TOKENS",
-    "Attribution",
-    "HeadPromotion",
-    "PartEffect",
-    "ResidualStream",
-    "TokenLogit",
-    "attribute_logits",
-    "recording_stream",
-    "why_no_attribution",
-]
+__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "PartEffect", "ResidualStream", "TokenLogit",
+           "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""
@@ -151,22 +142,24 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
 def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
     """Read the feed-forward networks and the final norm in the last forward pass inside, where logits are a sum."""
     stream = ResidualStream()
+    if why_no_attribution(checkpoint):
+        yield stream
+        return
+    norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
+    modules = checkpoint.architecture.modules(checkpoint.model)
+
+    def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
+        if module is modules[0].contract:
+            stream.feed_forward.clear()
+        stream.feed_forward.append(output[0])
+
+    def after_norm(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+        stream.last, stream.normed = given[0][0], output[0]
+
     with ExitStack() as stack:
-        norm = checkpoint.architecture.final_norm(checkpoint.model)
-        if norm is not None and not why_no_attribution(checkpoint):
-            modules = checkpoint.architecture.modules(checkpoint.model)
-
-            def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
-                if module is modules[0].contract:
-                    stream.feed_forward.clear()
-                stream.feed_forward.append(output[0])
-
-            def after_norm(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-                stream.last, stream.normed = given[0][0], output[0]
-
-            hooks = [layer.contract.register_forward_hook(after_feed_forward) for layer in modules]
-            for handle in (*hooks, norm.register_forward_hook(after_norm)):
-                stack.callback(handle.remove)
+        hooks = [layer.contract.register_forward_hook(after_feed_forward) for layer in modules]
+        for handle in (*hooks, norm.register_forward_hook(after_norm)):
+            stack.callback(handle.remove)
         yield stream
 
 
@@ -178,77 +171,61 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             number format (:data:`attnviz.attention.tolerances.TOLERANCES`), or the model was changed since.
     """
     checkpoint, tokens = verified.checkpoint, verified.tokens
+    heads: list[HeadPromotion] = []
+    parts: list[PartEffect] = []
     assert stream.last is not None
     assert stream.normed is not None
     with without_gradients(checkpoint.device):
         unembedding = _Unembedding(checkpoint, stream.last[position])
         own = unembedding.logits(stream.normed[position])
         predicted, actual = int(own.argmax()), tokens.ids[position + 1] if position + 1 < len(tokens) else None
-        sums = _Sums(own, (predicted, actual), checkpoint.tokenizer)
+        total = torch.zeros_like(own)
+
+        def effects(logits: Tensor) -> tuple[float, float | None]:
+            return float(logits[predicted]), None if actual is None else float(logits[actual])
+
+        def add(name: str, layer: int | None, logits: Tensor) -> None:
+            total.add_(logits)
+            parts.append(PartEffect(name, layer, *effects(logits)))
+
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
-            sums.add_part(name, None, unembedding(vector))
+            add(name, None, unembedding(vector))
         for layer in range(checkpoint.n_layers):
             writing = layer_contributions(verified, layer)
-            sums.add_heads(layer, unembedding(writing.outputs_at(position)))
-            sums.add_part("attention bias", layer, unembedding(writing.parameters.output_bias))
-            sums.add_part("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
+            of_heads = unembedding(writing.outputs_at(position))
+            total += of_heads.sum(0)
+            for head, logits in enumerate(of_heads):
+                promoted, suppressed = (_most_moved(logits, checkpoint.tokenizer, raised) for raised in (True, False))
+                heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *effects(logits)))
+            add("attention bias", layer, unembedding(writing.output_bias))
+            add("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
         for name, logits in unembedding.constants():
-            sums.add_part(name, None, logits)
+            add(name, None, logits)
     tolerance = verified.verification.tolerance.output
-    error, scale, token = error_of_sum(sums.total, own)
+    error, scale, token = error_of_sum(total, own)
+    label, differing = vocabulary_labels(checkpoint.tokenizer, [predicted, token])
     if not error <= tolerance:  # a NaN is a failure, too
-        (label,) = vocabulary_labels(checkpoint.tokenizer, [token])
         raise VerificationError(
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
-            f"{position} ({tokens.labels[position]!r}): they differ most for the token {label!r}: the model gives "
-            f"{float(own[token]):.6g}, the sum {float(sums.total[token]):.6g} (mean over the vocabulary removed; "
+            f"{position} ({tokens.labels[position]!r}): they differ most for the token {differing!r}: the model gives "
+            f"{float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
             f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was drawn. --dtype float64 tells rounding, "
             "which it shrinks, from an error, which it does not."
         )
-    (label,) = vocabulary_labels(checkpoint.tokenizer, [predicted])
     return Attribution(
         position,
         predicted=TokenLogit(predicted, label, float(own[predicted])),
         actual=None if actual is None else TokenLogit(actual, tokens.labels[position + 1], float(own[actual])),
-        heads=tuple(sums.heads), parts=tuple(sums.parts), deviation=unembedding.deviation, error=error, scale=scale,
+        heads=tuple(heads), parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,
         tolerance=tolerance,
     )  # fmt: skip
 
 
-class _Sums:
-    """What is added up: the parts' logits, of which only the strongest tokens and two targets are kept."""
-
-    def __init__(self, own: Tensor, targets: tuple[int, int | None], tokenizer: Any) -> None:
-        self.total = torch.zeros_like(own)
-        self.parts: list[PartEffect] = []
-        self.heads: list[HeadPromotion] = []
-        self._targets, self._tokenizer = targets, tokenizer
-
-    def add_part(self, name: str, layer: int | None, logits: Tensor) -> None:
-        self.total += logits
-        self.parts.append(PartEffect(name, layer, *self._effects(logits)))
-
-    def add_heads(self, layer: int, logits: Tensor) -> None:
-        """Of all heads of a layer, [n_heads, vocabulary]."""
-        self.total += logits.sum(0)
-        count = min(MOST_TOKENS, logits.shape[-1])
-        tops = [(sign, logits.topk(count, largest=sign > 0)) for sign in (1, -1)]
-        ids = sorted({token for _, top in tops for token in top.indices.flatten().tolist()})
-        labels = dict(zip(ids, vocabulary_labels(self._tokenizer, ids), strict=True))
-        for head, of_head in enumerate(logits):
-            promoted, suppressed = (
-                tuple(
-                    TokenLogit(token, labels[token], logit)
-                    for token, logit in zip(top.indices[head].tolist(), top.values[head].tolist(), strict=True)
-                    if sign * logit > 0
-                )
-                for sign, top in tops
-            )
-            self.heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *self._effects(of_head)))
-
-    def _effects(self, logits: Tensor) -> tuple[float, float | None]:
-        predicted, actual = self._targets
-        return float(logits[predicted]), None if actual is None else float(logits[actual])
+def _most_moved(logits: Tensor, tokenizer: Any, raised: bool) -> tuple[TokenLogit, ...]:
+    """The tokens whose logit is raised, or lowered, most; from what one head adds, [vocabulary]."""
+    values, ids = (top.tolist() for top in logits.topk(min(MOST_TOKENS, len(logits)), largest=raised))
+    found = map(TokenLogit, ids, vocabulary_labels(tokenizer, ids), values)
+    return tuple(token for token in found if (token.logit > 0 if raised else token.logit < 0))
 
 
 class _Unembedding:

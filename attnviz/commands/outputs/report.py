@@ -1,8 +1,10 @@
 """How what heads write is told: tables, JSON, CSV, tensors, and the sentences that figures and tables share."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -11,12 +13,11 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.outputs.contributions import HeadContribution
-from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
-from attnviz.model.wording import counted, percent, signed
+from attnviz.model.wording import counted, percent, shortened, signed
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, verification_line
@@ -42,22 +43,19 @@ def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
 
 
 def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
-    attribution = result.attribution
-    sum_errors = {shares.layer: shares.sum_error for shares in result.layers}
+    attribution, verification = result.attribution, result.attention.verification
     ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
-    verification = verification_entry(
-        result.attention.verification, lambda check: {"sum_error": sum_errors[check.layer]}
-    )
     logits = attribution and {name: getattr(attribution, name) for name in ("error", "scale", "tolerance")}
-    names = ("layer", "norm", "bias_norm", "bias_projection_share")
+    sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
+    of_layers = ("layer", "norm", "bias_norm", "bias_projection_share")
     return {
         "model": model_entry(result.checkpoint),
         "text": result.text,
         "pair": result.pair,
         "options": {"at": attribution and attribution.position, "tokens_cut_off": result.tokens.truncated},
         "tokens": tokens_entry(result.tokens),
-        "verification": {**verification, "logits": logits},
-        "layers": [{name: getattr(layer, name) for name in names} for layer in result.layers],
+        "verification": {**sum_errors, "logits": logits},
+        "layers": [{name: getattr(layer, name) for name in of_layers} for layer in result.layers],
         "heads": [
             {
                 "id": str(head.id), **head.id._asdict(), "rank": ranks[head.id],
@@ -66,7 +64,13 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
             }
             for head in result.select(choices.select)
         ],
-        "attribution": attribution and _attribution(attribution),
+        "attribution": attribution and {
+            "position": attribution.position,
+            "predicted": asdict(attribution.predicted),
+            "actual": attribution.actual and asdict(attribution.actual),
+            "deviation": attribution.deviation,
+            "parts": [asdict(part) for part in attribution.parts],
+        },
         "no_attribution": result.no_attribution or None,
     }  # fmt: skip
 
@@ -76,21 +80,10 @@ def _promotion(promotion: HeadPromotion) -> dict[str, Any]:
     return {"predicted": promotion.predicted, "actual": promotion.actual, **named}
 
 
-def _attribution(attribution: Attribution) -> dict[str, Any]:
-    return {
-        "position": attribution.position,
-        "predicted": asdict(attribution.predicted),
-        "actual": attribution.actual and asdict(attribution.actual),
-        "deviation": attribution.deviation,
-        "parts": [asdict(part) for part in attribution.parts],
-    }
-
-
 def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A row a head, the largest share first, with its effects on the two tokens."""
     for head in content["heads"]:
-        effects = head["promotion"] or {}
-        yield {**head, "predicted": effects.get("predicted"), "actual": effects.get("actual")}
+        yield {**head, **(head["promotion"] or {})}
 
 
 def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
@@ -102,23 +95,20 @@ def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
             f"the outputs of {len(heads)} heads are {size / 2**30:.1f} GiB, more than the {MOST_BYTES / 2**30:g} GiB "
             "that --save-outputs (tensors=True) writes; choose heads with --select (select=...)."
         )
-    outputs: dict[str, list[torch.Tensor]] = {}
+    tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, list[int]] = {}
-    biases = {}
-    for head, layer in result.by_layer(heads):
-        name = f"layer.{layer.layer}"
-        outputs.setdefault(name, []).append(layer.output(head.id.head).cpu())
-        numbers.setdefault(name, []).append(head.id.head)
-        biases[f"bias.{layer.layer}"] = layer.parameters.output_bias.cpu().clone()
+    for layer, group in groupby(result.by_layer(heads), key=itemgetter(1)):
+        numbers[f"layer.{layer.layer}"] = of_layer = [head.id.head for head, _ in group]
+        tensors[f"layer.{layer.layer}"] = torch.stack([layer.output(number).cpu() for number in of_layer])
+        tensors[f"bias.{layer.layer}"] = layer.output_bias.cpu().clone()
     labels = json.dumps(list(result.tokens.labels))
-    stacked = {name: torch.stack(of_layer) for name, of_layer in outputs.items()}
-    content: bytes = save(stacked | biases, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})
+    content: bytes = save(tensors, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})
     return content
 
 
 def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[RenderableType]:
     """What was verified, the heads by share, the tokens they promote, how to read the numbers."""
-    attribution = result.attribution
+    attribution, cut = result.attribution, result.tokens.truncated
     worst = max(layer.sum_error for layer in result.layers)
     more = f", sums of heads and b_O within {error(worst)} of the model's attention output"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
@@ -138,7 +128,18 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
     if attribution is not None:
         yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
         yield _rest(result, attribution)
-    yield notes(*_notes(result))
+    yield notes(
+        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: the length of a head’s "
+        "output along o, the sum of all heads and b_O, over ‖o‖; below 0 it works against the others. Share of "
+        "Σ‖o_h‖: of the norms of the layer’s heads.",
+        f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
+        "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes of a token.",
+        "Promoted tokens: direct effect alone, through the final layer norm with the standard deviation of the last "
+        "residual stream held fixed; mean over the vocabulary removed. ## continues a word."
+        if attribution is not None
+        else result.no_attribution,
+        f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
+    )
 
 
 _COLUMNS: tuple[Column[HeadContribution], ...] = (
@@ -189,30 +190,9 @@ def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
     )
 
 
-def _notes(result: HeadOutputs) -> Iterable[str]:
-    over = f"all queries but {result.sinks}" if result.sinks else "all queries"
-    yield (
-        f"Over {over}. Share of ‖o‖: the length of a head’s output along o, the sum of all heads and b_O, over ‖o‖; "
-        "below 0 it works against the others. Share of Σ‖o_h‖: of the norms of the layer’s heads."
-    )
-    yield (
-        f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
-        "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes of a token."
-    )
-    if result.attribution is not None:
-        yield (
-            "Promoted tokens: direct effect alone, through the final layer norm with the standard deviation of the "
-            "last residual stream held fixed; mean over the vocabulary removed. ## continues a word."
-        )
-    yield result.no_attribution
-    if cut := result.tokens.truncated:
-        yield f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)."
-
-
 def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
     """As many tokens with their logits as there is room for, at least one; a dash for none."""
-    cut = [token.text if len(token.text) <= _LONGEST else f"{token.text[: _LONGEST - 1]}…" for token in tokens]
-    texts = [f"{text} {signed(token.logit)}" for text, token in zip(cut, tokens, strict=True)][:_PROMOTED]
+    texts = [f"{shortened(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
     lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1][:room] if lines else "–")
 

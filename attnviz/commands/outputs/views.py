@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from attnviz.commands.outputs.contributions import HeadContribution, LayerContributions
-from attnviz.commands.outputs.measure import HeadOutputs, Numbers
+from attnviz.attention.contributions import LayerContributions
+from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs, Numbers
 from attnviz.commands.outputs.report import chosen
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
@@ -287,7 +287,7 @@ def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
 
 
 def _map(
-    values: Numbers, look: Look, bar: str, *, diverging: bool = False, beside: _Columns = (), **more: Any
+    values: Numbers, look: Look, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
 ) -> HeadMap:
     """A map whose colours end at the largest absolute number of heads and columns beside."""
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0

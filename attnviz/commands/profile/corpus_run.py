@@ -10,13 +10,10 @@ from torch import Tensor
 
 from attnviz.commands.profile.instances import SEQUENCES, HeadDistanceTally, NameTally, RelationTally, RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
-from attnviz.corpora.batches import Batch, Text, batches
+from attnviz.corpora.batches import Batch, SampledAttention, Text, batches
 from attnviz.corpora.bootstrap import text_weights
-from attnviz.corpora.processes import Process
-from attnviz.corpora.reading import Corpus
-from attnviz.corpora.resuming import ChangedCorpusError, Measured, Unfinished, interruptions_noted
-from attnviz.corpora.sampling import SampledAttention
-from attnviz.corpora.texts import Parser, numbered_texts, ready
+from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unfinished, interruptions_noted
+from attnviz.corpora.reading import Corpus, Parser, read_texts, ready
 from attnviz.errors import CorpusError, OutputError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.progress import Progress
@@ -150,7 +147,7 @@ class CorpusRun:
         broken: list[CorpusError] = []
 
         def own() -> Iterator[Text]:
-            texts = _until(numbered_texts(settings.corpora[number], settings.limit), broken)
+            texts = _until(read_texts(settings.corpora[number], settings.limit), broken)
             mine = (text for text in texts if settings.process.owns(text.number))
             for text in measured.remaining(mine, lambda: not broken):
                 prepared = self._prepared(text)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.commands.profile.tallies import SumTally
-from attnviz.corpora.batches import Batch, Item, Text, collate
-from attnviz.corpora.sampling import SampledAttention
+from attnviz.corpora.batches import Batch, Item, SampledAttention, Text, collate
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.syntax import DIRECTIONS, best_offset, most_attended_other
 

@@ -15,14 +15,12 @@ from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_
 from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
 from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.tallies import StatisticsTally
-from attnviz.corpora.processes import Process, gathered, joined_processes, own_file, this_process
-from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.resuming import Unfinished
-from attnviz.corpora.texts import find_parser
+from attnviz.corpora.long_runs import Process, Unfinished, gathered, joined_processes, own_file, this_process
+from attnviz.corpora.reading import Corpus, find_parser, open_corpus
 from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
-from attnviz.model.devices import resolve_device, resolve_dtype
 from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.model.opening import resolve_device, resolve_dtype
 from attnviz.model.sources import Source, find_checkpoint, weights_sha256
 from attnviz.model.wording import visible
 from attnviz.patterns.registry import NAMES, REPEATS

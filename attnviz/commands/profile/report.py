@@ -14,7 +14,7 @@ from attnviz.commands.profile.instances import NameTally, RelationCount
 from attnviz.commands.profile.measure import CorpusCount, Profile
 from attnviz.commands.profile.roles import ERROR_RATE
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
-from attnviz.corpora.texts import LONGEST, SHORTEST
+from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import visible
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads

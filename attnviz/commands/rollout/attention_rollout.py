@@ -6,15 +6,21 @@ the heads, rows = queries. What a position passes on is part attention, part its
     Â_l = (1 - r) A_l + r I        r = 0.5 in the paper
     R_0 = Â_0        R_l = Â_l R_{l-1}        [n, n], row: position at the layer's output, column: input token
 
-Rows sum to 1, and where attention is causal, so is the rollout. Only ``torch`` is imported.
+Rows sum to 1, and where attention is causal, so is the rollout. In a norm rollout the norm of what attention adds from
+key k to query q, ``||sum_h A_h[q, k] f_h(x_k)||`` (Kobayashi et al. 2020: a large weight on a short vector moves
+little), takes the place of the weight. Only ``torch`` is imported.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-__all__ = ["mixed_with_identity", "norm_patterns", "rolled_out", "rows_apart", "uniform_pattern"]
+__all__ = ["mixed_with_identity", "norm_patterns", "rolled_out", "rows_apart", "summed_norms", "uniform_pattern"]
+
+_AT_ONCE = 1 << 23
+"""Numbers in the vectors of one block of queries: 32 MiB in float32."""
 
 
 def mixed_with_identity(patterns: Tensor, residual: float = 0.5) -> Tensor:
@@ -38,14 +44,33 @@ def rolled_out(mixed: Iterable[Tensor]) -> Iterator[Tensor]:
     Args:
         mixed: of each layer, first layer first, [n, n] from :func:`mixed_with_identity`.
 
-    Yields:
-        [n, n] in float64: row = position at the layer's output, column = input token; rows sum to 1.
+    Returns:
+        of each layer [n, n] in float64: row = position at the layer's output, column = input token; rows sum to 1.
     """
-    rolled: Tensor | None = None
-    for layer in mixed:
-        wide = layer.double()
-        rolled = wide if rolled is None else wide @ rolled
-        yield rolled
+    return accumulate((layer.double() for layer in mixed), lambda rolled, layer: layer @ rolled)
+
+
+def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) -> tuple[Tensor, Tensor]:
+    """Norms of what attention adds from each key to each query, heads summed, and the sum of it over the keys.
+
+    Args:
+        pattern: [n_heads, n, n], axes head, query, key.
+        transformed: f_h(x_k), [n_heads, n, d_model], axes head, key.
+        at_once: numbers to hold at once; queries are taken in blocks, so that memory does not grow with n².
+
+    Returns:
+        [n, n], query by key; and [n, d_model], the attention output without b_O.
+    """
+    n, d_model = transformed.shape[1:]
+    weights, vectors = pattern.permute(2, 1, 0), transformed.transpose(0, 1)  # [key, query, head], [key, head, d_model]
+    norms, totals = pattern.new_empty(n, n), pattern.new_empty(n, d_model)
+    block = max(1, at_once // (n * d_model))
+    for first in range(0, n, block):
+        queries = slice(first, first + block)
+        added = torch.bmm(weights[:, queries], vectors)  # [key, query, d_model]
+        norms[queries] = added.norm(dim=-1).T
+        totals[queries] = added.sum(0)
+    return norms, totals
 
 
 def norm_patterns(norms: Tensor) -> Tensor:

@@ -1,35 +1,36 @@
 """Attention rollout of one text: verified layers, one after the other, to shares of the input tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from attnviz.arguments import check_texts
+from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
+from attnviz.attention.reference import transformed_values
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.rollout.attention_rollout import (
     mixed_with_identity,
     norm_patterns,
     rolled_out,
     rows_apart,
+    summed_norms,
     uniform_pattern,
 )
-from attnviz.commands.rollout.max_flow import FlowGraph, check_flow_library, flow_shares
-from attnviz.commands.rollout.summed_norms import checked_norms
+from attnviz.commands.rollout.max_flow import check_flow_library, maximum_flows
 from attnviz.errors import UsageError
-from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units
+from attnviz.model.tokens import Units, merge_pattern, merge_units
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
-from attnviz.results.result import Result
+from attnviz.results.facts import Facts
+from attnviz.results.text_result import TextResult
 
 __all__ = ["METHODS", "MOST_FLOWS", "InputShares", "LayerShares", "Rollout", "RolloutOptions", "rollout"]
 
@@ -42,23 +43,13 @@ METHODS = ("attention", "rollout", "norm_rollout", "flow")
 """The ways to share an output token's attention among the input tokens; each is a field of :class:`InputShares`."""
 
 
-@dataclass(frozen=True)
-class RolloutOptions:
-    """What was asked for, as far as it changes numbers.
-
-    Attributes:
-        words: merge the pieces of words, in what was rolled out over tokens.
-        layer: up to which to roll out; None for the last.
-        residual: share of the identity in every layer, 0-1.
-        from_token: whose inputs to rank: a token, or ``#3``; None for [CLS] (the first), in GPT-2 the last.
-        flow: find the maximum flow from that token.
-        all_flows: find it from every token.
-    """
+class RolloutOptions(NamedTuple):
+    """What was asked for, as far as it changes numbers; see :func:`rollout`."""
 
     words: bool
     layer: int | None
     residual: float
-    from_token: str | None
+    from_token: str | int | None
     flow: bool
     all_flows: bool
 
@@ -101,16 +92,13 @@ class LayerShares:
     parts_error: float
 
 
-@dataclass(frozen=True)
-class Rollout(Result):
+@dataclass(frozen=True, repr=False)
+class Rollout(TextResult):
     """What :func:`rollout` measured; nothing in it comes from an unverified head.
 
     Matrices are [n, n] over :attr:`units`: row = position at a layer's output, column = input token; rows sum to 1.
 
     Attributes:
-        text, pair: as given.
-        checkpoint: the model.
-        tokens: the text as the model read it.
         units: tokens, or words.
         attention: the verified heads.
         options: what was asked for.
@@ -129,10 +117,6 @@ class Rollout(Result):
 
     command: ClassVar[str] = "rollout"
 
-    text: str
-    pair: str | None
-    checkpoint: Checkpoint
-    tokens: Tokens
     units: Units
     attention: VerifiedAttention
     options: RolloutOptions
@@ -147,6 +131,11 @@ class Rollout(Result):
     flow: Tensor | None
     max_flow: Tensor | None
     flows: Tensor | None
+
+    @property
+    def facts(self) -> Facts:
+        """What every figure, caption and table must say of it."""
+        return replace(super().facts, n=len(self.units), unit=self.units.name)
 
     @property
     def layer(self) -> int:
@@ -179,7 +168,7 @@ def rollout(
     words: bool = False,
     layer: int | None = None,
     residual: float = 0.5,
-    from_token: str | None = None,
+    from_token: str | int | None = None,
     flow: bool = False,
     all_flows: bool = False,
     truncate: bool = False,
@@ -200,7 +189,7 @@ def rollout(
         words: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs.
         layer: up to which to roll out, counted from 0; default the last.
         residual: share of the identity in every layer, 0-1.
-        from_token: whose inputs to rank: a token, or ``#3``; default the first ([CLS]), in a causal model the last.
+        from_token: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last.
         flow: also find the maximum flow from that token to every input.
         all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
@@ -213,40 +202,33 @@ def rollout(
     options = RolloutOptions(words, layer, residual, from_token, flow or all_flows, all_flows)
     _check(options)
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
-    n_layers = _layers(options.layer, checkpoint.n_layers)
+    if layer is not None and not 0 <= layer < checkpoint.n_layers:
+        raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
+    n_layers = checkpoint.n_layers if layer is None else layer + 1
     tokens = checkpoint.tokenize(text, pair, truncate)
-    units = merge_units(tokens, options.words)
-    causal = checkpoint.architecture.causal
+    units, causal = merge_units(tokens, words), checkpoint.architecture.causal
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
     positions = default if from_token is None else find_positions(units.labels, from_token)
     queries = _queries(units, positions, options)
-    tell(progress, "verifying", 0, checkpoint.n_layers)
-    attention = verify_attention(
-        checkpoint, tokens, lambda layer: tell(progress, "verifying", layer.check.layer + 1, checkpoint.n_layers)
-    )
+    attention = verify_attention(checkpoint, tokens, progress=progress)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
-    weights, norms = (_rollout(patterns, units, options.residual) for patterns in (means, norm_means))
-    plain, shares = _flows(means, options.residual, queries, progress)
+    weights, norms = (_rollout(patterns, units, residual) for patterns in (means, norm_means))
+    plain, shares = _flows(means, residual, queries, progress)
     flows = None if shares is None else merge_pattern(shares, units.members)
     means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
-    layers, uniform, uniform_rollout = _summaries(units, causal, options.residual, errors, (means, weights, norms))
+    layers, uniform, uniform_rollout = _summaries(units, causal, residual, errors, (means, weights, norms))
     here = list(positions)
     return Rollout(
         text, pair, checkpoint, tokens, units, attention, options, means, norm_means, weights, norms, uniform,
         uniform_rollout, layers, positions,
         flow=None if flows is None else flows[here].mean(0),
-        max_flow=None if plain is None or options.words else plain[here].mean(0),
-        flows=flows if options.all_flows else None,
+        max_flow=None if plain is None or words else plain[here].mean(0),
+        flows=flows if all_flows else None,
     )  # fmt: skip
 
 
 def _check(options: RolloutOptions) -> None:
-    """Refuse what can be told without a model.
-
-    Raises:
-        UsageError: a layer that is no whole number, or a share of the identity that is no number from 0 to 1.
-        AttnvizError: the flow was asked for, but SciPy is not installed.
-    """
+    """Refuse what can be told without a model."""
     layer, residual = options.layer, options.residual
     if layer is not None and (isinstance(layer, bool) or not isinstance(layer, Integral)):
         raise UsageError(f"expected a layer (layer) as a whole number from 0 on, found {layer!r}.")
@@ -254,36 +236,19 @@ def _check(options: RolloutOptions) -> None:
         raise UsageError(f"expected a share of the identity (residual) as a number from 0 to 1, found {residual!r}.")
     if not 0 <= residual <= 1:
         raise UsageError(f"expected a share of the identity (--residual) from 0 to 1, found {residual:g}.")
-    if options.flow or options.all_flows:
+    if options.flow:
         check_flow_library()
 
 
-def _layers(layer: int | None, n_layers: int) -> int:
-    """How many layers to roll out.
-
-    Raises:
-        UsageError: the model has no such layer.
-    """
-    if layer is None:
-        return n_layers
-    if not 0 <= layer < n_layers:
-        raise UsageError(f"the model has no layer {layer}: expected 0 to {n_layers - 1}.")
-    return layer + 1
-
-
 def _queries(units: Units, positions: Sequence[int], options: RolloutOptions) -> list[int]:
-    """The tokens from which flows are to be found.
-
-    Raises:
-        UsageError: they are too many.
-    """
-    n_tokens = sum(len(members) for members in units.members)
+    """The tokens from which flows are to be found; UsageError where they are too many."""
+    n_tokens = sum(map(len, units.members))
+    if options.all_flows and n_tokens > MOST_FLOWS:
+        raise UsageError(
+            f"the flow between all pairs of {n_tokens} tokens is {n_tokens**2:,} problems; expected at most "
+            f"{MOST_FLOWS} tokens: shorten the text, or ask for the flow from one token alone (--flow)."
+        )
     if options.all_flows:
-        if n_tokens > MOST_FLOWS:
-            raise UsageError(
-                f"the flow between all pairs of {n_tokens} tokens is {n_tokens**2:,} problems; expected at most "
-                f"{MOST_FLOWS} tokens: shorten the text, or ask for the flow from one token alone (--flow)."
-            )
         return list(range(n_tokens))
     return [token for position in positions for token in units.members[position]] if options.flow else []
 
@@ -294,10 +259,14 @@ def _patterns(
     """Mean patterns and norms as patterns, [n_layers, n, n] each, and how closely the parts gave the model's output."""
     means, norms, errors = [], [], []
     for layer in range(n_layers):
-        checked = checked_norms(attention, layer)
-        means.append(checked.pattern.cpu())
-        norms.append(norm_patterns(checked.norms.cpu()))
-        errors.append(checked.error)
+        writing = layer_contributions(attention, layer)
+        with without_gradients(writing.pattern.device):
+            added, total = summed_norms(writing.pattern, transformed_values(writing.value, writing.output_weight))
+            parts = f"what attention adds from each token in layer {layer} does not sum"
+            error, _ = check_sum(attention, layer, total + writing.output_bias, parts)
+        means.append(writing.pattern.mean(0).cpu())
+        norms.append(norm_patterns(added.cpu()))
+        errors.append(error)
         tell(progress, "rolling out", layer + 1, n_layers)
     return torch.stack(means), torch.stack(norms), errors
 
@@ -317,8 +286,8 @@ def _flows(
     mixed, n_tokens = mixed_with_identity(means, residual).numpy(), means.shape[-1]
     plain, shares = torch.zeros(2, n_tokens, n_tokens, dtype=torch.float64)
     for done, query in enumerate(queries, start=1):
-        found = FlowGraph(mixed, query).flows()
-        plain[query], shares[query] = torch.from_numpy(found), torch.from_numpy(flow_shares(found))
+        flows = torch.from_numpy(maximum_flows(mixed, query))
+        plain[query], shares[query] = flows, flows / flows.sum()  # as the authors' own code divides them
         tell(progress, "flow", done, len(queries))
     return plain, shares
 
@@ -327,7 +296,7 @@ def _summaries(
     units: Units, causal: bool, residual: float, errors: Sequence[float], stacks: Sequence[Tensor]
 ) -> tuple[tuple[LayerShares, ...], Tensor, Tensor]:
     """What can be said of each layer; uniform attention over units, and its rollout up to the last of these."""
-    uniform = uniform_pattern(sum(len(members) for members in units.members), causal)
+    uniform = uniform_pattern(sum(map(len, units.members)), causal)
     rolled = rolled_out(repeat(mixed_with_identity(uniform, residual), len(errors)))
     uniform = merge_pattern(uniform, units.members)
     layers = []
@@ -342,7 +311,5 @@ def _summaries(
 
 def _on_sinks(matrix: Tensor, units: Units) -> float | None:
     """Mean over content positions of what lies on sinks; None where there is no content."""
-    sink = np.array(units.sink)
-    if sink.all():
-        return None
-    return float(matrix[~sink][:, sink].double().sum(1).mean())
+    sink = torch.tensor(units.sink)
+    return None if sink.all() else float(matrix[~sink][:, sink].double().sum(1).mean())

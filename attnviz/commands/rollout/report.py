@@ -1,34 +1,21 @@
 """How a rollout is told: the document, the tables, and the sentences that figures and tables share."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from rich.console import RenderableType
-from rich.table import Table
 from safetensors.torch import save
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
-from attnviz.model.tokens import visible
+from attnviz.model.wording import shortened
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
-from attnviz.results.facts import Facts
 from attnviz.results.report import Report
-from attnviz.results.tables import (
-    Column,
-    add_row,
-    column_table,
-    error,
-    left_out,
-    notes,
-    plain_table,
-    titled,
-    verification_line,
-)
+from attnviz.results.tables import Column, column_table, error, left_out, notes, titled, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["METHOD_NAMES", "REPORT", "chosen", "facts", "flow_sentence", "how", "last_layer", "sink_sentence",
+__all__ = ["METHOD_NAMES", "REPORT", "chosen", "flow_sentence", "how", "last_layer", "sink_sentence",
            "spread_sentence"]  # fmt: skip
 
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
@@ -38,12 +25,6 @@ _ALIKE, _APART = 0.1, 0.5
 _MOST_NUMBERS = 4
 _RANK, _GAPS, _NUMBER = 5, 4, 6
 _LEAST_LABEL, _LONGEST_LABEL = 4, 24
-
-
-def facts(result: Rollout) -> Facts:
-    """What every figure of a rollout must say."""
-    texts = tuple(text for text in (result.text, result.pair) if text is not None)
-    return Facts(visible(result.checkpoint.short_name), texts, len(result.units), result.units.name)
 
 
 def chosen(result: Rollout) -> str:
@@ -85,15 +66,13 @@ def spread_sentence(result: Rollout) -> str:
 
 def sink_sentence(result: Rollout) -> str:
     """How much of the rollout lies on sinks; empty where that cannot be measured."""
-    last, units = result.layers[-1].sink, result.units
+    last, unit = result.layers[-1].sink, result.units.name
     rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
     if rollout is None or norms is None or uniform is None:
         return ""
-    kinds = ["special tokens"] * any(units.special)
-    kinds += [f"the first {units.name}"] * (units.sink[0] and not units.special[0])
     return (
-        f"Sinks ({' and '.join(kinds)}) hold {rollout:.0%} of the rollout of all other {units.name}s, {norms:.0%} by "
-        f"norms; {uniform:.0%} if attention were uniform."
+        f"Sinks ({result.sinks}) hold {rollout:.0%} of the rollout of all other {unit}s, {norms:.0%} by norms; "
+        f"{uniform:.0%} if attention were uniform."
     )
 
 
@@ -135,19 +114,10 @@ def _content(result: Rollout, _: Choices) -> dict[str, Any]:
 
 
 def _inputs(result: Rollout) -> list[dict[str, Any]]:
-    columns = {**result.inputs._asdict(), "max_flow": result.max_flow}
-    values = {name: None if row is None else row.tolist() for name, row in columns.items()}
-    units = result.units
-    return [
-        {
-            "position": position,
-            "text": units.labels[position],
-            "special": units.special[position],
-            "sink": units.sink[position],
-            **{name: None if row is None else row[position] for name, row in values.items()},
-        }
-        for position in range(len(units))
-    ]
+    units, measured = result.units, {**result.inputs._asdict(), "max_flow": result.max_flow}
+    columns = {"position": range(len(units)), "text": units.labels, "special": units.special, "sink": units.sink}
+    columns |= {name: [None] * len(units) if row is None else row.tolist() for name, row in measured.items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _tensors(result: Rollout, _: Choices) -> bytes:
@@ -166,12 +136,14 @@ def _tensors(result: Rollout, _: Choices) -> bytes:
 
 
 def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[RenderableType]:
-    parts = (
-        f", what attention adds from each token, summed, within {error(max(of.parts_error for of in result.layers))}"
-    )
+    worst = max(of.parts_error for of in result.layers)
+    parts = f", what attention adds from each token, summed, within {error(worst)}"
     yield verification_line(result.attention.verification, result.checkpoint, parts)
-    title = f"Inputs of {chosen(result)} at the output of {last_layer(result)}, ranked"
-    yield titled(title, _input_table(result, choices.top or 0, width))
+    n = len(result.units)
+    listed = min(n, choices.top or n)
+    left = left_out(listed, n, result.units.name, "rollout.csv")
+    table = column_table("", _ranked_inputs(result, width), range(listed), caption=left)
+    yield titled(f"Inputs of {chosen(result)} at the output of {last_layer(result)}, ranked", table)
     yield column_table("Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers)
     yield notes(
         f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {how(result)}, layers multiplied. Norm "
@@ -184,29 +156,22 @@ def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[Renderabl
     )
 
 
-def _input_table(result: Rollout, top: int, width: int) -> Table:
-    """The input tokens of the chosen token, ranked by each method on its own."""
-    n = len(result.units)
-    listed = min(n, top or n)
-    table = plain_table("")
-    table.add_column("Rank", justify="right", no_wrap=True)
+def _ranked_inputs(result: Rollout, width: int) -> list[Column[int]]:
+    """By rank, from 0, the input tokens of the chosen token: a column a method, each with a ranking of its own."""
+    labels = result.units.labels
     rows = {name: row for name, row in result.inputs._asdict().items() if name in METHODS and row is not None}
-    digits = len(str(n - 1)) + 1
+    digits = len(str(len(labels) - 1)) + 1
     room = (width - _RANK - _GAPS) // len(rows) - _NUMBER - digits - 2
     room = max(_LEAST_LABEL, min(_LONGEST_LABEL, room))
-    columns = []
-    for name, row in rows.items():
-        table.add_column(METHOD_NAMES[name].capitalize(), no_wrap=True)
-        order = torch.argsort(row, descending=True, stable=True)[:listed].tolist()
-        columns.append([f"{row[i]:.3f} {f'#{i}':<{digits}} {_cut(result.units.labels[i], room)}" for i in order])
-    for rank, cells in enumerate(zip(*columns, strict=True), start=1):
-        add_row(table, [str(rank), *cells])
-    table.caption = left_out(listed, n, result.units.name, "rollout.csv") or None
-    return table
 
+    def ranked(row: Tensor) -> Callable[[int], str]:
+        order = row.argsort(descending=True, stable=True).tolist()
+        return lambda rank: (
+            f"{row[order[rank]]:.3f} {f'#{order[rank]}':<{digits}} {shortened(labels[order[rank]], room)}"
+        )
 
-def _cut(label: str, room: int) -> str:
-    return label if len(label) <= room else label[: room - 1] + "…"
+    columns = [Column(METHOD_NAMES[name].capitalize(), ranked(row), left=True) for name, row in rows.items()]
+    return [Column("Rank", lambda rank: rank + 1), *columns]
 
 
 _LAYER_COLUMNS: list[Column[LayerShares]] = [

@@ -1,13 +1,12 @@
 """The figures of a rollout: the matrices of the layer shown, those of every layer, and the inputs of one token."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -15,7 +14,6 @@ from attnviz.commands.rollout.measure import METHODS, Rollout
 from attnviz.commands.rollout.report import (
     METHOD_NAMES,
     chosen,
-    facts,
     flow_sentence,
     how,
     last_layer,
@@ -43,86 +41,71 @@ _BAR = {"light": "#4292c6", "dark": "#4f9bd1"}
 _UNIFORM = "#d95f02"
 _ROW, _PANEL, _ABOVE, _HIGHEST = 0.13, 1.5, 0.45, 6.5
 
-_Named = Sequence[tuple[str, Tensor, tuple[str, ...]]]
-"""Matrices with their names, and shorter names."""
-
 
 def _plan_last(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
     """The mean attention of the layer shown beside the rollouts up to it, and the flows where there are all."""
     attention = f"attention of layer {result.layer}"
-    matrices: list[tuple[str, Tensor, tuple[str, ...]]] = [
-        (f"{attention} (mean of {counted(result.checkpoint.n_heads, 'head')})", result.means[-1], (attention,)),
-        ("rollout", result.weights[-1], ()),
-        ("norm rollout", result.norms[-1], ("by norms",)),
+    tiles = [
+        _tile(f"{attention} (mean of {counted(result.checkpoint.n_heads, 'head')})", result.means[-1], attention),
+        _tile("rollout", result.weights[-1]),
+        _tile("norm rollout", result.norms[-1], "by norms"),
+        *([] if result.flows is None else [_tile("flow", result.flows)]),
     ]
-    flow = ""
-    if result.flows is not None:
-        matrices.append(("flow", result.flows, ()))
-        flow = ", and the maximum flow, rows divided by their sum"
+    flow = "" if result.flows is None else ", and the maximum flow, rows divided by their sum"
     yield _tiles(
-        result,
-        choices.look,
-        "rollout",
-        [("", matrices)],
+        result, choices.look, "rollout", [("", tiles)], 2.0,
         title=f"attention rollout to {last_layer(result)}",
-        notes=(flow_sentence(result.flows, "over all rows"), spread_sentence(result)),
+        note=flow_sentence(result.flows, "over all rows"),
         subject=f"What comes to each position at the output of {last_layer(result)}: the mean attention of that layer "
         f"alone, its rollout, and its rollout by norms{flow}",
-        target=2.0,
-    )
+    )  # fmt: skip
 
 
 def _plan_layers(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
     """The rollouts up to each layer, from weights and from norms."""
     groups = [
-        (heading, [(f"layer {layer}", matrix, (f"L{layer}",)) for layer, matrix in enumerate(matrices)])
+        (heading, [_tile(f"layer {layer}", matrix, f"L{layer}") for layer, matrix in enumerate(matrices)])
         for heading, matrices in (("Rollout up to each layer", result.weights), ("Norm rollout", result.norms))
     ]
     yield _tiles(
-        result,
-        choices.look,
-        "rollout-layers",
-        groups,
+        result, choices.look, "rollout-layers", groups, 1.0,
         title="attention rollout, layer by layer",
-        notes=(sink_sentence(result), spread_sentence(result)),
+        note=sink_sentence(result),
         subject="Attention rollout up to each layer, from mean attention weights and from norms",
-        target=1.0,
-    )
+    )  # fmt: skip
+
+
+def _tile(name: str, matrix: Tensor, *shorter: str) -> Tile:
+    return Tile(name, matrix.float().numpy(), shorter)
 
 
 def _tiles(
-    result: Rollout,
-    look: Look,
-    stem: str,
-    groups: Sequence[tuple[str, _Named]],
-    *,
-    title: str,
-    notes: Sequence[str],
-    subject: str,
-    target: float,
-) -> TilesPlan:
-    of, units = facts(result), result.units
-    _, inches, _ = tile_inches(units.labels, [len(named) for _, named in groups], target, look)
+    result: Rollout, look: Look, stem: str, groups: Sequence[tuple[str, Sequence[Tile]]], target: float, *,
+    title: str, note: str, subject: str,
+) -> TilesPlan:  # fmt: skip
+    """All on one scale, which ends where nearly all shares are below; each tile pooled as its size asks for."""
+    of, units = result.facts, result.units
+    _, inches, _ = tile_inches(units.labels, [len(group) for _, group in groups], target, look)
     pooled = pooled_for(len(units), inches)
     tiles = tuple(
-        (heading, tuple(Tile(name, max_pool(matrix.float().numpy(), pooled), short) for name, matrix, short in named))
-        for heading, named in groups
+        (heading, tuple(replace(tile, values=max_pool(tile.values, pooled)) for tile in group))
+        for heading, group in groups
     )
     every = np.concatenate([tile.values.ravel() for _, group in tiles for tile in group])
     top, largest = next((top for top in _TOPS if top >= np.quantile(every, _COVERED)), 1.0), float(every.max())
     cut = f" (larger ones, up to {largest:.2g}, look the same)" if largest > 1.001 * top else ""
+    reading = "row = position at the layer's output, column = input token"
     return TilesPlan(
         stem=stem,
         caption=sentence(
-            f"{subject}, of {of.model} on {of.text_line}",
-            how(result),
-            "row = position at the layer's output, column = input token",
-            f"colours from 0 to {top:g}{cut}",
+            f"{subject}, of {of.model} on {of.text_line}", how(result), reading, f"colours from 0 to {top:g}{cut}",
             of.pooled(pooled),
         ),
         title=f"{of.model}: {title}",
-        notes=of.notes(f"Row: position at the layer's output; column: input token; {how(result)}.", *notes,
-                       of.pooled(pooled)),
+        notes=of.notes(
+            f"Row: position at the layer's output; column: input token; {how(result)}.", note, spread_sentence(result),
+            of.pooled(pooled),
+        ),
         groups=tiles,
         labels=Labels(units.labels, units.sink),
         norm=Normalize(0, top, clip=True),
@@ -156,19 +139,20 @@ class BarsPlan:
 
 def _plan_bars(result: Rollout, choices: Choices) -> Iterator[BarsPlan]:
     """The shares of the input tokens in the chosen output token, a panel a method."""
-    inputs, units, of = result.inputs, result.units, facts(result)
+    inputs, units, of = result.inputs, result.units, result.facts
     measured = {name: row for name in METHODS if (row := getattr(inputs, name)) is not None}
     most = min(MOST_BARS, round(_HIGHEST / _ROW / _panel_rows(len(measured), choices.look)[0]))
     rows = _most_telling([row for name, row in measured.items() if name != "flow"], most)
     baselines = {"attention": inputs.uniform, "rollout": inputs.uniform_rollout, "norm_rollout": inputs.uniform_rollout}
-    values = {name: row[rows].float().numpy() for name, row in measured.items()}
-    uniform = {name: row[rows].float().numpy() for name, row in baselines.items()}
-    left_out = ""
-    if len(rows) < len(units):
-        left_out = (
-            f"{len(rows)} of {counted(len(units), units.name)} are shown: those ranked highest by attention, rollout "
-            "and norm rollout, in the order of the text."
-        )
+    values, uniform = (
+        {name: row[rows].float().numpy() for name, row in kind.items()} for kind in (measured, baselines)
+    )
+    left_out = (
+        f"{len(rows)} of {counted(len(units), units.name)} are shown: those ranked highest by attention, rollout and "
+        "norm rollout, in the order of the text."
+        if len(rows) < len(units)
+        else ""
+    )
     without = " (not known for the flow)" if inputs.flow is not None else ""
     reading = f"rust marks are what uniform attention would give{without}; each column has a scale of its own"
     names = [METHOD_NAMES[name] for name in measured]
@@ -220,11 +204,11 @@ def _bars_figure(plan: BarsPlan, look: Look, _: bool = False) -> Figure:
         return page
 
 
-def _draw_bars(ax: Axes, plan: BarsPlan, number: int, look: Look, *, labelled: bool) -> BarContainer:
+def _draw_bars(ax: Axes, plan: BarsPlan, number: int, look: Look, *, labelled: bool) -> None:
     """The bars of one method, the first input token at the top."""
     name, values, uniform = plan.panels[number]
     places = np.arange(len(values))
-    bars = ax.barh(places, values, height=0.72, color=_BAR[look.theme], linewidth=0)
+    ax.barh(places, values, height=0.72, color=_BAR[look.theme], linewidth=0)
     style: dict[str, Any] = {"ha": "right", "va": "center_baseline", "size": 6.5, "color": look.greys.ink}
     for place, value in enumerate(values):
         ax.text(1, place, f"{value:.3f}".removeprefix("0"), transform=ax.get_yaxis_transform(), **style)
@@ -241,7 +225,6 @@ def _draw_bars(ax: Axes, plan: BarsPlan, number: int, look: Look, *, labelled: b
     for side, spine in ax.spines.items():
         spine.set(linewidth=PIXEL, edgecolor=look.greys.frame, visible=side == "left")
     ax.set_title(name, loc="left", fontsize=7.5, pad=4, color=look.greys.ink)
-    return bars
 
 
 VIEWS: tuple[View[Any, Any], ...] = (

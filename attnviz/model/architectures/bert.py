@@ -49,14 +49,12 @@ class Bert:
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """``BertModel`` inside any ``BertFor…``, or the model itself."""
-        base = getattr(model, "bert", model)
-        assert isinstance(base, nn.Module)
+        base: nn.Module = getattr(model, "bert", model)
         return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``BertLMPredictionHead`` of ``BertForMaskedLM`` and ``BertForPreTraining``."""
-        head = getattr(getattr(model, "cls", None), "predictions", None)
-        assert head is None or isinstance(head, nn.Module)
+        head: nn.Module | None = getattr(getattr(model, "cls", None), "predictions", None)
         return head
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:

@@ -47,14 +47,12 @@ class GPT2:
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """``GPT2Model`` inside ``GPT2LMHeadModel`` and its kin, or the model itself."""
-        base = getattr(model, "transformer", model)
-        assert isinstance(base, nn.Module)
+        base: nn.Module = getattr(model, "transformer", model)
         return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` of ``GPT2LMHeadModel``."""
-        head = getattr(model, "lm_head", None)
-        assert head is None or isinstance(head, nn.Module)
+        head: nn.Module | None = getattr(model, "lm_head", None)
         return head
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:

@@ -1,23 +1,114 @@
-"""Long runs: what an unfinished one has measured, kept for the next to go on from, and Ctrl-C between batches."""
+"""Long runs: several processes on one corpus, what an unfinished run has measured, and Ctrl-C between batches.
+
+Of N processes, as torchrun starts them on one machine or on many, each reads the whole corpus and measures every N-th
+text; at the end the first adds up what all have counted. torch is imported where it is needed only.
+"""
 
 import hashlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from attnviz.errors import OutputError, ProcessError
 
-from attnviz.corpora.reading import Text
-from attnviz.errors import OutputError
+if TYPE_CHECKING:
+    from attnviz.corpora.reading import Text
 
-__all__ = ["ChangedCorpusError", "Measured", "Unfinished", "interruptions_noted"]
+__all__ = [
+    "ChangedCorpusError", "Measured", "Process", "Unfinished", "gathered", "interruptions_noted", "joined_processes",
+    "own_file", "this_process",
+]  # fmt: skip
+
+_PATIENCE = timedelta(days=7)
+"""How long a process that is done waits for the others."""
 
 _DIGITS = 1 << 62
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Process:
+    """This process among those that share the work: its number, how many there are, its number on its machine."""
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the one that writes and prints."""
+        return self.rank == 0
+
+    def owns(self, number: int) -> bool:
+        """Whether the text with this number is its own to measure."""
+        return number % self.count == self.rank
+
+
+def this_process() -> Process:
+    """This process, as torchrun's environment describes it; alone without one.
+
+    Raises:
+        ProcessError: that environment makes no sense.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    values = [os.environ.get(name, default) for name, default in zip(names, ("0", "1", "0"), strict=True)]
+    if not all(value.isdecimal() for value in values) or int(values[0]) >= int(values[1]):
+        given = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        raise ProcessError(f"expected RANK below WORLD_SIZE, whole numbers as torchrun sets them, found {given}.")
+    return Process(*map(int, values))
+
+
+def own_file(path: Path, process: Process) -> Path:
+    """The file's name with the number of the process, where there are several."""
+    return path if process.count == 1 else path.with_name(f"{path.name}-{process.rank + 1}-of-{process.count}")
+
+
+@contextmanager
+def joined_processes(process: Process) -> Iterator[None]:
+    """Connect the processes while the block runs; nothing to do for one alone.
+
+    Raises:
+        ProcessError: this torch cannot, or the others are not to be found.
+    """
+    if process.count == 1:
+        yield
+        return
+    from torch import distributed
+
+    if not distributed.is_available():
+        raise ProcessError("this build of torch has no torch.distributed; start attnviz without torchrun.")
+    try:
+        distributed.init_process_group("gloo", timeout=_PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise ProcessError(f"cannot connect {process.count} processes: {error}; start them with torchrun.") from error
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def gathered(process: Process, state: Any) -> list[Any]:
+    """In the first process, what every process has counted, by rank; in the others nothing.
+
+    Raises:
+        ProcessError: another process has stopped.
+    """
+    if process.count == 1:
+        return [state]
+    from torch import distributed
+
+    states: list[Any] | None = [None] * process.count if process.first else None
+    try:
+        distributed.gather_object(state, states)
+    except RuntimeError as error:
+        raise ProcessError("another process has stopped before it was done; see its message.") from error
+    return states or []
 
 
 class ChangedCorpusError(Exception):
@@ -26,14 +117,11 @@ class ChangedCorpusError(Exception):
 
 @dataclass
 class Measured:
-    """How much of one corpus is done.
+    """How much of one corpus is done, with ``texts`` measured, ``tokens`` in them, and texts ``left_out``.
 
     Attributes:
         numbers: of the texts that need not be read again, measured or left out.
         digest: of their content, whatever their order.
-        texts: measured.
-        tokens: of these.
-        left_out: texts that do not count: too long, or too short.
         pending: digests of texts that are being measured, by number.
     """
 
@@ -44,7 +132,7 @@ class Measured:
     left_out: int = 0
     pending: dict[int, int] = field(default_factory=dict)
 
-    def note(self, text: Text, n_tokens: int = 0) -> None:
+    def note(self, text: "Text", n_tokens: int = 0) -> None:
         """Count a text as measured; or as left out, where it has no tokens."""
         self.numbers.add(text.number)
         self.digest = (self.digest + self.pending.pop(text.number)) % _DIGITS
@@ -52,12 +140,12 @@ class Measured:
         self.tokens += n_tokens
         self.left_out += n_tokens == 0
 
-    def remaining(self, texts: Iterator[Text], whole: Callable[[], bool]) -> Iterator[Text]:
+    def remaining(self, texts: "Iterator[Text]", whole: Callable[[], bool]) -> "Iterator[Text]":
         """The texts that are still to be measured.
 
         Args:
             texts: of the corpus.
-            whole: whether, when these have ended, they were all of it.
+            whole: asked when these have ended: whether they were all of it.
 
         Raises:
             ChangedCorpusError: those that are done are not what they were.
@@ -100,6 +188,8 @@ class Unfinished:
         """
         if self.path is None or not self.path.exists():
             return None
+        import torch
+
         try:
             content = torch.load(self.path, weights_only=True)
             settings, state = dict(content["settings"]), dict(content["state"])
@@ -125,6 +215,8 @@ class Unfinished:
         """
         if self.path is None:
             return
+        import torch
+
         new = self.path.with_name(f"{self.path.name}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +254,7 @@ def interruptions_noted() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _digest(text: Text) -> int:
+def _digest(text: "Text") -> int:
     """Of all that is measured of a text; the same in every process and run."""
     content = repr((text.text, text.spans, text.arcs, text.answer))
     return int.from_bytes(hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()[:7], "big")

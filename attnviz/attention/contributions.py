@@ -1,0 +1,122 @@
+"""What the heads of one verified layer write into the residual stream, held against what the model's attention gives.
+
+For one layer with pattern A, a head's values v = x W_V + b_V and its slice of W_O (Elhage et al. 2021)::
+
+    o_h = (A v) W_O                                              [n, d_model]: what head h adds
+    o   = sum over h of o_h, + b_O                               [n, d_model]: the attention's output
+    f(x_k) = v_k W_O,  ||A[q, k] f(x_k)|| = A[q, k] ||f(x_k)||   norm-weighted attention (Kobayashi et al. 2020)
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.attention import reference as attention
+from attnviz.attention.verify import VerifiedAttention
+from attnviz.errors import VerificationError
+
+__all__ = ["LayerContributions", "check_sum", "error_of_sum", "layer_contributions", "without_gradients"]
+
+
+@contextmanager
+def without_gradients(device: torch.device) -> Iterator[None]:
+    """Neither gradients nor autocast, as where the heads were verified; tensors can be used in a graph later on."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class LayerContributions:
+    """One layer's verified heads, ready to say what each writes; numbers in float32 at least.
+
+    Attributes:
+        pattern: A, [n_heads, n, n], axes query then key.
+        value: x W_V + b_V, [n_heads, n, d_head].
+        output_weight: W_O, [n_heads, d_head, d_model].
+        output_bias: b_O, [d_model].
+    """
+
+    layer: int
+    pattern: Tensor
+    value: Tensor
+    output_weight: Tensor
+    output_bias: Tensor
+
+    def output(self, head: int) -> Tensor:
+        """What the head adds to the residual stream, [n, d_model]."""
+        with without_gradients(self.pattern.device):
+            return attention.head_outputs(self.pattern[head], self.value[head], self.output_weight[head])
+
+    def outputs_at(self, position: int) -> Tensor:
+        """What every head adds at one position, [n_heads, d_model]."""
+        query = slice(position, position + 1)
+        with without_gradients(self.pattern.device):
+            return attention.head_outputs(self.pattern[:, query], self.value, self.output_weight)[:, 0]
+
+    def value_norms(self, head: int) -> Tensor:
+        """||f(x_k)|| of every key, [n]."""
+        with without_gradients(self.pattern.device):
+            norms: Tensor = attention.transformed_values(self.value[head], self.output_weight[head]).norm(dim=-1)
+            return norms
+
+    def norms(self, head: int) -> Tensor:
+        """Norm-weighted attention ||A[q, k] f(x_k)||, [n, n]; A is never negative, so it is A[q, k] ||f(x_k)||."""
+        with without_gradients(self.pattern.device):
+            return self.pattern[head] * self.value_norms(head)
+
+
+def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContributions:
+    """Recompute what one layer's heads write from: values in the model's number format, the rest in float32 at least.
+
+    Raises:
+        VerificationError: the model was changed since it was verified.
+    """
+    checkpoint = verified.checkpoint
+    with without_gradients(checkpoint.device):
+        pattern = verified.layer(layer).wide[0]
+        parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
+        value = attention.project(verified.attention_input(layer), parameters.value)[0]
+        tensors = (
+            given.detach().to(pattern.dtype) for given in (value, parameters.output_weight, parameters.output_bias)
+        )
+        return LayerContributions(layer, pattern, *tensors)
+
+
+def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str) -> tuple[float, float]:
+    """Hold a sum of parts and b_O against the model's own attention output of a layer.
+
+    Args:
+        verified: the heads of one text.
+        layer: counted from 0.
+        total: the sum, [n, d_model].
+        parts: what was summed, with the verb, for the message: ``... do not sum``.
+
+    Returns:
+        the largest absolute difference as a share of the layer's largest absolute output, and this output.
+
+    Raises:
+        VerificationError: they differ by more than the tolerance for outputs of the number format
+            (:data:`attnviz.attention.tolerances.TOLERANCES`); the message names the place.
+    """
+    own = verified.model_output(layer)[0].to(total.dtype)
+    error, scale, place = error_of_sum(total, own)
+    tolerance = verified.verification.tolerance.output
+    if not error <= tolerance:  # a NaN is a failure, too
+        query, dimension = divmod(place, own.shape[-1])
+        raise VerificationError(
+            f"{parts} to the model's own attention output: they differ most at query {query} "
+            f"({verified.tokens.labels[query]!r}), dimension {dimension}: the model gives "
+            f"{float(own[query, dimension]):.6g}, the sum {float(total[query, dimension]):.6g} (tolerance "
+            f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was drawn."
+        )
+    return error, scale
+
+
+def error_of_sum(total: Tensor, own: Tensor) -> tuple[float, float, int]:
+    """The largest difference over the largest of the model's own numbers, this number, and where they differ most."""
+    scale = float(own.abs().max())
+    difference = (total - own).abs()
+    return float(difference.max()) / (scale or 1.0), scale, int(difference.nan_to_num(nan=torch.inf).argmax())
