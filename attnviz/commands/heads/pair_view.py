@@ -19,8 +19,8 @@ from attnviz.commands.heads.facts import facts_of
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look
-from attnviz.figures.matrix import Array, Labels, max_pool, named_every, pooled_for
-from attnviz.figures.tiles import Tile, TilesPlan, tile_inches, tiles_figure
+from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted, quoted
 from attnviz.results.facts import sentence
@@ -33,7 +33,6 @@ Groups = tuple[list[int], list[int], list[int]]
 
 _TARGETS = ("A", "B", "special")
 _SIDE, _WIDE = 6.0, 5.0
-_SCALES = {"shared": "shared scale", "per-head": "scale of this {}", "log": "log scale"}
 
 
 def segment_positions(analysis: Analysis) -> Groups:
@@ -89,9 +88,15 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
     }[look.scale]  # fmt: skip
     places = [(source, target) for source in range(2) for target in range(3)]
     wide = look.width is None or look.width >= _WIDE
-    bar = f"share of a text’s attention (percent; {_SCALES[look.scale].format('picture')})"
+    bar = f"share of a text’s attention (percent; {look.scale_of('this picture')})"
     maps = tuple(
-        HeadMap(shares[..., source, target], norm, bar, f"{'AB'[source]} → {_TARGETS[target]}", write=_percent)
+        HeadMap(
+            shares[..., source, target],
+            f"{'AB'[source]} → {_TARGETS[target]}",
+            norm=norm,
+            bar=bar,
+            write=lambda share: f"{share:.0f}",
+        )
         for source, target in (places if wide else sorted(places, key=lambda place: place[1]))
     )
     return HeadMapPlan(
@@ -117,9 +122,7 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
     """The pattern of one head, with rules around the blocks, and the shares of these."""
     facts, name = facts_of(analysis), f"{head.id} ({visible(head.label)})"
     labels = Labels(analysis.units.labels, analysis.units.sink)
-    _, inches, _ = tile_inches(labels.texts, [1], _SIDE, look)
-    pooled = pooled_for(facts.n, inches)
-    every = named_every(inches * 72 / facts.n * pooled, pooled)
+    pooled, every = tile_pooling(labels.texts, [1], _SIDE, look)
     percent = 100 * pair_shares(pattern, groups)
     said = "; ".join(
         f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
@@ -149,15 +152,11 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
         groups=(("", (Tile("", max_pool(pattern, pooled)),)),),
         labels=labels,
         norm=look.norm(float(pattern.max())),
-        bar=f"attention weight ({_SCALES[look.scale].format('head')})",
+        bar=f"attention weight ({look.scale_of('this head')})",
         pooled=pooled,
         rules=tuple(sorted(edges)),
         target=_SIDE,
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0f}"
 
 
 def _both_texts(analysis: Analysis) -> str:

@@ -25,9 +25,9 @@ from attnviz.commands.rollout.report import (
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool, pooled_for
+from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool
 from attnviz.figures.page import MARGIN, PIXEL, new_page, page_width
-from attnviz.figures.tiles import Tile, TilesPlan, tile_inches, tiles_figure
+from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
@@ -102,8 +102,7 @@ def _tiles(
     target: float,
 ) -> TilesPlan:
     of, units = facts(result), result.units
-    _, inches, _ = tile_inches(units.labels, [len(named) for _, named in groups], target, look)
-    pooled = pooled_for(len(units), inches)
+    pooled, _ = tile_pooling(units.labels, [len(named) for _, named in groups], target, look)
     tiles = tuple(
         (heading, tuple(Tile(name, max_pool(matrix.float().numpy(), pooled), short) for name, matrix, short in named))
         for heading, named in groups
