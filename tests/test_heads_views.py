@@ -1,5 +1,7 @@
 """What the overview and the heatmaps of a text show and say."""
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,13 @@ import torch
 from attnviz.commands.heads.measure import Analysis
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import UsageError
+from attnviz.figures.files import figure_bytes
 from attnviz.figures.head_grid import HeadGridPlan
 from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.look import Look
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.results.view import Choices
-from tests.drawn import texts_of
+from tests.drawn import HOSTILE
 from tests.hand_made import LABELS, by_design, hand_made, uniform_pattern
 from tests.stored import PROFILE
 
@@ -181,7 +184,15 @@ def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
         heatmap(hand_made(labels="a", special=(), causal=True, patterns=by_design(1, True)), drop_special=True)
 
 
-def test_a_hostile_name_is_shown_escaped():
-    result = hand_made(name="bad\x1b[31m")
-    assert overview(result).title == r"bad\x1b[31m: 2 layers × 2 heads"
-    assert r"bad\x1b[31m on “the cat ran away” (6 tokens)" in texts_of(result.figure("heads"))
+@pytest.mark.parametrize("name", [view.name for view in VIEWS])
+def test_hostile_texts_labels_and_names_are_drawn_without_crash_or_warning(name: str):
+    labels, hostile, look = ["[CLS]", *(label or "x" for label in HOSTILE)], " ".join(HOSTILE), Look("dark", width=3.3)
+    n = len(labels)
+    result = hand_made(labels=labels, special=(0,), patterns=by_design(n), name=hostile, text=hostile, pair=hostile)
+    segments = (None, *(int(place > n / 2) for place in range(1, n)))
+    result = replace(result, tokens=replace(result.tokens, segments=segments))
+    (view,) = [view for view in VIEWS if view.name == name]
+    for plan in plans(result, name, select=("L0H1",), look=look):
+        assert not re.search(r"[\x00-\x1f]", plan.caption)
+        figure_bytes(view.figure(plan, look, True), "svg", look)
+    assert overview(hand_made(name="bad\x1b[31m")).title == r"bad\x1b[31m: 2 layers × 2 heads"

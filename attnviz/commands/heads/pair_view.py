@@ -31,7 +31,6 @@ __all__ = ["PAIR", "Groups", "pair_shares", "segment_positions"]
 Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""
 
-_TARGETS = ("A", "B", "special")
 _SIDE, _WIDE = 6.0, 5.0
 
 
@@ -86,19 +85,13 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
         ),
         "log": (LogNorm(1, 100, clip=True), "logarithmic colours from 1 to 100 %"),
     }[look.scale]  # fmt: skip
-    places = [(source, target) for source in range(2) for target in range(3)]
     wide = look.width is None or look.width >= _WIDE
     bar = f"share of a text’s attention (percent; {look.scale_of('this picture')})"
-    maps = tuple(
-        HeadMap(
-            shares[..., source, target],
-            f"{'AB'[source]} → {_TARGETS[target]}",
-            norm=norm,
-            bar=bar,
-            write=lambda share: f"{share:.0f}",
-        )
-        for source, target in (places if wide else sorted(places, key=lambda place: place[1]))
-    )
+    maps = [
+        HeadMap(shares[..., source, target], f"{'AB'[source]} → {name}", norm=norm, bar=bar, write="{:.0f}".format)
+        for source in range(2)
+        for target, name in enumerate(("A", "B", "special"))
+    ]
     return HeadMapPlan(
         stem="pair",
         caption=sentence(
@@ -113,7 +106,7 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
             f"How the {facts.unit}s of A and of B share their attention out between A, B and the special tokens, in "
             f"percent; {_uniform(groups)}.",
         ),
-        maps=maps,
+        maps=tuple(maps if wide else [*maps[::3], *maps[1::3], *maps[2::3]]),
         columns=3 if wide else 2,
     )
 
@@ -145,9 +138,7 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
         title=f"{facts.model} {name}",
         notes=(
             f"A / B: {facts.text_line}",
-            f"Attention {said}; {_uniform(groups)}.",
-            *([facts.named(every)] if every > 1 else []),
-            *([facts.pooled(pooled)] if pooled > 1 else []),
+            *facts.notes(f"Attention {said}; {_uniform(groups)}.", facts.named(every), facts.pooled(pooled))[1:],
         ),
         groups=(("", (Tile("", max_pool(pattern, pooled)),)),),
         labels=labels,
