@@ -67,11 +67,14 @@ def nothing_over_the_edge(figure: Figure) -> bool:
     return all((edge == paper).all() for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]))
 
 
-def overlapping(figure: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts that stand upright or lie flat and write over each other; slanted ones are left out."""
+def overlapping(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
+    """Pairs of texts that stand upright or lie flat and write over each other; slanted ones are left out.
+
+    Of the height of a text's box so much, ``height``, is of its letters.
+    """
     FigureCanvasAgg(figure).draw()
     shown = [
-        (text.get_text(), text.get_window_extent().shrunk(0.98, 0.8))
+        (text.get_text(), text.get_window_extent().shrunk(0.98, height))
         for text in figure.findobj(Text)
         if text.get_visible() and text.get_text().strip() and text.get_rotation() % 90 == 0
     ]

@@ -4,10 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib
-import matplotlib.figure
-import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
@@ -21,9 +18,6 @@ from attnviz.figures.fonts import (
     text_width,
     wrapped,
 )
-from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure
-from attnviz.figures.look import PLAIN
-from attnviz.figures.matrix import Labels
 
 CAT = "猫"
 
@@ -108,24 +102,6 @@ def test_a_font_that_has_the_character_is_used_after_the_default(fallbacks):
     assert font_families(["abc"]) == [DEFAULT_FAMILY]
 
 
-def test_a_figure_draws_the_character_of_a_fallback_font_without_a_warning(fallbacks):
-    character = only_in_stix()
-    labels = Labels(("a", character), (False, False))
-    norm = PLAIN.norm()
-    plan = HeatmapPlan("s", "c", "t", "", (), np.eye(2, dtype=np.float32), labels, norm, norm, "weight")
-
-    def pixels():
-        canvas = FigureCanvasAgg(heatmap_figure(plan, PLAIN))
-        canvas.draw()
-        return np.asarray(canvas.buffer_rgba()).copy()
-
-    fallbacks((stix(), "STIXGeneral"))
-    with_font = pixels()
-    fallbacks()
-    without_font = pixels()
-    assert with_font.shape != without_font.shape or (with_font != without_font).any()
-
-
 SHALOM, END = "שלום", "\u2069"
 RTL, LTR = "\u2067", "\u2066"
 
@@ -154,24 +130,6 @@ def test_a_line_never_begins_from_right_to_left_so_that_png_and_svg_agree(fallba
     assert font_families([piece]) == [DEFAULT_FAMILY]
 
 
-def ink(text):
-    figure = matplotlib.figure.Figure((6, 0.5), dpi=100)
-    figure.text(0.02, 0.3, text, size=12)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    columns = np.asarray(canvas.buffer_rgba())[..., 0]
-    (inked,) = (columns < 255).any(axis=0).nonzero()
-    return columns[:, inked[0] : inked[-1] + 1]
-
-
-def test_a_quotation_does_not_tear_the_line_that_it_stands_in():
-    line = ink(drawable(f"“{isolated(f'{SHALOM} cat')}” (9 tokens)"))
-    end = ink("(9 tokens)")
-    torn = ink(f"“{SHALOM} cat” (9 tokens)")
-    assert np.abs(line[:, -end.shape[1] + 4 :].astype(int) - end[:, 4:]).mean() < 4
-    assert np.abs(torn[:, -end.shape[1] + 4 :].astype(int) - end[:, 4:]).mean() > 12
-
-
 def test_isolates_are_closed_where_a_line_ends_and_take_no_room():
     assert text_width(isolated(SHALOM), 10, 150) == text_width(SHALOM, 10, 150)
     line = f"“{isolated(' '.join([SHALOM] * 6))}” (6 tokens)"
@@ -184,15 +142,12 @@ def test_isolates_are_closed_where_a_line_ends_and_take_no_room():
     assert lines[-1].endswith("tokens)")
 
 
-def test_a_broken_or_missing_font_file_is_skipped(installed, tmp_path):
+def test_bold_slanted_emoji_mathematics_and_broken_fonts_are_no_fallbacks(installed, tmp_path):
     broken = tmp_path / "broken.ttf"
     broken.write_bytes(b"not a font")
-    installed(entry(broken, "Broken"), entry(tmp_path / "missing.ttf", "Missing"), entry(stix(), "Good"))
-    assert fonts._fallback_fonts() == ((stix(), "Good"),)
-
-
-def test_bold_slanted_emoji_and_mathematics_fonts_are_no_fallbacks(installed):
     installed(
+        entry(broken, "Broken"),
+        entry(tmp_path / "missing.ttf", "Missing"),
         entry(stix(), "Bold", weight=700),
         entry(stix(), "Slanted", style="italic"),
         entry(stix(), "Noto Color Emoji"),
@@ -222,9 +177,3 @@ def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight)
     assert shown.startswith("“")
     assert shown.endswith("…”")
     assert text_width(shown, 10, 150, weight) <= 200
-
-
-def test_a_quotation_of_several_words_keeps_its_marks_where_they_are():
-    assert wrapped("“the cat”", 10, 150, 60) == ["“the", "cat”"]
-    (_, last) = wrapped("“the " + "believ" * 20 + "”", 10, 150, 120)
-    assert last.endswith("…”")

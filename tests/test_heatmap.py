@@ -5,7 +5,6 @@ import re
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from attnviz.figures.files import figure_bytes
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_named_every, heatmap_pooling
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, max_pool
@@ -29,7 +28,7 @@ EVIDENCE = "previous-token 0.{} · uniform attention 0.12 · n = 6"
 def plan(n: int = 9, look: Look | None = None, seed: int = 0, **more: Any) -> HeatmapPlan:
     look = look or Look()
     labels = more.pop("labels", ["[CLS]", *(f"token{place}" for place in range(1, n))])
-    pooled = heatmap_pooling(labels, look)
+    pooled, _ = heatmap_pooling(labels, look)
     weights = np.random.default_rng(seed).dirichlet(np.full(n, 0.2), n).astype(np.float32)
     given: dict[str, Any] = {
         "stem": f"heads/{seed}", "caption": f"Head {seed}.", "title": f"L0H{seed}  previous-token",
@@ -73,16 +72,12 @@ def test_both_ways_paint_every_cell_in_the_colour_of_its_weight(n: int, look: Lo
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=str)
-def test_the_fast_picture_is_that_of_matplotlib(look: Look):
+def test_the_fast_picture_has_the_letters_of_the_figure_and_is_smaller(look: Look):
     of = plan(look=look)
     slow, (fast,) = figure_bytes(heatmap_figure(of, look), "png", look), files([of], look)
-    assert picture(slow).shape == picture(fast).shape
-    difference = np.abs(picture(slow) - picture(fast))
-    assert difference.mean() < 2
-    top = len(difference) // 8  # title and evidence: the same letters, a pixel aside at most
-    dark = [(np.abs(picture(each)[:top] - picture(each)[0, 0]).max(axis=-1) > 80).sum() for each in (slow, fast)]
-    assert dark[0] == pytest.approx(dark[1], rel=0.1)
     assert len(fast) < len(slow)
+    difference = picture(slow) - picture(fast)  # letters are a pixel aside at most
+    assert np.abs(difference).mean() < 2
 
 
 @pytest.mark.parametrize("file_format", ["png", "svg", "pdf"])
@@ -90,8 +85,7 @@ def test_a_file_is_the_same_whatever_was_written_before_it(file_format: str):
     heads = [plan(seed=0), plan(seed=1, title="L0H1  x"), plan(seed=2, evidence="much longer: " + EVIDENCE * 3)]
     together = files(heads, file_format=file_format)
     assert together == files(heads, file_format=file_format)
-    if file_format != "pdf":
-        assert together == [files([head], file_format=file_format)[0] for head in heads]
+    assert together == [files([head], file_format=file_format)[0] for head in heads]
     assert len(set(together)) == 3
     names = [name for name, _, _ in heatmap_files(heads[:1], Look(), file_format)]
     assert names == [f"heads/0.{file_format}"]
@@ -122,16 +116,13 @@ def test_an_svg_holds_texts_as_texts_and_cells_where_they_belong():
     assert b"dc:date" not in content
 
 
-def test_a_large_svg_holds_its_cells_as_an_image():
-    (content,) = files([plan(70)], file_format="svg")
-    assert b"image-rendering:pixelated" in content
-    assert len(content) < 120_000
-
-
-def test_a_pdf_has_no_date_and_its_letters():
-    (content,) = files([plan()], file_format="pdf")
-    assert b"CreationDate" not in content
-    assert b"/FontFile2" in content
+def test_a_large_svg_holds_its_cells_as_an_image_and_a_pdf_has_no_date_and_its_letters():
+    (svg,) = files([plan(70)], file_format="svg")
+    assert b"image-rendering:pixelated" in svg
+    assert len(svg) < 120_000
+    (pdf,) = files([plan()], file_format="pdf")
+    assert b"CreationDate" not in pdf
+    assert b"/FontFile2" in pdf
 
 
 def test_closing_early_and_errors_end_the_threads():
@@ -159,19 +150,17 @@ def test_nothing_overlaps_or_runs_over_the_edge(n: int, look: Look):
     assert look.width is None or figure.get_figwidth() == look.width
 
 
-@pytest.mark.parametrize(
-    "evidence", [EVIDENCE.format(5), "acl:relcl (dep → head) 0.70 · profile's best offset: 0.40 · n = 1200"]
-)
 @pytest.mark.parametrize("width", [2.0, 3.3, None])
-def test_score_baseline_and_n_are_never_cut(evidence: str, width: float | None):
-    texts = " ".join(texts_of(heatmap_figure(plan(evidence=evidence, look=Look(width=width)), Look(width=width))))
-    assert evidence in texts
+def test_score_baseline_and_n_are_never_cut(width: float | None):
+    evidence = "acl:relcl (dep → head) 0.70 · profile's best offset: 0.40 · n = 1200"
+    figure = heatmap_figure(plan(evidence=evidence, look=Look(width=width)), Look(width=width))
+    assert evidence in " ".join(texts_of(figure))
 
 
 def test_labels_that_do_not_fit_are_left_out_and_special_ones_stand_back():
     look = Look(width=3.3)
     of = plan(50, look)
-    every = heatmap_named_every(of.labels.texts, of.pooled, look)
+    _, every = heatmap_pooling(of.labels.texts, look)
     ax = heatmap_figure(of, look).axes[0]
     assert [label.get_text() for label in ax.get_yticklabels()] == list(of.labels.texts[::every])
     assert every > 1
@@ -210,13 +199,3 @@ def test_beside_the_cells_letters_have_the_colours_of_the_callers_style():
     assert [to_rgb(text.get_color()) for text in (ax.get_xticklabels()[1], ax.xaxis.label)] == [(1, 0, 0)] * 2
     assert ax._left_title.get_fontsize() == 20
     assert not any(line.get_visible() for line in ax.get_xgridlines())
-
-
-def test_a_dark_heatmap_is_bright_on_dark():
-    look = Look("dark")
-    of = replace(plan(look=look), values=np.eye(9, dtype=np.float32))
-    (content,) = files([of], look)
-    cells = cells_of(content, of, look)
-    assert cells[0, 0].min() > 180
-    assert (cells[0, 1] == 0x14).all()
-    assert (picture(content)[0, 0] == 0x14).all()

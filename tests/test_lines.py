@@ -3,25 +3,23 @@
 import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
-from attnviz.commands.heads import lines_view
-from attnviz.commands.heads.lines_view import LINES, MOST_HEADS, MOST_LINES, MOST_ROWS, WHOLE_ROWS, lines_left_out
+from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, WHOLE_ROWS, lines_left_out
 from attnviz.errors import UsageError
-from attnviz.figures.files import FORMATS, figure_bytes
+from attnviz.figures.files import figure_bytes
 from attnviz.figures.lines import HEAD_COLOURS, draw_lines, lines_figure
-from attnviz.figures.look import THEMES, Look
+from attnviz.figures.look import Look
 from attnviz.results.view import Choices
-from tests.drawn import HOSTILE, nothing_over_the_edge, pixels_of, texts_of
+from tests.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
 from tests.hand_made import LABELS, by_design, hand_made
 
 LIGHT, DARK = Look(), Look(theme="dark")
@@ -82,10 +80,28 @@ def legends(figure):
     return [[text.get_text() for text in legend.get_texts()] for legend in figure.axes[0].findobj(Legend)]
 
 
-def test_a_line_a_weight_from_query_to_key_the_strongest_last_whichever_the_head():
+def test_a_line_a_weight_from_query_left_to_key_right_the_strongest_last_whichever_the_head():
     plan = plan_of(pattern_of((0, 3, 0.9), (2, 1, 0.3)), pattern_of((3, 3, 0.5)))
     assert lines_of(plan) == [(0, 2, 1), (1, 3, 3), (0, 0, 3)]
     np.testing.assert_allclose(plan.weights, [0.3, 0.5, 0.9])
+    figure = lines_figure(plan_of(pattern_of((0, 3, 0.5), (2, 1, 1.0))), LIGHT)
+    ax, lines = figure.axes[0], drawn_on(figure)
+    assert ends(lines) == [(0, 3), (2, 1)]
+    left, right = lines.get_paths()[0].vertices[[0, -1], 0]
+    assert 0 < left < right < ax.get_xlim()[1]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # row 0 is at the top
+
+
+def test_the_planned_lines_are_the_verified_patterns_and_the_caption_is_honest():
+    (plan,) = plans_of(hand_made(pair="and then"), "L0H0", "L1H0")
+    weights = np.zeros((2, 6, 6), np.float32)
+    weights[plan.head, plan.query, plan.key] = plan.weights
+    np.testing.assert_array_equal(weights, by_design(6)[:, 0].numpy())
+    assert (plan.stem, plan.labels, plan.bright) == ("lines", LABELS, ({1, 2, 3, 4},) * 2)
+    assert plan.caption.startswith(
+        "Attention in by-hand on “the cat ran away” and “and then”, heads L0H0 (previous-token), L1H0 (sink): lines "
+    )
+    assert plan.caption.endswith("the same for every head; all weights are drawn, none is below 0.02.")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +141,6 @@ def test_weak_lines_are_dropped_and_the_picture_says_what_share_they_carry():
     ("low", "high", "said"),
     [
         (0.3, 0.3, "30% of the attention of each head"),
-        (0.1, 0.4, "10% to 40% of the attention of each head"),
         (0.002, 0.4, "up to 40% of the attention of each head"),
         (0.002, 0.998, "under 1% to over 99% of the attention of each head"),
     ],
@@ -168,14 +183,10 @@ def test_in_a_long_text_tokens_without_a_line_from_the_chosen_one_share_rows():
     assert plan.notes[-2:] == (f"{said.capitalize()}.", "Runs of tokens without a line share a row.")
     assert plan.caption.endswith(f"; {said}; runs of tokens without a line share a row.")
     assert lines_figure(plan, LIGHT).get_size_inches()[1] < 3.5
-
-
-def test_rows_are_shared_neither_in_short_texts_nor_without_a_chosen_token():
-    short = plan_of(pattern_of((0, 1, 1.0), n=WHOLE_ROWS), from_token="#0")
-    everything = plan_of(pattern_of((0, 1, 1.0), n=WHOLE_ROWS + 1))
-    assert (len(short.labels), len(everything.labels)) == (WHOLE_ROWS, WHOLE_ROWS + 1)
-    assert not any("share a row" in line for line in (*short.notes, *everything.notes))
-    assert len(plan_of(pattern_of((0, 1, 1.0), n=WHOLE_ROWS + 1), from_token="#0").labels) == 3
+    lone = pattern_of((0, 1, 1.0), n=WHOLE_ROWS), pattern_of((0, 1, 1.0), n=WHOLE_ROWS + 1)
+    of = plan_of(lone[0], from_token="#0"), plan_of(lone[1]), plan_of(lone[1], from_token="#0")
+    assert [len(each.labels) for each in of] == [WHOLE_ROWS, WHOLE_ROWS + 1, 3]
+    assert not any("share a row" in line for each in of[:2] for line in each.notes)
 
 
 def test_a_new_text_begins_after_a_gap_and_a_rule_which_shared_rows_do_not_cross():
@@ -188,15 +199,6 @@ def test_a_new_text_begins_after_a_gap_and_a_rule_which_shared_rows_do_not_cross
     long = [None, *[0] * 19, None, *[1] * 19, None]
     apart = plan_of(pattern_of((0, 0, 0.5), n=41), from_token="#0", segments=long)
     assert (apart.labels, apart.breaks) == (("w0", "… 20 tokens", "… 20 tokens"), (2,))
-
-
-def test_lines_run_from_the_queries_row_left_to_the_keys_row_right():
-    figure = lines_figure(plan_of(pattern_of((0, 3, 0.5), (2, 1, 1.0))), LIGHT)
-    ax, lines = figure.axes[0], drawn_on(figure)
-    assert ends(lines) == [(0, 3), (2, 1)]
-    left, right = lines.get_paths()[0].vertices[[0, -1], 0]
-    assert 0 < left < right < ax.get_xlim()[1]
-    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # row 0 is at the top
 
 
 def test_colour_tells_the_head_opacity_and_width_the_weight_and_heads_stand_side_by_side():
@@ -237,7 +239,7 @@ def test_where_there_is_no_room_for_every_name_those_of_strong_lines_stand_and_t
     assert ends(drawn_on(figure))[-1] == (202, 7)  # lines are where their tokens are, named or not
 
 
-@pytest.mark.parametrize("width", [2.0, 3.3, 7.0, None])
+@pytest.mark.parametrize("width", [2.0, 7.0, None])
 @pytest.mark.parametrize(
     ("labels", "count", "scale"),
     [(["a"] * 9, 1, "shared"), (["W" * 20] * 12, 8, "per-head"), ([f"w{i}" for i in range(150)], 3, "log")],
@@ -252,33 +254,10 @@ def test_nothing_is_cut_off_or_overlaps_at_any_width_and_a_picture_fits_on_a_pag
     inches, height = figure.get_size_inches()
     assert height <= 9.01
     assert width in (None, pytest.approx(inches))
-    ax = figure.axes[0]
-    legend_texts = [text for legend in ax.findobj(Legend) for text in (*legend.get_texts(), legend.get_title())]
-    every = [text for text in (*figure.texts, *ax.texts, *legend_texts) if text.get_text()]
-    assert min(text.get_fontsize() for text in ax.texts) >= 5.5
-    boxes = [text.get_window_extent().shrunk(1, 0.6) for text in every]  # boxes may touch, their letters may not
-    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
-    words = " ".join(text.get_text().replace("\n", " ") for text in legend_texts)
+    assert overlapping(figure, 0.6) == []  # boxes may touch, their letters may not
+    assert min(text.get_fontsize() for text in figure.axes[0].texts) >= 5.5
+    words = " ".join(text.replace("\n", " ") for legend in legends(figure) for text in legend)
     assert all(name in words for name in (*(plan.heads if count > 1 else ()), *(text for _, text in plan.samples)))
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_colours_of_heads_differ_for_any_colour_vision_and_from_the_paper(theme):
-    colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[theme]]) ** 2.2
-    paper = np.array(to_rgb(THEMES[theme].paper)) ** 2.2
-    luminance = np.array([0.2126, 0.7152, 0.0722])
-    assert len({*HEAD_COLOURS[theme]}) == MOST_HEADS
-    for seen in (np.eye(3), PROTAN, DEUTAN):
-        shown = (colours @ seen.T).clip(0, 1) ** (1 / 2.2)
-        assert min(np.linalg.norm(one - other) for one, other in combinations(shown, 2)) > 0.12
-    light = colours @ luminance
-    contrast = (np.maximum(light, paper @ luminance) + 0.05) / (np.minimum(light, paper @ luminance) + 0.05)
-    assert contrast.min() > 2
-
-
-PROTAN = np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]])
-DEUTAN = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
-"""What people without red or green cones see of linear RGB (Machado et al. 2009, severity 1)."""
 
 
 def test_an_svg_holds_every_line_as_a_curve_and_every_label_as_text_and_stays_small():
@@ -289,15 +268,6 @@ def test_an_svg_holds_every_line_as_a_curve_and_every_label_as_text_and_stays_sm
     assert sum("C" in path.get("d", "") for path in root.iter(f"{SVG}path")) == len(plan.weights)
     assert sum("token" in (text.text or "") for text in root.iter(f"{SVG}text")) > 100
     assert not list(root.iter(f"{SVG}image"))
-
-
-def test_hostile_texts_are_drawn_without_crash_or_warning():
-    labels, hostile = [label or "x" for label in HOSTILE], "$\\frac$ 猫 [/b] 🦄 مرحبا \x1b[31m"
-    pattern, look = random_pattern(len(labels)), Look("dark", "per-head", 2.0)
-    plan = plan_of(pattern, pattern, look=look, labels=labels, name=hostile, text=hostile)
-    for file_format in FORMATS:
-        figure_bytes(lines_figure(plan, look), file_format, look)
-    assert "\x1b" not in plan.caption
 
 
 def test_only_the_callers_axes_are_drawn_on_and_they_bring_their_legends():
@@ -312,27 +282,6 @@ def test_only_the_callers_axes_are_drawn_on_and_they_bring_their_legends():
     assert figure.axes == [left, right]
     assert not right.texts
     assert not right.collections
-
-
-def test_a_file_in_every_format_with_an_honest_caption():
-    analysis = hand_made(pair="and then")
-    written = list(LINES.written(analysis, Choices(select=("L0H0", "L1H0")), ("png", "svg")))
-    assert [name for name, _, _ in written] == ["lines.png", "lines.svg"]
-    assert {caption for _, _, caption in written} == {
-        "Attention in by-hand on “the cat ran away” and “and then”, heads L0H0 (previous-token), L1H0 (sink): lines "
-        "run from the token that attends (left) to the token attended to (right), their width and opacity the "
-        "attention weight on a scale from 0 to 1 that is the same for every head; all weights are drawn, none is "
-        "below 0.02."
-    }
-
-
-def test_the_planned_lines_are_the_verified_patterns():
-    (plan,) = plans_of(hand_made())
-    drawn = np.zeros((4, 6, 6), np.float32)
-    drawn[plan.head, plan.query, plan.key] = plan.weights
-    np.testing.assert_array_equal(drawn, by_design(6).reshape(4, 6, 6).numpy())
-    assert plan.labels == LABELS
-    assert plan.bright == ({1, 2, 3, 4},) * 2
 
 
 def test_one_tokens_attention_is_named_in_title_and_caption():
@@ -375,16 +324,6 @@ def many_heads(n=6, layers=8):
     return hand_made(labels=labels, special=(0, n - 1), patterns=torch.cat([by_design(n)] * (layers // 2)))
 
 
-def test_more_heads_than_colours_get_a_picture_each():
-    analysis = many_heads()
-    plans = plans_of(analysis, "L0-3", "L4H0")
-    assert [plan.stem for plan in plans[:3]] == ["lines/L00H00", "lines/L00H01", "lines/L01H00"]
-    assert len(plans) == 9
-    assert plans[0].title == "by-hand: L0H0  previous-token"
-    assert lines_left_out(analysis, Choices(select=("L0-3", "L4H0"))) == ""
-    assert [plan.stem for plan in plans_of(analysis, "L0-3")] == ["lines"]
-
-
 @pytest.mark.parametrize(("n", "most"), [(6, 24), (200, MOST_ROWS // 200)])
 def test_of_very_many_heads_those_furthest_above_their_baselines_are_drawn(n, most):
     analysis = many_heads(n, layers=20)
@@ -394,19 +333,8 @@ def test_of_very_many_heads_those_furthest_above_their_baselines_are_drawn(n, mo
     assert drawn == [f"lines/{head.id.file_stem}" for head in kept]  # the model's order
     others = [head.strongest.margin for head in analysis.heads if head not in kept]
     assert max(others) <= min(head.strongest.margin for head in kept)
-    assert lines_left_out(analysis, Choices()) == (
-        f"lines are drawn of {most} of the 40 heads, those furthest above their baselines; choose others with --select "
-        "(up to 8 share one picture)."
-    )
-
-
-@pytest.mark.parametrize("drop_special", [False, True])
-def test_only_rows_that_are_drawn_count_where_tokens_share_them(drop_special, monkeypatch):
-    analysis = many_heads(60, layers=20)
-    plans = plans_of(analysis, from_token="#9", drop_special=drop_special)
-    rows = [len(plan.labels) for plan in plans]
-    assert (len(plans), sum(rows) < 24 * 60 / 2) == (24, True)
-    monkeypatch.setattr(lines_view, "MOST_ROWS", sum(sorted(rows)[:10]))
-    fewer = plans_of(analysis, from_token="#9", drop_special=drop_special)
-    assert 5 <= len(fewer) <= 10
-    assert sum(len(plan.labels) for plan in fewer) <= sum(sorted(rows)[:10])
+    assert f"lines are drawn of {most} of the 40 heads" in lines_left_out(analysis, Choices())
+    few, chosen = many_heads(), ("L0-3", "L4H0")
+    assert len(plans_of(few, *chosen)) == 9
+    assert lines_left_out(few, Choices(select=chosen)) == ""
+    assert [plan.stem for plan in plans_of(few, "L0-3")] == ["lines"]

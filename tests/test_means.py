@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from attnviz.commands.heads.mean_view import MEAN
-from attnviz.figures.files import figure_bytes
+from attnviz.commands.heads.views import VIEWS
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
-from tests.drawn import HOSTILE, nothing_over_the_edge, texts_of
+from tests.drawn import nothing_over_the_edge, texts_of
 from tests.hand_made import by_design, hand_made
 
+(MEAN,) = [view for view in VIEWS if view.name == "mean"]
 LOOKS = [Look(), Look("dark", "log"), Look("light", "per-head", 3.3), Look("dark", "shared", 2.0)]
 
 
@@ -31,10 +30,10 @@ def tiles_of(plan):
     return tiles
 
 
-def long_one(n, n_layers=2, n_heads=2, labels=None):
+def long_one(n, n_layers=2, n_heads=2):
     patterns = np.random.default_rng(n).dirichlet(np.ones(n) / 9, (n_layers, n_heads, n))
     given = torch.tensor(patterns, dtype=torch.float32)
-    return hand_made(labels=labels or [f"w{i}" for i in range(n)], special=(0, n - 1), patterns=given)
+    return hand_made(labels=[f"w{i}" for i in range(n)], special=(0, n - 1), patterns=given)
 
 
 def test_the_mean_is_over_the_heads_of_each_layer_and_over_all(analysis):
@@ -72,10 +71,9 @@ def test_every_picture_says_that_it_is_a_mean_of_what_and_on_which_scale(analysi
     each, alone = plans_of(analysis, look)
     assert each.title == "by-hand: mean pattern of each layer’s 2 heads"
     assert alone.title == "by-hand: mean of all 4 heads"
-    text = "by-hand on “the cat ran away” (6 tokens): mean attention pattern of "
     honest = "(a mean: no head need look like it)"
-    assert each.caption == f"{text}the 2 heads of each layer, and of all layers {honest}; {scale}."
-    assert alone.caption == f"{text}all 4 heads {honest}; {scale.removesuffix(' of each picture')}."
+    assert each.caption.endswith(f"the 2 heads of each layer, and of all layers {honest}; {scale}.")
+    assert alone.caption.endswith(f"all 4 heads {honest}; {scale.removesuffix(' of each picture')}.")
     for plan in (each, alone):
         assert any("no head need look like it" in written for written in texts_of(MEAN.figure(plan, look, False)))
     (_, single) = plans_of(hand_made(patterns=by_design(6)[:1, :1]), look)
@@ -99,16 +97,13 @@ def test_the_shared_scale_covers_nearly_all_cells_is_one_for_both_pictures_and_s
 
 
 def test_with_a_scale_of_its_own_each_tile_says_how_far_it_goes(analysis):
-    look = Look(scale="per-head")
-    each, alone = plans_of(analysis, look)
+    each, alone = plans_of(analysis, Look(scale="per-head"))
     assert [tile.name for tile in tiles_of(each)] == ["layer 0 · 0–0.58", "layer 1 · 0–1.00", "all layers · 0–0.79"]
-    figure = MEAN.figure(each, look, False)
+    figure = MEAN.figure(each, Look(scale="per-head"), False)
     limits = [ax.images[0].get_clim() for ax in figure.axes[:3]]
     assert limits == [(0, pytest.approx(tile.values.max())) for tile in tiles_of(each)]
-    assert figure.axes[3].get_xlabel().replace("\n", " ") == "share of each picture’s largest weight (own scales)"
-    assert figure.axes[3].get_xlim() == (0, 1)
+    assert (each.bar, figure.axes[3].get_xlim()) == ("share of each picture’s largest weight (own scales)", (0, 1))
     assert alone.bar == "mean attention weight (scale of this picture)"
-    assert isinstance(plans_of(analysis, Look(scale="log"))[0].norm, LogNorm)
 
 
 def test_rows_are_queries_and_weights_are_written_where_there_is_room(analysis):
@@ -155,10 +150,3 @@ def test_the_mean_over_all_heads_is_drawn_on_the_callers_axes(analysis):
     np.testing.assert_array_equal(cells.get_array(), tiles_of(plan)[-1].values)
     assert left.texts
     assert (figure.axes, right.has_data()) == ([left, right], False)
-
-
-def test_hostile_labels_are_drawn_without_crash_or_warning():
-    labels = [label or "x" for label in HOSTILE]
-    plan, _ = plans_of(long_one(len(labels), 1, 2, labels=labels))
-    for vector, file_format in ((False, "png"), (True, "svg")):
-        figure_bytes(MEAN.figure(plan, Look(), vector), file_format)

@@ -8,11 +8,10 @@ import pytest
 import torch
 from matplotlib.colors import LogNorm
 
-from attnviz.commands.heads.measure import analyze
 from attnviz.commands.heads.pair_view import PAIR, pair_shares, segment_positions
 from attnviz.figures.look import Look
 from attnviz.results.view import Choices
-from tests.drawn import HOSTILE, nothing_over_the_edge, texts_of
+from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 
 LABELS = ("[CLS]", "the", "cat", "ran", "[SEP]", "it", "was", "[SEP]")
@@ -82,14 +81,6 @@ def test_the_shares_are_means_of_sums_over_the_definition():
         np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-6)
 
 
-def test_a_real_model(bert_folder):
-    found = analyze("the cat saw", str(bert_folder), pair="it ran away", syntax=False, device="cpu")
-    assert PAIR.missing(found) == ""
-    shares = shares_of(plans_of(found)[0])
-    assert shares.shape == (3, 4, 2, 3)
-    np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-5)
-
-
 def test_without_two_texts_there_is_no_picture_and_why_is_said(found):
     assert PAIR.missing(found) == ""
     assert PAIR.missing(hand_made()) == "it shows two texts; give the second one with --pair (pair=...)"
@@ -112,30 +103,9 @@ def test_the_scales_and_the_caption_of_all_heads(found, look, limits, bar, colou
     assert all((each.norm.vmin, each.norm.vmax) == pytest.approx(limits) for each in plan.maps)
     assert isinstance(plan.maps[0].norm, LogNorm) == (look.scale == "log")
     assert plan.maps[0].bar == f"share of a text’s attention (percent; {bar})"
-    assert plan.caption == (
-        "by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): share of the attention of A and of "
-        "B that lands on A, on B and on the special tokens, mean over the tokens of the attending text, in percent, "
-        "for each of the 2 × 2 heads (uniform attention: 38 % on A, 25 % on B, 38 % on special tokens); "
-        f"{colours}."
-    )
-
-
-def test_every_map_is_named_and_numbered_at_the_outer_edges(found):
-    (plan,) = plans_of(found)
-    figure = PAIR.figure(plan, Look(), False)
-    maps, bar = figure.axes[:6], figure.axes[6]
-    assert [ax.get_title(loc="left") for ax in maps] == [
-        "A → A", "A → B", "A → special", "B → A", "B → B", "B → special",
-    ]  # fmt: skip
-    for ax, each in zip(maps, plan.maps, strict=True):
-        np.testing.assert_array_equal(ax.images[0].get_array(), each.values)
-        assert [text.get_text() for text in ax.texts] == [f"{value:.0f}" for value in each.values.flat]
-    assert [bool(ax.get_ylabel()) for ax in maps] == [True, False, False] * 2
-    assert [bool(ax.get_xlabel()) for ax in maps] == [False] * 3 + [True] * 3
-    assert bar.get_xlim() == (0, 100)
-    assert any("uniform attention: 38 % on A, 25 % on B, 38 % on special" in text for text in plan.notes)
-    narrow = plans_of(found, look=Look(width=3.3))[0]
-    assert (narrow.columns, narrow.maps[1].name) == (2, "B → A")
+    assert plan.caption.startswith("by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): share of")
+    uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
+    assert plan.caption.endswith(f"for each of the 2 × 2 heads ({uniform}); {colours}.")
 
 
 def test_all_heads_get_one_picture_and_a_selection_also_one_a_head(found):
@@ -159,10 +129,7 @@ def test_a_head_has_rules_between_the_blocks_and_its_shares_beside_uniform_atten
     uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
     assert plan.title == "by-hand L0H0 (previous-token)"
     assert plan.notes == ("A / B: “the cat ran” / “it was” (8 tokens)", f"Attention {shares}; {uniform}.")
-    assert plan.caption == (
-        "by-hand on text A, “the cat ran”, and text B, “it was” (8 tokens in all): attention weights of L0H0 "
-        f"(previous-token); {shares} ({uniform}); {scale}."
-    )
+    assert plan.caption.endswith(f"attention weights of L0H0 (previous-token); {shares} ({uniform}); {scale}.")
     ax = PAIR.figure(plan, look, False).axes[0]
     edges = sorted(line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1])
     assert edges == [0.5, 3.5, 4.5, 6.5]
@@ -192,15 +159,13 @@ def test_nothing_runs_over_the_edge_and_the_width_is_kept(n, n_layers, n_heads, 
         assert nothing_over_the_edge(figure)
         assert look.width in (None, pytest.approx(figure.get_figwidth()))
         assert figure.get_figheight() < 9
-    maps = PAIR.figure(plans_of(found, look=look)[0], look, False).axes[:6]
+    plan = plans_of(found, look=look)[0]
+    maps = PAIR.figure(plan, look, False).axes[:6]
+    columns = 2 if look.width else 3
+    assert (plan.columns, plan.maps[1].name) == (columns, "A → B" if columns == 3 else "B → A")
+    assert [bool(ax.get_ylabel()) for ax in maps] == ([True] + [False] * (columns - 1)) * (6 // columns)
+    assert [bool(ax.get_xlabel()) for ax in maps] == [False] * (6 - columns) + [True] * columns
+    for ax, each in zip(maps, plan.maps, strict=True):
+        np.testing.assert_array_equal(ax.images[0].get_array(), each.values)
     assert len({tuple(np.round(ax.get_window_extent().size)) for ax in maps}) == 1
     assert all(ax.title.get_window_extent().width <= ax.get_window_extent().width for ax in maps)
-
-
-@pytest.mark.parametrize("hostile", [" ".join(HOSTILE), "W" * 300])
-def test_hostile_texts_are_drawn_without_crash_or_warning(hostile):
-    labels = ["[CLS]", hostile, "x", "[SEP]", hostile, "[SEP]"]
-    found = random_pair(1, 2, labels=labels, a=2, text=hostile, pair=hostile, name=hostile)
-    for plan in plans_of(found, "L0H0"):
-        assert texts_of(PAIR.figure(plan, Look(), False))
-        assert not re.search(r"[\x00-\x1f]", plan.caption)

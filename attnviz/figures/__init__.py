@@ -1,8 +1,4 @@
-"""What figures are made of: look, fonts, page, matrix, grids and maps of heads, and their files.
-
-``Look`` can be imported from here: ``from attnviz.figures import Look``. Figures themselves come from results:
-``analysis.figure("map")``, ``analysis.draw("map", ax)``.
-"""
+"""What figures are made of. ``Look`` is for users; figures come from results: ``analysis.figure("map")``."""
 
 from typing import TYPE_CHECKING
 

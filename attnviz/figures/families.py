@@ -10,11 +10,7 @@ __all__ = ["FAMILIES", "NO_ROLE", "OTHER", "Family", "counted_families", "family
 
 @dataclass(frozen=True)
 class Family:
-    """Roles that share a colour and a marker.
-
-    The colours are Paul Tol's light scheme, made for filling cells that hold dark text and told apart with any
-    colour vision, and a lilac; the marker, and in maps the text in each cell, say the same again.
-    """
+    """Roles that share a colour and a marker; the marker, and in maps the text in each cell, say the same again."""
 
     name: str
     colour: str
@@ -34,7 +30,11 @@ FAMILIES = (
     Family("other", "#DDDDDD", "d"),
     Family("no role", "#FFFFFF", "."),
 )
-"""Every family, in the order of legends; the last two are of roles not listed here and of heads without any."""
+"""Every family, in the order of legends; the last two are of roles not listed here and of heads without any.
+
+The colours are Paul Tol's light scheme, made for cells that hold dark text and told apart with any colour vision, and
+a lilac.
+"""
 
 OTHER, NO_ROLE = FAMILIES[-2:]
 

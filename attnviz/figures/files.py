@@ -1,13 +1,11 @@
 """Figures to the bytes of PNG, SVG and PDF files: without dates, so that equal figures are equal files."""
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from contextlib import AbstractContextManager
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -15,40 +13,36 @@ from PIL.PngImagePlugin import PngInfo
 
 from attnviz.figures.look import PLAIN, Look
 
-__all__ = ["DPI", "FORMATS", "figure_bytes", "figure_style"]
+__all__ = ["DPI", "FORMATS", "figure_bytes", "figure_style", "file_dpi"]
 
 FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
 
 DPI = 150
-"""Pixels an inch of a PNG, unless the user chose a width on the page."""
+"""Pixels an inch of figures, which their layout is measured in."""
 
-_PRINTED = 300
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "attnviz"},
     "pdf": {"CreationDate": None, "Creator": "attnviz"},
 }
 
 
-def figure_bytes(figure: Figure, file_format: str, look: Look = PLAIN) -> bytes:
-    """One figure as a file.
+def file_dpi(look: Look) -> int:
+    """Pixels an inch of a PNG: :data:`DPI`, or twice as many where the user chose a width on the page."""
+    return DPI if look.width is None else 2 * DPI
 
-    Args:
-        figure: to draw.
-        file_format: one of :data:`FORMATS`.
-        look: a picture of a chosen width has 300 pixels an inch, any other :data:`DPI`.
-    """
+
+def figure_bytes(figure: Figure, file_format: str, look: Look = PLAIN) -> bytes:
+    """One figure as a file of one of :data:`FORMATS`; PNGs have the resolution that the look asks for."""
     buffer = io.BytesIO()
     canvas = FigureCanvasAgg(figure)
     with figure_style():
         if file_format == "png":
-            figure.set_dpi(DPI if look.width is None else _PRINTED)
+            figure.set_dpi(file_dpi(look))
             canvas.draw()
             software = PngInfo()
             software.add_text("Software", "attnviz")
-            picture = Image.fromarray(
-                np.asarray(canvas.buffer_rgba())[..., :3]
-            )  # opaque: an alpha channel says nothing
+            picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing
             picture.save(buffer, "png", dpi=(figure.dpi, figure.dpi), pnginfo=software)
         else:
             metadata = _METADATA[file_format]
@@ -56,21 +50,10 @@ def figure_bytes(figure: Figure, file_format: str, look: Look = PLAIN) -> bytes:
     return buffer.getvalue()
 
 
-@contextmanager
-def figure_style() -> Iterator[None]:
+def figure_style() -> AbstractContextManager[None]:
     """The defaults of matplotlib plus what makes files reproducible, whatever the user's own settings are.
 
     SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
     """
-    now = matplotlib.rcParams
-    changed = {key: value for key, value in _style_settings().items() if dict.__getitem__(now, key) != value}
-    with matplotlib.rc_context(changed):
-        yield
-
-
-@cache
-def _style_settings() -> dict[Any, Any]:
-    keep = ("backend", "interactive", "toolbar", "timezone")
-    defaults = {key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith(keep)}
-    files = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
-    return {**defaults, **files}
+    ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
+    return style.context(["default", ours])

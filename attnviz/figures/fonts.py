@@ -1,47 +1,27 @@
 """Which fonts draw which characters, and a visible stand-in for what no installed font has."""
 
-import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
 
-from matplotlib import rcParams, rcParamsDefault
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
 from attnviz.model.wording import isolated, right_to_left
 
-__all__ = [
-    "DEFAULT_FAMILY",
-    "advance",
-    "drawable",
-    "fitted",
-    "font_families",
-    "outer_size",
-    "pieces",
-    "text_width",
-    "wrapped",
-]
+__all__ = ["DEFAULT_FAMILY", "drawable", "fitted", "font_families", "text_width", "wrapped"]
 
 DEFAULT_FAMILY = "DejaVu Sans"
 """Comes with matplotlib, so figures look the same on every machine."""
 
 _END = "\u2069"
 _ISOLATES = frozenset("\u2066\u2067\u2068\u2069")
-_SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
-_JOINED = range(0x590, 0x2000)
-"""Where Unicode has the scripts whose letters take other forms or places beside one another: Hebrew, Arabic, Hindi."""
-
-_NOT_FOR_TEXT = ("Last Resort", "Color", "Emoji One", "Bitmap")
+_NOT_FOR_TEXT = ("Last Resort", "Emoji One", "Bitmap", "STIX", "cm")
 
 
 def font_families(texts: Iterable[str]) -> list[str]:
-    """Font families that together hold the texts' characters, the default first.
-
-    Only characters that the default lacks (CJK, Devanagari, …) cause other installed fonts to be
-    opened; what no font has is left to :func:`drawable`.
-    """
+    """Font families that together hold the texts' characters, the default first; others are opened only if need be."""
     missing = {character for text in texts for character in text} - _characters(_default_path()) - _ISOLATES
     found = {family for character in missing if (family := _family_with(character)) is not None}
     return [DEFAULT_FAMILY, *sorted(found)]
@@ -69,30 +49,21 @@ def text_width(text: str, size: float | str, dpi: float, weight: str = "normal")
     return width
 
 
-def pieces(line: str) -> list[str]:
-    """A line in parts that recur in others: numbers, and what stands between them; one part where its letters join."""
-    return re.findall(r"[\d.]+|[^\d.]+", line) if not any(ord(letter) in _JOINED for letter in line) else [line]
-
-
-def advance(piece: str, size: float, dpi: float, weight: str = "normal") -> float:
-    """Pixels from where a piece of a line begins to where the next one does."""
-    return text_width(f"{piece}|", size, dpi, weight) - text_width("|", size, dpi, weight)
-
-
-def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
+def fitted(text: str, size: float, dpi: float, pixels: float) -> str:
     """The text as it can be drawn, cut with an ellipsis where it is wider than so many pixels."""
-    return _balanced([_cut(drawable(text), size, dpi, pixels, weight)])[0]
+    return _balanced([_cut(drawable(text), size, dpi, pixels)])[0]
 
 
-def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str) -> str:
-    if len(shown) * size * dpi / 72 <= pixels or text_width(shown, size, dpi, weight) <= pixels:
+def _fits(shown: str, size: float, dpi: float, pixels: float, weight: str) -> bool:
+    """Whether a text has room; measured only where it may be too wide."""
+    return len(shown) * size * dpi / 72 <= pixels or text_width(shown, size, dpi, weight) <= pixels
+
+
+def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
+    if _fits(shown, size, dpi, pixels, weight):
         return shown
-    low, high = 0, len(shown)  # the first ``low`` characters fit, the first ``high`` do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = text_width(shown[:middle] + "…", size, dpi, weight) <= pixels
-        low, high = (middle, high) if fits else (low, middle)
-    return shown[:low] + "…"
+    fitting = bisect_right(range(len(shown)), pixels, key=lambda n: text_width(shown[:n] + "…", size, dpi, weight))
+    return shown[: max(0, fitting - 1)] + "…"
 
 
 def _cut_word(word: str, size: float, dpi: float, pixels: float, weight: str) -> str:
@@ -103,27 +74,15 @@ def _cut_word(word: str, size: float, dpi: float, pixels: float, weight: str) ->
     return _cut(word, size, dpi, room, weight) + "”"
 
 
-def outer_size(setting: str, ours: float) -> float | str:
-    """The size of a title, or of the name of an axis, on Axes that may be the caller's.
-
-    Args:
-        setting: of matplotlib, for such a text; it counts where the caller changed it, or the size of all fonts.
-        ours: where nothing was changed.
-    """
-    theirs, default = ((known[setting], known["font.size"]) for known in _SETTINGS)
-    size: float | str = theirs[0]
-    return ours if theirs == default else size
-
-
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
     """Lines of whole words that fit into so many pixels.
 
     A word that does not is cut with an ellipsis; where it was a quotation, the quotation mark still closes it.
     """
-    lines: list[str] = []
     shown = drawable(text)
-    if sum(advance(piece, size, dpi, weight) for piece in pieces(shown)) <= pixels:
+    if _fits(shown, size, dpi, pixels, weight):
         return _balanced([shown])
+    lines: list[str] = []
     for word in shown.split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, size, dpi, weight) <= pixels:
@@ -158,28 +117,25 @@ def _characters(path: str) -> frozenset[str]:
 
 @cache
 def _family_with(character: str) -> str | None:
-    """An installed scalable font that has the character; regular faces before bold and italic."""
-    for path, family in _fallback_fonts():
-        if character in _characters(path):
-            return family
-    return None
+    """An installed scalable font that has the character."""
+    return next((family for path, family in _fallback_fonts() if character in _characters(path)), None)
 
 
 @cache
 def _fallback_fonts() -> tuple[tuple[str, str], ...]:
-    faces = [
+    """Path and family of every regular face that holds letters: no fonts for mathematics, no bitmaps, no emoji."""
+    faces = {
         (entry.fname, entry.name)
         for entry in fontManager.ttflist
         if entry.style == "normal"
         and entry.weight in (400, "normal", "regular")
         and not entry.name.startswith(_NOT_FOR_TEXT)
-    ]
-    return tuple((path, family) for path, family in sorted(set(faces)) if _is_usable(path, family))
+        and "Color" not in entry.name
+    }
+    return tuple((path, family) for path, family in sorted(faces) if _is_scalable(path))
 
 
-def _is_usable(path: str, family: str) -> bool:
-    if family.startswith(("STIX", "cm")) or "Color" in family:  # mathematics fonts, and bitmap emoji
-        return False
+def _is_scalable(path: str) -> bool:
     try:
         return bool(FT2Font(path).scalable)
     except (RuntimeError, OSError):  # a font file that FreeType cannot open

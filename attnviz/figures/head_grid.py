@@ -4,26 +4,34 @@ Lengths are pixels at :data:`attnviz.figures.files.DPI`, and so are the data coo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
-from matplotlib.colors import Colormap, Normalize, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from attnviz.figures.colours import outer_ink
+from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family
-from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fine, fitting_grid, grid_pooling, planned_grid
-from attnviz.figures.look import Look
+from attnviz.figures.files import DPI, figure_style, file_dpi
+from attnviz.figures.fonts import drawable, fitted, font_families, text_width
+from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import MARGIN, Mark, colour_bar, new_page, page_width, settled
+from attnviz.figures.page import (
+    MARGIN,
+    ColourScale,
+    PagePlan,
+    colour_bar,
+    legend_columns,
+    new_page,
+    page_width,
+    settled,
+)
 from attnviz.model.head_ids import HeadId
 
 __all__ = ["HeadCell", "HeadGridPlan", "draw_head_grid", "grid_pooling", "head_grid_figure"]
@@ -31,56 +39,124 @@ __all__ = ["HeadCell", "HeadGridPlan", "draw_head_grid", "grid_pooling", "head_g
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
 
+# side of a square, in a figure as wide as its content, and of a width that the user chose
+_LARGEST, _LARGEST_CHOSEN = 120, 240
+# from one square to the next: with a name and a text above; with a name; of the narrowest grid
+_ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
+_LAYER_NAMES, _NUMBERS = 34, 15  # room for the names of layers, and for the numbers of columns
+_HIGHEST = 1000  # of a grid whose layers go on in further rows
+
 
 @dataclass(frozen=True)
 class HeadCell:
-    """The small matrix of one head.
+    """The small matrix of one head."""
 
-    Attributes:
-        id: of the head.
-        values: [m, m], pooled by :func:`grid_pooling`; NaN where there is nothing. For each head's own scale, the
-            share of its largest value.
-        beside: a short text: a distance, a share, a label.
-        family: whose mark stands before that text, which then stands on a line of its own.
-        shorter: shorter texts, the fullest first, for where there is no room.
-    """
-
-    id: HeadId
+    id: HeadId  # of the head
+    # [m, m], pooled by grid_pooling; NaN where there is nothing; on each head's own scale the share of its largest
     values: Array
-    beside: str = ""
-    family: Family | None = None
-    shorter: tuple[str, ...] = ()
+    beside: str = ""  # a short text: a distance, a share, a label
+    family: Family | None = None  # whose mark stands before that text, which then stands on a line of its own
+    shorter: tuple[str, ...] = ()  # shorter texts, the fullest first, for where there is no room
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadGridPlan(ColourScale, PagePlan):
+    """Matrices of many heads to draw."""
+
+    cells: tuple[HeadCell, ...]  # at least one; all matrices have the same size
+    beside: str = ""  # what the texts beside the ids are: a further note, where there is room for these texts
 
 
 @dataclass(frozen=True)
-class HeadGridPlan:
-    """Matrices of many heads to draw.
+class _Layout:
+    """Where everything goes."""
 
-    Attributes:
-        stem, caption: of the file.
-        title, notes: above the grid.
-        cells: at least one; all matrices have the same size.
-        norm: from values to colours.
-        bar: what the colours are, and on which scale.
-        colours: others than those of the look.
-        signed: numbers of the colour bar above 0 have a plus.
-        cut: there are values above the scale.
-        mark: a value to point out on the colour bar.
-        beside: what the texts beside the ids are: a further note, where there is room for these texts.
+    layers: tuple[int, ...]  # their numbers, from top to bottom
+    columns: tuple[int, ...]  # the numbers of heads, from left to right
+    across: int  # squares side by side; where there are more columns, a layer goes on in further rows
+    rows: int  # of a layer
+    pitch: float  # from one square to the next
+    square: float  # side of a square
+    marked: bool  # whether a mark, and a text, stand on a line of their own above each square
+    size: float  # of the letters of ids, in points
+    named: bool  # whether an id stands above each square, and not only the number above each column
+    above: float  # room above each square for its texts
+
+    @property
+    def row(self) -> float:
+        """From one row to the next."""
+        return self.square + self.above + 6
+
+    @property
+    def first(self) -> float:
+        """Where the first row begins."""
+        return 0 if self.named else _NUMBERS
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Width and height."""
+        return self.across * self.pitch, self.first + len(self.layers) * self.rows * self.row
+
+    def corner(self, head: HeadId) -> tuple[float, float]:
+        """Left and top of a head's square."""
+        further, column = divmod(self.columns.index(head.head), self.across)
+        row = self.layers.index(head.layer) * self.rows + further
+        return column * self.pitch + 1, self.first + row * self.row + self.above
+
+
+def grid_pooling(n_positions: int, heads: Iterable[HeadId], look: Look, *, marked: bool = False) -> int:
+    """How many positions a row of a small matrix stands for, so that every cell has a pixel.
+
+    ``marked`` says whether the heads will have marks of families.
+
+    Raises:
+        UsageError: the width is too small for so many heads.
     """
+    square = _planned(heads, 1, look, marked).square * file_dpi(look) / DPI
+    return math.ceil(n_positions / int(square))
 
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    cells: tuple[HeadCell, ...]
-    norm: Normalize
-    bar: str
-    colours: Colormap | None = None
-    signed: bool = False
-    cut: bool = False
-    mark: Mark | None = None
-    beside: str = ""
+
+def _planned(heads: Iterable[HeadId], m: int, look: Look, marked: bool) -> _Layout:
+    """The grid on a new page, of matrices [m, m]."""
+    ids = list(heads)
+    columns = len({head.head for head in ids})
+    if look.width is None:
+        square = _LARGEST // m * m
+        return _layout(ids, columns, max(square, _ROOMY) + 14, square, marked)
+    room = (look.width - 2 * MARGIN) * DPI - _LAYER_NAMES
+    if room / columns < _LEAST:
+        least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
+        raise UsageError(
+            f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
+            f"{look.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
+        )
+    return _fitting(ids, room, marked)
+
+
+def _fitting(ids: Sequence[HeadId], room: float, marked: bool) -> _Layout:
+    """The grid in so many pixels; where heads would be small, layers go on in further rows if these fit on a page."""
+    n = len({head.head for head in ids})
+    for most in range(max(1, int(room // _ROOMY)), n):
+        across = math.ceil(n / math.ceil(n / most))
+        if room / n >= _COMFORTABLE or room / across < _COMFORTABLE:
+            break
+        grid = _layout(ids, across, room / across, _side(room / across), marked)
+        if grid.extent[1] <= _HIGHEST:
+            return grid
+    pitch = min(room / n, _LARGEST_CHOSEN + 14)
+    return _layout(ids, n, pitch, _side(pitch), marked)
+
+
+def _layout(ids: Iterable[HeadId], across: int, pitch: float, square: float, marked: bool) -> _Layout:
+    layers, columns = (tuple(sorted(set(numbers))) for numbers in zip(*ids, strict=True))
+    rows, size = math.ceil(len(columns) / across), 7.0 if pitch >= _COMFORTABLE else 5.5
+    named = rows > 1 or text_width(f"H{columns[-1]}", size, DPI, "bold") + 3 <= pitch
+    above = 4 + 15 * named + 14 * marked
+    return _Layout(layers, columns, across, rows, pitch, square, marked, size, named, above)
+
+
+def _side(pitch: float) -> float:
+    return min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
 
 
 def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:
@@ -90,21 +166,19 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
         UsageError: the width is too small for so many heads.
     """
     del vector  # the grid is an image in either
-    cells = plan.cells
-    marked = any(cell.family is not None for cell in cells)
-    grid = planned_grid((cell.id for cell in cells), len(cells[0].values), look, marked)
+    grid = _planned((cell.id for cell in plan.cells), len(plan.cells[0].values), look, _marked(plan))
     across, down = grid.extent
-    width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)
-    legend = math.ceil(len(_families(cells)) / _legend_columns(cells, across)) * _LEGEND_ROW + 0.06 if marked else 0
-    notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(cells, grid) else plan.notes
+    width = page_width(look, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
+    room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
+    names = _families(plan.cells).values()
+    legend = math.ceil(len(names) / legend_columns(names, room)) * _LEGEND_ROW + 0.06 if names else 0
+    notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(plan.cells, grid) else plan.notes
     with figure_style():
-        body = down / DPI + legend + _BAR + 0.15 * bool(plan.mark)
+        body = down / DPI + legend + _BAR
         page = new_page(plan.title, notes, look, width=width, body=body)
         ax = page.add_subplot()
-        _lay_out(ax, plan, grid, look, (width - 2 * MARGIN) * DPI - LAYER_NAMES)
-        colour_bar(
-            page, ax, plan.norm, plan.bar, look, colours=plan.colours, mark=plan.mark, cut=plan.cut, signed=plan.signed
-        )
+        _lay_out(ax, plan, grid, look, room)
+        colour_bar(page, ax, plan, look)
         settled(page)
         page.set_layout_engine("none")
         box, (width, height) = ax.get_window_extent(), page.bbox.size
@@ -121,24 +195,26 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
     Returns:
         the image, which carries the scale for ``figure.colorbar``.
     """
-    marked = any(cell.family is not None for cell in plan.cells)
-    ids = [cell.id for cell in plan.cells]
     settled(ax.figure)
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = fitting_grid(ids, room, marked)
+        grid = _fitting([cell.id for cell in plan.cells], room, _marked(plan))
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
-    _lay_out(ax, plan, grid, look, 0)
+    _lay_out(ax, plan, grid, look, grid.extent[0])
     settled(ax.figure)
     return _fill(ax, plan, grid, look)
 
 
-def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, room: float) -> None:
-    """Limits, names of layers, marks and their legend: all that the layout must know of; as wide as the room."""
-    width, height = max(grid.extent[0], room), grid.extent[1]
+def _marked(plan: HeadGridPlan) -> bool:
+    return any(cell.family is not None for cell in plan.cells)
+
+
+def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, width: float) -> None:
+    """Limits, names of layers, marks and their legend: all that the layout must know of; so many pixels wide."""
+    height = grid.extent[1]
     ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=look.greys.paper)
     ax.set_box_aspect(height / width)
     ax.set_anchor("NW")
@@ -164,48 +240,47 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, room: f
     if families:
         ax.legend(
             loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
-            labelcolor=look.greys.ink, ncols=_legend_columns(plan.cells, width), handletextpad=0.1, columnspacing=1.0,
+            labelcolor=look.greys.ink, ncols=legend_columns(families.values(), width), handletextpad=0.1,
+            columnspacing=1.0,
         )  # fmt: skip
 
 
-def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesImage:
-    """The image, a pixel a pixel, and what stands above the squares, as fully as there is room."""
-    box, dpi = ax.get_window_extent(), ax.figure.dpi
-    limits = ax.get_xlim(), ax.get_ylim()
-    pixels = box.width / limits[0][1] * fine(look)  # of the image, for one of the grid
+def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look) -> AxesImage:
+    """The image, a pixel a pixel of the file, and what stands above the squares, as fully as there is room."""
+    shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
+    pixels = shown * file_dpi(look) / DPI  # of the image
     image, side = _image(plan, grid, look, pixels)
+    limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
-    style: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
-    drawn = _ExactImage(ax, interpolation="auto", origin="upper", extent=extent, **style)
+    scale: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
+    drawn = _ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
-    ax.set(xlim=limits[0], ylim=limits[1])
-    pitch, beside = grid.pitch * pixels / fine(look) * DPI / dpi, _room_beside(plan.cells, grid)
-    ink, small = look.greys.ink, min(6.0, grid.size)
+    ax.set(**limits)
+    pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
+    style: dict[str, Any] = {"color": look.greys.ink, "va": "baseline", "parse_math": False}
     full = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in plan.cells) + 3 <= pitch
+    beside = _room_beside(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
         if grid.named:
             name = str(cell.id) if full else f"H{cell.id.head}"  # the layer stands beside the row
-            up = 19 if grid.marked else 5
-            ax.text(left, top - up, name, fontsize=grid.size, weight="bold", color=ink, va="baseline")
-        text, x, side_of = cell.beside, left + side / pixels, "right"
+            ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **style)
+        text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None:
-            text, x, side_of = _fullest(cell, small, pitch - 17), left + 13, "left"
-        if text and (beside or cell.family is not None):
-            families = font_families([text])
-            ax.text(x, top - 5, text, fontsize=small, color=ink, ha=side_of, va="baseline", parse_math=False,
-                    family=families)  # fmt: skip
+            text, x, aligned = _fullest(cell, small, pitch - 17), left + 13, "left"
+        if text:
+            ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **style)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
         for at in range(0, len(grid.columns), every):
             x = at * grid.pitch + 1 + grid.square / 2
-            ax.text(x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", color=ink, ha="center", va="top")
+            ax.text(x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(style | {"va": "top"}))
     return drawn
 
 
 class _ExactImage(AxesImage):
-    """An image that is copied, not resampled, where its pixels are those of the file."""
+    """An image that is copied, not resampled, where its pixels are those of the file: a quarter less memory."""
 
     def make_image(
         self, renderer: RendererBase, magnification: float = 1.0, unsampled: bool = False
@@ -218,8 +293,11 @@ class _ExactImage(AxesImage):
             return made
         return array[::-1], round(x0), round(y0), None
 
+    def autoscale_None(self) -> None:  # noqa: N802 - as matplotlib
+        """Nothing to do for a colour bar: the scale has its ends, and the pixels are colours."""
 
-def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
+
+def _image(plan: HeadGridPlan, grid: _Layout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
     """All squares with their frames, so many pixels for one of the grid, and pixels of a square.
 
     Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
@@ -243,22 +321,20 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
     return image, side
 
 
-def _room_beside(cells: Sequence[HeadCell], grid: GridLayout) -> bool:
+def _room_beside(cells: Sequence[HeadCell], grid: _Layout) -> bool:
     """Whether every text stands beside its id, with some room between."""
     widths = (
         text_width(str(cell.id), grid.size, DPI, "bold") + text_width(cell.beside, min(6.0, grid.size), DPI)
         for cell in cells
     )
-    return grid.named and (grid.marked or max(widths) + 8 <= grid.square)
+    return grid.named and not grid.marked and max(widths) + 8 <= grid.square
 
 
 def _fullest(cell: HeadCell, size: float, room: float) -> str:
     """The text as fully as there is room; nothing where not even a few letters would fit."""
-    for words in (cell.beside, *cell.shorter):
-        if text_width(fitted(words, size, DPI, 10 * room), size, DPI) <= room:
-            return fitted(words, size, DPI, room)
-    cut = fitted((cell.beside, *cell.shorter)[-1], size, DPI, max(room, 1))
-    return cut if len(cut) > 4 else ""
+    forms = [drawable(text) for text in (cell.beside, *cell.shorter)]
+    cut = fitted(forms[-1], size, DPI, max(room, 1))
+    return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
 
 
 def _families(cells: Sequence[HeadCell]) -> dict[Family, str]:
@@ -266,9 +342,3 @@ def _families(cells: Sequence[HeadCell]) -> dict[Family, str]:
     present = {cell.family for cell in cells}
     without = " or ".join(sorted({cell.beside for cell in cells if cell.family is NO_ROLE}))
     return {family: without if family is NO_ROLE else family.name for family in FAMILIES if family in present}
-
-
-def _legend_columns(cells: Sequence[HeadCell], room: float) -> int:
-    names = _families(cells).values()
-    widest = max((text_width(name, 7, DPI) for name in names), default=0) + 46
-    return max(1, min(len(names), int(room / widest)))

@@ -1,4 +1,4 @@
-"""The files of many heatmaps of one text: PNG, SVG and PDF, the same bytes on every run.
+"""The files of many heatmaps of one text, the same bytes on every run; PNGs and SVGs many times faster than figures.
 
 A new matplotlib figure a head takes a tenth of a second, nearly all of it for parts that never change: labels, ticks,
 colour bar. Here a page is drawn once, and each head's cells, numbers, title and evidence are put into a copy of it:
@@ -7,10 +7,13 @@ meanwhile.
 """
 
 import base64
+import io
 import math
+import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -19,45 +22,72 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from attnviz.figures.files import DPI, figure_bytes, figure_style
-from attnviz.figures.fonts import DEFAULT_FAMILY, advance, font_families, pieces, text_width
-from attnviz.figures.heatmap import AIR, HeatmapPage, HeatmapPlan, heatmap_page
-from attnviz.figures.indexed import LEVELS, Pixels, indexed, ink_ramp, inked, palette, png
+from attnviz.figures.files import DPI, figure_bytes, figure_style, file_dpi
+from attnviz.figures.fonts import DEFAULT_FAMILY, font_families, text_width
+from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import contrasting_ink, hundredths, value_size, write_numbers
+from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
 from attnviz.figures.page import heading
 
-__all__ = ["heatmap_files"]
+__all__ = ["LEVELS", "heatmap_files", "palette"]
+
+LEVELS = 176
+"""Steps of the colour scale; 80 steps from paper to ink make it up to the 256 colours of a palette."""
 
 _THREADS = 2
 _SVG_RECTANGLES = 64
-_NUMBERED = 24
 _MARK, _CELLS = "attnviz-text-{}-", "attnviz-cells"
 _EDGE = 4
-_DIGITS = 0.73
-"""Height of a digit, as a multiple of the size of the letters."""
+_DIGITS = 0.73  # height of a digit, as a multiple of the size of the letters
+_INK = (255 - LEVELS) / 255  # steps from paper to ink for one of a pixel's coverage, 0-255
+# where Unicode has the scripts whose letters take other forms or places beside one another: Hebrew, Arabic, Hindi
+_JOINED = range(0x590, 0x2000)
+_COVERAGES = 16  # how many steps of a number's ink on a colour are told apart
+_Pixels = NDArray[np.uint8]
 
 
 def heatmap_files(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
-    """Name, content and caption of each file, in order.
+    """Name, content and caption of each file, in order; drawn a few pictures ahead of the reader.
 
-    Args:
-        plans: all with the same labels, notes and size; only values, title and evidence may differ.
-        look: theme, scale and width.
-        file_format: one of :data:`attnviz.figures.files.FORMATS`.
+    All plans have the same labels, notes and size; only values, title and evidence may differ.
     """
-    make = {"png": _png_files, "svg": _svg_files, "pdf": _pdf_files}[file_format]
-    waiting: list[HeatmapPlan] = []
-
-    def noted() -> Iterator[HeatmapPlan]:
+    if file_format == "pdf":
         for plan in plans:
-            waiting.append(plan)
-            yield plan
+            yield f"{plan.stem}.pdf", figure_bytes(heatmap_figure(plan, look, True), "pdf", look), plan.caption
+        return
+    kind = {"png": _Raster, "svg": _Svg}[file_format]
+    waiting: deque[tuple[HeatmapPlan, Future[bytes]]] = deque()
 
-    for content in make(noted(), look):
-        plan = waiting.pop(0)
-        yield f"{plan.stem}.{file_format}", content, plan.caption
+    def finished() -> tuple[str, bytes, str]:
+        plan, content = waiting.popleft()
+        return f"{plan.stem}.{file_format}", content.result(), plan.caption
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            for plan, page in _pages(plans, lambda plan: kind(plan, look)):
+                waiting.append((plan, pool.submit(page.encoded, page.filled(plan))))
+                if len(waiting) > 2 * _THREADS:
+                    yield finished()
+            while waiting:
+                yield finished()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _pages(plans: Iterable[HeatmapPlan], make: Callable[[HeatmapPlan], Any]) -> Iterator[tuple[HeatmapPlan, Any]]:
+    """Each plan with a page that has as many lines for title and evidence as it needs, in the same fonts."""
+    pages: dict[tuple[object, ...], Any] = {}
+    first = None
+    for plan in plans:
+        first = first or make(plan)
+        key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
+        if key not in pages:
+            pages[key] = make(plan) if pages else first
+        yield plan, pages[key]
 
 
 class _Page:
@@ -65,51 +95,23 @@ class _Page:
 
     def __init__(self, plan: HeatmapPlan, look: Look, vector: bool) -> None:
         with figure_style():
-            self.page: HeatmapPage = heatmap_page(plan, look, vector)
-        self.texts = self.page.figure.texts[: len(_lines(plan, self.page))]
-        self.theme = look.theme
+            self.figure, self.axes, self.cells = heatmap_page(plan, look, vector)
+        self.look, self.dpi = look, file_dpi(look)
+        self.texts = self.figure.texts[: len(self.lines(plan))]
+        box, pixel = self.axes.get_window_extent(), self.dpi / DPI
+        self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
+        self.cell = round(box.width * pixel / len(plan.values))
+
+    def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
+        return heading(plan.title, (plan.evidence,), self.figure.get_figwidth())
 
     def number_size(self, plan: HeatmapPlan) -> float | None:
         """Points of the numbers in the cells; None where they cannot be read."""
-        if len(plan.values) > _NUMBERED:
+        if len(plan.values) > MOST_NUMBERED:
             return None
-        points = self.page.cell * 72 / self.page.dpi
+        points = self.cell * 72 / self.dpi
         texts = [text for value in np.unique(_in_hundredths(plan)) if (text := hundredths(value / 100))]
-        return value_size(texts, points, points, AIR) if texts else None
-
-
-def _lines(plan: HeatmapPlan, page: HeatmapPage) -> list[tuple[str, float, str]]:
-    return heading(plan.title, (plan.evidence,), page.figure.get_figwidth())
-
-
-def _pages(plans: Iterable[HeatmapPlan], make: Callable[[HeatmapPlan], _Page]) -> Iterator[tuple[HeatmapPlan, Any]]:
-    """Each plan with a page that has as many lines for title and evidence as it needs, in the same fonts."""
-    pages: dict[tuple[object, ...], _Page] = {}
-    any_page: _Page | None = None
-    for plan in plans:
-        any_page = any_page or make(plan)
-        lines = _lines(plan, any_page.page)
-        key = tuple((size, *font_families([line])) for line, size, _ in lines)
-        if key not in pages:
-            pages[key] = any_page if not pages else make(plan)
-        yield plan, pages[key]
-
-
-def _png_files(plans: Iterable[HeatmapPlan], look: Look) -> Iterator[bytes]:
-    """Encode in order, a few pictures ahead of the reader."""
-    pages = _pages(plans, lambda plan: _Raster(plan, look))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        waiting: list[Future[bytes]] = []
-        try:
-            for plan, page in pages:
-                waiting.append(pool.submit(png, page.filled(plan), page.page.dpi, look.theme))
-                if len(waiting) > 2 * _THREADS:
-                    yield waiting.pop(0).result()
-            while waiting:
-                yield waiting.pop(0).result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        return value_size(texts, points, points) if texts else None
 
 
 class _Raster(_Page):
@@ -117,73 +119,137 @@ class _Raster(_Page):
 
     def __init__(self, plan: HeatmapPlan, look: Look) -> None:
         super().__init__(plan, look, False)
-        for artist in (*self.texts, self.page.cells):
+        for artist in (*self.texts, self.cells):
             artist.set_visible(False)
-        figure = self.page.figure
-        figure.set_dpi(self.page.dpi)
-        canvas = FigureCanvasAgg(figure)
+        self.figure.set_dpi(self.dpi)
+        canvas = FigureCanvasAgg(self.figure)
         with figure_style():
             canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-        line, side = round(self.page.dpi / DPI), self.page.cell * len(plan.values)
-        box = pixels[self.page.top - line :, self.page.left - line :][: side + 2 * line, : side + 2 * line]
+        line, side = round(self.dpi / DPI), self.cell * len(plan.values)
+        box = pixels[self.top - line :, self.left - line :][: side + 2 * line, : side + 2 * line]
         box[:] = np.round(np.array(to_rgb(look.greys.frame)) * 255)  # the frame is around the cells, not on them
-        self._paper = indexed(pixels, look.theme)
-        self._tiles: dict[tuple[int, float | None], Pixels] = {}
+        packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
+        distinct, back = np.unique(packed, return_inverse=True)
+        colours = distinct[:, None] >> np.array([16, 8, 0]) & 255
+        self._paper: _Pixels = _nearest(colours, look.theme)[back].reshape(pixels.shape[:2])
+        self._tiles: dict[tuple[int, float], _Pixels] = {}
 
-    def filled(self, plan: HeatmapPlan) -> Pixels:
+    def filled(self, plan: HeatmapPlan) -> _Pixels:
         """The picture of one head."""
         picture = self._paper.copy()
         height, width = picture.shape
-        for text, (line, size, weight) in zip(self.texts, _lines(plan, self.page), strict=True):
+        for text, (line, size, weight) in zip(self.texts, self.lines(plan), strict=True):
             x, y = text.get_position()[0] * width, (1 - text.get_position()[1]) * height
-            for piece in pieces(line):
-                ink, baseline = _letters(piece, size, weight, self.page.dpi)
-                left, top = round(x) - _EDGE, round(y) - baseline
-                place = picture[top : top + len(ink), left : left + ink.shape[1]]
+            for piece in _pieces(line):
+                ink, baseline = _letters(piece, size, weight, self.dpi)
+                place = picture[round(y) - baseline :, round(x) - _EDGE :][: len(ink), : ink.shape[1]]
                 ink = ink[:, : place.shape[1]]
-                np.copyto(place, ink_ramp()[ink], where=ink > 0)
-                x += advance(piece, size, self.page.dpi, weight)
+                np.copyto(place, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
+                x += text_width(f"{piece}|", size, self.dpi, weight) - text_width("|", size, self.dpi, weight)
         cells = self._cells(plan)
-        picture[self.page.top :, self.page.left :][: len(cells), : len(cells)] = cells
+        picture[self.top :, self.left :][: len(cells), : len(cells)] = cells
         return picture
 
-    def _cells(self, plan: HeatmapPlan) -> Pixels:
+    def encoded(self, picture: _Pixels) -> bytes:
+        return _png(picture, self.dpi, self.look.theme)
+
+    def _cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; there are few different ones, each of which is made once."""
-        cell, m, size = self.page.cell, len(plan.values), self.number_size(plan)
+        cell, m, size = self.cell, len(plan.values), self.number_size(plan)
         if size is None:
             return _levels(plan).astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
         kinds, places = np.unique(_levels(plan) * 101 + _in_hundredths(plan), return_inverse=True)
         tiles = np.stack([self._tile(int(kind), size) for kind in kinds])[places.reshape(m, m)]
-        square: Pixels = tiles.transpose(0, 2, 1, 3).reshape(m * cell, m * cell)
+        square: _Pixels = tiles.transpose(0, 2, 1, 3).reshape(m * cell, m * cell)
         return square
 
-    def _tile(self, kind: int, size: float) -> Pixels:
+    def _tile(self, kind: int, size: float) -> _Pixels:
         if (kind, size) not in self._tiles:
             level, number = divmod(kind, 101)
-            cell, text = self.page.cell, hundredths(number / 100)
+            cell, text = self.cell, hundredths(number / 100)
             tile = np.full((cell, cell), level, dtype=np.uint8)
             if text:
-                ink, baseline = _letters(text, size, "normal", self.page.dpi)
-                left = round((cell - text_width(text, size, self.page.dpi)) / 2) - _EDGE
-                top = round((cell + _DIGITS * size * self.page.dpi / 72) / 2) - baseline
+                ink, baseline = _letters(text, size, "normal", self.dpi)
+                left = round((cell - text_width(text, size, self.dpi)) / 2) - _EDGE
+                top = round((cell + _DIGITS * size * self.dpi / 72) / 2) - baseline
                 rows, columns = (slice(max(0, -begin), cell - begin) for begin in (top, left))
                 ink = ink[rows, columns]
                 place = tile[max(top, 0) :, max(left, 0) :][: len(ink), : ink.shape[1]]
-                place[:] = inked(self.theme)[level][ink]
+                place[:] = _inked(self.look.theme)[level][ink]
             self._tiles[kind, size] = tile
         return self._tiles[kind, size]
 
 
+class _Svg(_Page):
+    """An SVG with marks where the texts of a head belong, parted where its cells do."""
+
+    def __init__(self, plan: HeatmapPlan, look: Look) -> None:
+        super().__init__(plan, look, True)
+        self.axes.patch.set_gid(_CELLS)
+        self.cells.remove()
+        for number, text in enumerate(self.texts):
+            text.set_text(_MARK.format(number))
+        content = figure_bytes(self.figure, "svg", look).decode()
+        begin, patch, after = content.partition(f'<g id="{_CELLS}">')
+        inside, end, self._after = after.partition("</g>")
+        self._before = begin + patch + inside + end + "\n"
+
+    def filled(self, plan: HeatmapPlan) -> str:
+        """The file of one head."""
+        after = self._after
+        for number, (line, _, _) in enumerate(self.lines(plan)):
+            after = after.replace(_MARK.format(number), escape(line))
+        return self._before + "".join(self._cells(plan)) + after
+
+    def encoded(self, content: str) -> bytes:
+        return content.encode()
+
+    def _cells(self, plan: HeatmapPlan) -> Iterator[str]:
+        """Cells of one colour are one path; in large matrices all cells are an image, a pixel each."""
+        m, levels, size = len(plan.values), _levels(plan), self.number_size(plan)
+        left, top, cell = (pixels * 72 / self.dpi for pixels in (self.left, self.top, self.cell))
+        if m > _SVG_RECTANGLES:
+            data = base64.b64encode(_png(levels.astype(np.uint8), DPI, self.look.theme)).decode("ascii")
+            yield (
+                f'<image x="{left:.6g}" y="{top:.6g}" width="{m * cell:.6g}" height="{m * cell:.6g}" '
+                'preserveAspectRatio="none" style="image-rendering:crisp-edges;image-rendering:pixelated" '
+                f'xlink:href="data:image/png;base64,{data}"/>\n'
+            )
+            return
+        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(m)] for begin in (left, top))
+        for level in np.unique(levels[levels > 0]):
+            colour = to_hex(palette(self.look.theme)[level] / 255)
+            path = "".join(
+                f"M{xs[x]} {ys[y]}h{cell:.6g}v{cell:.6g}h-{cell:.6g}z" for y, x in np.argwhere(levels == level)
+            )
+            yield f'<path d="{path}" fill="{colour}" stroke="{colour}" stroke-width="0.2"/>\n'
+        if size is None:
+            return
+        numbers, style = _in_hundredths(plan), f"font: {size:g}px '{DEFAULT_FAMILY}'; text-anchor: middle"
+        inks = np.array([contrasting_ink(colour / 255) for colour in palette(self.look.theme)[:LEVELS]])[levels]
+        for ink in np.unique(inks[numbers > 0]):
+            yield f'<g style="{style}" fill="{ink}">\n'
+            for row, column in np.argwhere((numbers > 0) & (inks == ink)):
+                x, y = left + (column + 0.5) * cell, top + (row + 0.5) * cell + _DIGITS / 2 * size
+                yield f'<text x="{x:.5g}" y="{y:.5g}">{hundredths(numbers[row, column] / 100)}</text>\n'
+            yield "</g>\n"
+
+
+def _pieces(line: str) -> list[str]:
+    """A line in parts that recur in others: numbers, and what stands between them; one part where its letters join."""
+    return re.findall(r"[\d.]+|[^\d.]+", line) if not any(ord(letter) in _JOINED for letter in line) else [line]
+
+
 @lru_cache(4096)
-def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[Pixels, int]:
+def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, int]:
     """How far each pixel of a text is covered, 0-255, with some room at the left, and the row of its baseline."""
     width = math.ceil(text_width(text, size, dpi, weight)) + 2 * _EDGE
     above, below = (math.ceil(size * dpi / 72 * part) + _EDGE for part in (1.1, 0.5))
     renderer = RendererAgg(width, above + below, dpi)
     font = FontProperties(family=font_families([text]), size=size, weight=weight)
     renderer.draw_text(renderer.new_gc(), _EDGE, above, text, font, 0)
-    coverage: Pixels = np.asarray(renderer.buffer_rgba())[..., 3]
+    coverage: _Pixels = np.asarray(renderer.buffer_rgba())[..., 3].copy()
     return coverage, above
 
 
@@ -200,80 +266,40 @@ def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
     return written
 
 
-def _svg_files(plans: Iterable[HeatmapPlan], look: Look) -> Iterator[bytes]:
-    for plan, page in _pages(plans, lambda plan: _Svg(plan, look)):
-        yield page.filled(plan)
+@cache
+def palette(theme: str) -> _Pixels:
+    """The colours of a PNG, [256, 3]: the scale of the weights from the paper on, then from paper to ink."""
+    greys = Look(theme).greys
+    paper, ink = np.array(to_rgb(greys.paper)), np.array(to_rgb(greys.ink))
+    scale = Look(theme).colour_map()(np.linspace(0, 1, LEVELS))[:, :3]
+    ramp = paper + np.linspace(0, 1, 256 - LEVELS)[:, None] * (ink - paper)
+    colours: _Pixels = (np.concatenate([scale, ramp]) * 255).round().astype(np.uint8)
+    return colours
 
 
-class _Svg(_Page):
-    """An SVG with marks where the texts of a head belong, parted where its cells do."""
-
-    def __init__(self, plan: HeatmapPlan, look: Look) -> None:
-        super().__init__(plan, look, True)
-        self.page.axes.patch.set_gid(_CELLS)
-        self.page.cells.remove()
-        for number, text in enumerate(self.texts):
-            text.set_text(_MARK.format(number))
-        content = figure_bytes(self.page.figure, "svg", look).decode()
-        begin, patch, after = content.partition(f'<g id="{_CELLS}">')
-        inside, end, self._after = after.partition("</g>")
-        self._before = begin + patch + inside + end + "\n"
-
-    def filled(self, plan: HeatmapPlan) -> bytes:
-        """The file of one head."""
-        after = self._after
-        for number, (line, _, _) in enumerate(_lines(plan, self.page)):
-            after = after.replace(_MARK.format(number), escape(line))
-        return (self._before + "".join(self._cells(plan)) + after).encode()
-
-    def _cells(self, plan: HeatmapPlan) -> Iterator[str]:
-        """Cells of one colour are one path; in large matrices all cells are an image, a pixel each."""
-        page, m, levels = self.page, len(plan.values), _levels(plan)
-        unit = 72 / page.dpi
-        left, top, cell = page.left * unit, page.top * unit, page.cell * unit
-        if m > _SVG_RECTANGLES:
-            data = base64.b64encode(png(levels.astype(np.uint8), DPI, self.theme)).decode("ascii")
-            yield (
-                f'<image x="{left:.6g}" y="{top:.6g}" width="{m * cell:.6g}" height="{m * cell:.6g}" '
-                'preserveAspectRatio="none" style="image-rendering:crisp-edges;image-rendering:pixelated" '
-                f'xlink:href="data:image/png;base64,{data}"/>\n'
-            )
-            return
-        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(m)] for begin in (left, top))
-        for level in np.unique(levels[levels > 0]):
-            colour = to_hex(palette(self.theme)[level] / 255)
-            path = "".join(
-                f"M{xs[x]} {ys[y]}h{cell:.6g}v{cell:.6g}h-{cell:.6g}z" for y, x in np.argwhere(levels == level)
-            )
-            yield f'<path d="{path}" fill="{colour}" stroke="{colour}" stroke-width="0.2"/>\n'
-        yield from self._numbers(plan, levels, (left, top, cell))
-
-    def _numbers(
-        self, plan: HeatmapPlan, levels: NDArray[np.int64], places: tuple[float, float, float]
-    ) -> Iterator[str]:
-        size, numbers, (left, top, cell) = self.number_size(plan), _in_hundredths(plan), places
-        if size is None:
-            return
-        style = f"font: {size:g}px '{DEFAULT_FAMILY}'; text-anchor: middle"
-        inks = np.array([contrasting_ink(colour / 255) for colour in palette(self.theme)[:LEVELS]])[levels]
-        for ink in np.unique(inks[numbers > 0]):
-            yield f'<g style="{style}" fill="{ink}">\n'
-            for row, column in np.argwhere((numbers > 0) & (inks == ink)):
-                x, y = left + (column + 0.5) * cell, top + (row + 0.5) * cell + _DIGITS / 2 * size
-                yield f'<text x="{x:.5g}" y="{y:.5g}">{hundredths(numbers[row, column] / 100)}</text>\n'
-            yield "</g>\n"
+def _nearest(colours: Array, theme: str) -> _Pixels:
+    """The place of the nearest colour of the palette, for colours [k, 3] of 0-255."""
+    known = palette(theme).astype(np.float32)
+    places: _Pixels = ((known**2).sum(axis=1) - 2 * colours @ known.T).argmin(axis=1).astype(np.uint8)
+    return places
 
 
-def _pdf_files(plans: Iterable[HeatmapPlan], look: Look) -> Iterator[bytes]:
-    """One figure, whose texts, cells and numbers are exchanged."""
-    for plan, page in _pages(plans, lambda plan: _Page(plan, look, True)):
-        ax, cells = page.page.axes, page.page.cells
-        for text, (line, _, _) in zip(page.texts, _lines(plan, page.page), strict=True):
-            text.set_text(line)
-        cells.set_array(plan.values)
-        cells.set_norm(plan.norm)
-        for number in list(ax.texts):
-            number.remove()
-        with figure_style():
-            write_numbers(ax, plan.values, cells, hundredths, air=AIR)
-        yield figure_bytes(page.page.figure, "pdf", look)
+@cache
+def _inked(theme: str) -> _Pixels:
+    """The place in the palette of a step of the scale that a number covers so far, [LEVELS, 256]."""
+    table = palette(theme)[:LEVELS].astype(np.float32)
+    inks = np.array([to_rgb(contrasting_ink(colour / 255)) for colour in table], dtype=np.float32) * 255
+    covered = np.linspace(0, 1, _COVERAGES, dtype=np.float32)[:, None]
+    blended = table[:, None] + covered * (inks - table)[:, None]  # [LEVELS, 16, 3]
+    places = _nearest(blended.reshape(-1, 3), theme).reshape(LEVELS, _COVERAGES)
+    places[:, 0] = np.arange(LEVELS)
+    return places[:, np.arange(256) * _COVERAGES // 256]
+
+
+def _png(picture: _Pixels, dpi: float, theme: str) -> bytes:
+    """The PNG file of places in the palette; it is compressed outside Python's lock, so that threads help."""
+    image, content, software = Image.fromarray(picture), io.BytesIO(), PngInfo()
+    image.putpalette(palette(theme).tobytes())
+    software.add_text("Software", "attnviz")
+    image.save(content, "png", dpi=(dpi, dpi), pnginfo=software, compress_level=2)
+    return content.getvalue()

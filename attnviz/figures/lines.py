@@ -1,9 +1,9 @@
 """Lines from the tokens that attend, on the left, to those attended to, on the right, after bertviz (Vig 2019)."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,12 +15,11 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from attnviz.figures.colours import outer_ink
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width, wrapped
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.matrix import Array, cell_points
-from attnviz.figures.page import MARGIN, PIXEL, new_page, page_width, settled
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width, settled
 
 __all__ = ["HEAD_COLOURS", "LinesPlan", "draw_lines", "lines_figure"]
 
@@ -32,8 +31,8 @@ HEAD_COLOURS = {
 olive of Tol (2021) in place of their yellow, which would not show, and the theme's ink for black."""
 
 _HIGHEST, _NARROWEST, _LINES_WIDTH = 9.0, 5.0, 2.8
+# points: of all rows together, and from one label to the next
 _COMFORTABLE, _LARGEST_PITCH, _LEAST_PITCH = 576, 11.5, 5.8
-"""Points: of all rows together, and from one label to the next."""
 _LETTERS, _HANDLE, _ENTRY = 7.0, 24.0, 11.0
 _PAD, _HEADING, _LABEL_SHARE = 4.0, 14.0, 0.33
 _SPREAD, _BEND, _GAP, _FAINTEST = 0.6, 0.5, 0.9, 0.25
@@ -41,42 +40,23 @@ _COLUMNS = ("attends from", "attended to")
 
 
 @dataclass(frozen=True)
-class LinesPlan:
-    """Lines to draw.
+class LinesPlan(PagePlan):
+    """Lines to draw."""
 
-    Attributes:
-        stem, caption: of the file.
-        title, notes: above the lines.
-        labels: [n_rows], of each row its token, the same on both sides, or how many tokens share it.
-        bright: the rows whose labels do not stand back, left and right.
-        breaks: rows before which a new text begins.
-        heads: [n_heads], what each colour stands for.
-        head, query, key: [n_lines], of each line its place in ``heads``, its row left and its row right.
-        weights: [n_lines], the attention weights, from weak to strong: the order of drawing.
-        strengths: [n_lines], 0-1, the weights under the scale of the look.
-        scale: what width and opacity are.
-        samples: examples for reading the lines: strength and the weight that it stands for.
-        written: by row, a weight to write before the label attended to.
-        unit: ``token`` or ``word``.
-    """
-
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    labels: tuple[str, ...]
-    bright: tuple[frozenset[int], frozenset[int]]
-    breaks: tuple[int, ...]
-    heads: tuple[str, ...]
+    labels: tuple[str, ...]  # [n_rows], of each row its token, the same on both sides, or how many tokens share it
+    bright: tuple[frozenset[int], frozenset[int]]  # the rows whose labels do not stand back, left and right
+    breaks: tuple[int, ...]  # rows before which a new text begins
+    heads: tuple[str, ...]  # [n_heads], what each colour stands for
+    # [n_lines], of each line its place in heads, its row left and its row right
     head: NDArray[np.intp]
     query: NDArray[np.intp]
     key: NDArray[np.intp]
-    weights: Array
-    strengths: Array
-    scale: str
-    samples: tuple[tuple[float, str], ...]
-    written: dict[int, str]
-    unit: str
+    weights: Array  # [n_lines], the attention weights, from weak to strong: the order of drawing
+    strengths: Array  # [n_lines], 0-1, the weights under the scale of the look
+    scale: str  # what width and opacity are
+    samples: tuple[tuple[float, str], ...]  # examples for reading the lines: strength and the weight that it stands for
+    written: dict[int, str]  # by row, a weight to write before the label attended to
+    unit: str  # token or word
 
     @property
     def rows(self) -> Array:
@@ -98,7 +78,11 @@ def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:
     pitch = max(_LEAST_PITCH, min(_LARGEST_PITCH, _COMFORTABLE / len(plan.labels)))
     natural = _LINES_WIDTH + 2 * (_column_points(plan, pitch) + _PAD) / 72 + 2 * MARGIN
     width = page_width(look, max(_NARROWEST, natural))
-    legends = sum(_ENTRY * rows + 4 for rows in _legend_rows(plan, (width - 2 * MARGIN) * 72)) / 72 + 0.1
+    room = (width - 2 * MARGIN) * 72
+    legends = sum(
+        _ENTRY * (math.ceil(len(names) / _legend_columns(names, room)) + bool(title)) + 4
+        for names, title in _legends(plan)
+    ) / 72 + 0.1  # fmt: skip
     first = "those that give (left) or get (right) more attention come first"
     with figure_style():
         for notes in (plan.notes, (*plan.notes, f"Not every {plan.unit} is named; {first}.")):
@@ -113,12 +97,7 @@ def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:
 
 
 def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
-    """Draw lines on the caller's Axes, between columns of labels, with legends of the heads and of the weights.
-
-    Args:
-        ax: any Axes; only these are changed. The legends stand above and below.
-        plan: of the lines.
-        look: its theme gives the colours.
+    """Draw lines on the caller's Axes, between columns of labels, with legends of heads and weights above and below.
 
     Returns:
         the lines, from weak to strong.
@@ -136,11 +115,17 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     rows, n_heads = plan.rows, len(plan.heads)
     shifts = (plan.head - (n_heads - 1) / 2) * _SPREAD / n_heads  # heads side by side, so that none covers another
     starts, ends = (rows[side] + shifts for side in (plan.query, plan.key))
-    lines = PathCollection(
-        _curves(starts, ends, left, right),
+    opacities, widths = _strokes(plan, pitch, plan.strengths)
+    colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[look.theme]])[plan.head]
+    bend, codes = _BEND * (right - left), [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+    lines = PathCollection(  # curves that are level at both ends
+        [
+            Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
+            for start, end in zip(starts, ends, strict=True)
+        ],
         facecolors="none",
-        edgecolors=_line_colours(plan, look),
-        linewidths=_line_widths(plan, pitch, plan.strengths),
+        edgecolors=np.column_stack([colours, opacities]),
+        linewidths=widths,
         capstyle="butt",
     )
     ax.add_collection(lines, autolim=False)
@@ -178,32 +163,16 @@ def _column(plan: LinesPlan, side: int) -> list[str]:
     return [f"{written[row]} {label}" if row in written else label for row, label in enumerate(plan.labels)]
 
 
-def _curves(starts: Array, ends: Array, left: float, right: float) -> list[Path]:
-    """One curve a line, level at both ends."""
-    codes, bend = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4], _BEND * (right - left)
-    return [
-        Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
-        for start, end in zip(starts, ends, strict=True)
-    ]
+def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Array]:
+    """Opacities, and widths in points, of lines of these strengths, in steps that keep files small.
 
-
-def _line_colours(plan: LinesPlan, look: Look) -> Array:
-    """[n_lines, 4]: the colour of the head, the opacity of the weight."""
-    table = np.array([to_rgb(colour) for colour in HEAD_COLOURS[look.theme]])
-    colours: Array = np.column_stack([table[plan.head], [_opacity(strength) for strength in plan.strengths]])
-    return colours
-
-
-def _opacity(strength: float) -> float:
-    """Of a line, in steps of a hundredth for small files; the faintest still shows on light and on dark paper."""
-    return round(float(_FAINTEST + (1 - _FAINTEST) * strength), 2)
-
-
-def _line_widths(plan: LinesPlan, pitch: float, strengths: Iterable[float]) -> list[float]:
-    """Points, in steps of a twentieth for small files: narrow where rows stand close, so that paper shows between."""
+    The faintest still shows on light and on dark paper; where rows stand close, paper shows between the widest.
+    """
     widest = min(3.0, max(0.6, 0.3 * pitch * (1.0 if len(plan.heads) == 1 else 0.7)))
     thinnest = min(0.5, 0.4 * widest)
-    return [round(20 * (thinnest + (widest - thinnest) * float(strength))) / 20 for strength in strengths]
+    strong = strengths.astype(float)
+    widths = np.round(20 * (thinnest + (widest - thinnest) * strong)) / 20
+    return np.round(_FAINTEST + (1 - _FAINTEST) * strong, 2), widths
 
 
 def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pitch: float) -> None:
@@ -230,54 +199,36 @@ def _named(plan: LinesPlan, touched: NDArray[np.intp], pitch: float) -> list[int
     return sorted(chosen)
 
 
-def _columns_of(texts: Sequence[str], room: float) -> int:
+def _legends(plan: LinesPlan) -> list[tuple[tuple[str, ...], str]]:
+    """The entries and the title of each legend: the heads, where there are several, and examples of weights."""
+    return [(plan.heads, "")] * (len(plan.heads) > 1) + [(tuple(text for _, text in plan.samples), plan.scale)]
+
+
+def _legend_columns(names: Sequence[str], room: float) -> int:
     """Columns of a legend on so many points."""
-    widest = max(_points(text, _LETTERS) for text in texts) + _HANDLE
-    return max(1, min(len(texts), int(room // (widest + 8))))
-
-
-def _legend_rows(plan: LinesPlan, room: float) -> list[int]:
-    """Rows of the legend of the heads and of that of the weights, its title included, on so many points."""
-    legends = [plan.heads] * (len(plan.heads) > 1) + [tuple(text for _, text in plan.samples)]
-    rows = [math.ceil(len(texts) / _columns_of(texts, room)) for texts in legends]
-    return [*rows[:-1], rows[-1] + 1]
+    return legend_columns(map(drawable, names), room / PIXEL, (_HANDLE + 8) / PIXEL)
 
 
 def _add_legends(ax: Axes, plan: LinesPlan, look: Look) -> None:
     """The heads by colour above the Axes, where there are several; examples of weights below."""
     colours, several = HEAD_COLOURS[look.theme], len(plan.heads) > 1
     room, height = cell_points(ax, 1, 1)
-    strengths, weights = zip(*plan.samples, strict=True)
-    widths = _line_widths(plan, _pitch(height, plan), strengths)
+    strokes = _strokes(plan, _pitch(height, plan), np.array([strength for strength, _ in plan.samples]))
     key = look.greys.ink if several else colours[0]
-    of_weights = [
-        {"color": key, "alpha": _opacity(strength), "linewidth": width}
-        for strength, width in zip(strengths, widths, strict=True)
-    ]
+    lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]
     if several:
-        of_heads = [{"color": colour, "linewidth": 2.5} for colour in colours[: len(plan.heads)]]
-        _add_legend(ax, plan.heads, of_heads, "", "lower left", (0.0, 1.0), room, look)
-    _add_legend(ax, weights, of_weights, plan.scale, "upper left", (0.0, 0.0), room, look)
-
-
-def _add_legend(
-    ax: Axes,
-    texts: Sequence[str],
-    styles: Sequence[dict[str, Any]],
-    title: str,
-    corner: Literal["lower left", "upper left"],
-    place: tuple[float, float],
-    room: float,
-    look: Look,
-) -> None:
-    handles = [Line2D([], [], **style) for style in styles]
-    names = ["\n".join(wrapped(text, _LETTERS, DPI, (room - _HANDLE) / PIXEL)) for text in texts]
-    legend = Legend(
-        ax, handles, names, loc=corner, bbox_to_anchor=place, ncols=_columns_of(texts, room), frameon=False,
-        title=title, fontsize=_LETTERS, title_fontsize=_LETTERS, alignment="left", borderaxespad=0, borderpad=0.3,
-        handlelength=2.2, columnspacing=1.0, labelspacing=0.3,
-    )  # fmt: skip
-    for text in (*legend.get_texts(), legend.get_title()):
-        text.set(color=outer_ink(look), family=font_families([text.get_text()]), parse_math=False)
-    ax.add_artist(legend)
-    legend.set_clip_on(False)  # else the layout leaves no room for it
+        lines.insert(0, [Line2D([], [], color=colour, linewidth=2.5) for colour in colours[: len(plan.heads)]])
+    for handles, (names, title) in zip(lines, _legends(plan), strict=True):
+        shown = ["\n".join(wrapped(name, _LETTERS, DPI, (room - _HANDLE) / PIXEL)) for name in names]
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 0)}
+        if handles is not lines[-1]:
+            place = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+        legend = Legend(
+            ax, handles, shown, ncols=_legend_columns(names, room), frameon=False, title=title, fontsize=_LETTERS,
+            title_fontsize=_LETTERS, alignment="left", borderaxespad=0, borderpad=0.3, handlelength=2.2,
+            columnspacing=1.0, labelspacing=0.3, **place,
+        )  # fmt: skip
+        for text in (*legend.get_texts(), legend.get_title()):
+            text.set(color=outer_ink(look), family=font_families([text.get_text()]), parse_math=False)
+        ax.add_artist(legend)
+        legend.set_clip_on(False)  # else the layout leaves no room for it

@@ -3,14 +3,15 @@
 import re
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rcParams, rcParamsDefault
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, Normalize
 
 from attnviz.errors import UsageError
 
-__all__ = ["FAINTEST", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "parse_width"]
+__all__ = ["FAINTEST", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "outer_ink", "outer_size", "parse_width"]
 
 FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
@@ -37,17 +38,12 @@ THEMES = {
 
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
+_SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
 
 
 @dataclass(frozen=True, init=False)
 class Look:
-    """What the user chose of a figure's looks.
-
-    Attributes:
-        theme: ``light`` or ``dark``.
-        scale: one of :data:`SCALES`.
-        width: of a figure on the page, in inches; None for the size that suits its content.
-    """
+    """What the user chose of a figure's looks: theme, scale of the colours, and inches of width or None."""
 
     theme: str = "light"
     scale: str = "shared"
@@ -59,7 +55,7 @@ class Look:
         Args:
             theme: ``light`` or ``dark``.
             scale: one of :data:`SCALES`.
-            width: in inches, or as ``3.3in``, ``84mm``.
+            width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None for what suits its content.
 
         Raises:
             UsageError: none of the known themes or scales, or a width that no page has.
@@ -95,22 +91,14 @@ class Look:
         return LinearSegmentedColormap.from_list(f"attnviz-diverging-{self.theme}", [less, self.greys.paper, more])
 
     def norm(self, largest: float = 1.0) -> Normalize:
-        """From weights to places on the colour map.
-
-        Args:
-            largest: of the head; it counts where the scale is each head's own.
-        """
+        """From weights to places on the colour map; the head's largest counts where each has a scale of its own."""
         if self.scale == "log":
             return LogNorm(FAINTEST, 1.0, clip=True)
         return Normalize(0.0, largest if self.scale == "per-head" and largest > 0 else 1.0, clip=True)
 
-    def describe(self) -> str:
-        """The scale in words, for colour bars and captions."""
-        return {
-            "shared": "attention weight",
-            "per-head": "attention weight (scale of this head)",
-            "log": "attention weight (log scale)",
-        }[self.scale]
+    def scale_of(self, thing: str) -> str:
+        """The scale in words, for one thing that may have its own: ``shared scale``, ``scale of this head``."""
+        return {"shared": "shared scale", "per-head": f"scale of {thing}", "log": "log scale"}[self.scale]
 
 
 PLAIN = Look()
@@ -127,3 +115,22 @@ def parse_width(text: str) -> float:
     if found is None:
         raise UsageError(f"expected a width such as 3.3in, 8.4cm, 84mm or 240pt, found {text!r}.")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def outer_ink(look: Look, setting: str = "text.color") -> str:
+    """The colour of a text that stands beside the cells, on a page that may be the caller's.
+
+    The light theme is also what nobody asked for, so there the caller's own setting of matplotlib counts, such as that
+    of ``dark_background``; where this is matplotlib's own, and in the dark theme, it is the ink of the theme.
+    """
+    theirs, default = (known[setting] for known in _SETTINGS)
+    if look.theme != "light" or theirs == default or theirs in ("auto", "inherit"):
+        return look.greys.ink
+    return str(theirs)
+
+
+def outer_size(setting: str, ours: float) -> float | str:
+    """The size of such a text: the caller's where they changed it or the size of all fonts, else ours."""
+    theirs, default = ((known[setting], known["font.size"]) for known in _SETTINGS)
+    size: float | str = theirs[0]
+    return ours if theirs == default else size

@@ -4,67 +4,53 @@ Everything adapts to the size of the Axes, so that the same function serves a co
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from attnviz.figures.colours import outer_ink
 from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.page import PIXEL
 
 __all__ = [
-    "LONGEST",
-    "Array",
-    "Labels",
-    "cell_points",
-    "contrasting_ink",
-    "draw_matrix",
-    "hundredths",
-    "label_size",
-    "max_pool",
-    "named_every",
-    "pooled_for",
-    "value_size",
-    "write_numbers",
-]
+    "LONGEST", "Array", "Cells", "Labels", "cell_points", "contrasting_ink", "draw_matrix", "hundredths",
+    "label_pixels", "label_size", "max_pool", "named_every", "pooled_for", "value_size", "write_numbers",
+    "write_texts",
+]  # fmt: skip
 
 Array = NDArray[Any]
+Cells = AxesImage | QuadMesh
+"""What carries the colours of a matrix."""
 
 _MESH_CELLS = 4096
-_MOST_NUMBERED = 24
+MOST_NUMBERED = 24
+"""Rows or columns of the largest matrix with numbers in its cells."""
+
 _SMALLEST, _LARGEST = 5.5, 8.0
 _SLANTED = 14.4
-_LEAST_OUTLINE = 4
-"""Points of the side of an outline; around a smaller cell it leaves some room."""
-
+_LEAST_OUTLINE = 4  # points of the side of an outline; around a smaller cell it leaves some room
 LONGEST = 110
 """Pixels of the longest label; longer ones are cut."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Names of positions beside a matrix.
+    """Names of positions beside a matrix."""
 
-    Attributes:
-        texts: of every position, before pooling.
-        muted: which stand back: special tokens and other sinks.
-        bold: which stand out.
-    """
-
-    texts: tuple[str, ...]
-    muted: tuple[bool, ...]
-    bold: tuple[bool, ...] = ()
+    texts: tuple[str, ...]  # of every position, before pooling
+    muted: tuple[bool, ...]  # which stand back: special tokens and other sinks
+    bold: tuple[bool, ...] = ()  # which stand out
 
 
 def draw_matrix(
@@ -74,7 +60,6 @@ def draw_matrix(
     look: Look,
     *,
     labels: Labels | None = None,
-    columns: Labels | None = None,
     sides: str = "lb",
     pooled: int = 1,
     colours: Colormap | None = None,
@@ -82,7 +67,7 @@ def draw_matrix(
     rules: Sequence[float] = (),
     outlined: tuple[int, int] | None = None,
     cell: float | None = None,
-) -> AxesImage | QuadMesh:
+) -> Cells:
     """Draw a matrix, row 0 at the top: rows are queries, columns keys.
 
     Args:
@@ -90,8 +75,7 @@ def draw_matrix(
         values: [rows, columns]; NaN cells have the colour of the paper.
         norm: from values to colours.
         look: theme.
-        labels: of the positions; of the rows alone where ``columns`` has those of the columns.
-        columns: labels of the columns, where they are others than those of the rows.
+        labels: of the positions.
         sides: where they are named: left (``l``), bottom (``b``).
         pooled: positions in one cell.
         colours: others than those of the look.
@@ -105,7 +89,7 @@ def draw_matrix(
     """
     rows, n_columns = values.shape
     style: dict[str, Any] = {"cmap": colours or look.colour_map(), "norm": norm}
-    cells: AxesImage | QuadMesh
+    cells: Cells
     if vector and values.size <= _MESH_CELLS:
         edges = [np.arange(n + 1) - 0.5 for n in (n_columns, rows)]
         cells = ax.pcolormesh(*edges, values, edgecolors="face", linewidth=0.1, **style)
@@ -123,47 +107,43 @@ def draw_matrix(
         (row, column), across, down = outlined, max(1.0, _LEAST_OUTLINE / width), max(1.0, _LEAST_OUTLINE / height)
         stroke: dict[str, Any] = {"edgecolor": look.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
         ax.add_patch(Rectangle((column - across / 2, row - down / 2), across, down, fill=False, **stroke))
-    _name(ax, "y", labels if "l" in sides else None, rows, height, pooled, look)
-    _name(ax, "x", (columns or labels) if "b" in sides else None, n_columns, width, pooled, look)
+    _name(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, look)
+    _name(ax.xaxis, labels if "b" in sides else None, n_columns, width, pooled, look)
     return cells
 
 
 def write_numbers(
     ax: Axes,
     values: Array,
-    cells: AxesImage | QuadMesh,
+    cells: Cells,
     write: Callable[[float], str],
     *,
     air: float = 5,
     bracketed: Collection[tuple[int, int]] = (),
 ) -> bool:
-    """Write values into the cells of a matrix where all of them can be read; call it when the Axes have their size.
+    """Write values into the cells of a matrix if all of them can be read; call it when the Axes have their size.
 
-    Args:
-        ax: of the matrix.
-        values: [rows, columns].
-        cells: from :func:`draw_matrix`.
-        write: a value as text; empty for none.
-        air: pixels of a cell's width that stay free.
-        bracketed: rows and columns of the cells whose value stands in brackets.
-
-    Returns:
-        whether they were written.
+    ``write`` makes a text of a value, empty for none, and ``air`` is as for :func:`value_size`. Values of cells that
+    are ``bracketed``, by row and column, stand in brackets. The result says whether they were written.
     """
-    if max(values.shape) > _MOST_NUMBERED:
+    if max(values.shape) > MOST_NUMBERED:
         return False
     texts = {place: text for place, value in np.ndenumerate(values) if (text := write(float(value)))}
     texts |= {place: f"({texts[place]})" for place in bracketed if place in texts}
     if not texts:
         return False
-    size = value_size(tuple(set(texts.values())), *cell_points(ax, values.shape[1], values.shape[0]), air=air)
+    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air)
     if size is None:
         return False
+    write_texts(ax, values, cells, texts, size=size, va="center_baseline")
+    return True
+
+
+def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **style: Any) -> None:
+    """Write texts into cells of a matrix, by row and column, in letters that can be read on their colours."""
     painted = np.asarray(cells.cmap(np.asarray(cells.norm(np.nan_to_num(values)))))
     for (row, column), text in texts.items():
-        ink = contrasting_ink(painted[row, column])
-        ax.text(column, row, text, size=size, color=ink, ha="center", va="center_baseline", parse_math=False)
-    return True
+        ax.text(column, row, text, color=contrasting_ink(painted[row, column]), ha="center", parse_math=False, **style)
 
 
 def hundredths(value: float) -> str:
@@ -179,17 +159,14 @@ def cell_points(ax: Axes, columns: int, rows: int) -> tuple[float, float]:
     return box.width * points / columns, box.height * points / rows
 
 
-def value_size(texts: Sequence[str], width: float, height: float, air: float = 6) -> float | None:
+def value_size(texts: Iterable[str], width: float, height: float, air: float = 5) -> float | None:
     """The largest letters, in points, with which all texts fit in cells of so many points; None where none do.
 
-    Args:
-        texts: to write into the cells.
-        width: of a cell, in points.
-        height: of a cell, in points.
-        air: pixels of the width that stay free.
+    Of the width so many pixels, ``air``, stay free.
     """
+    longest = set(texts)
     for size in (7.0, 6.5, 6.0, 5.5):
-        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in texts) * PIXEL <= width - air * PIXEL:
+        if height >= 1.3 * size and max(text_width(text, size, DPI) for text in longest) * PIXEL <= width - air * PIXEL:
             return size
     return None
 
@@ -220,12 +197,11 @@ def max_pool(values: Array, factor: int, across: int | None = None) -> Array:
     if not (values < 0).any():
         return largest
     smallest = _of_blocks(np.minimum, padded, *factors)
-    pooled: Array = np.where(-smallest > largest, smallest, largest)
-    return pooled
+    return np.where(-smallest > largest, smallest, largest)
 
 
 def _of_blocks(choose: Callable[[Array, Array], Array], values: Array, factor: int, across: int) -> Array:
-    """The largest or smallest of every block; of whole rows first, which is many times faster than over two axes."""
+    """The largest or smallest of every block; of whole rows first, many times faster than over two axes or reduceat."""
     rows = reduce(choose, [values[place::factor] for place in range(factor)])
     return reduce(choose, [rows[:, place::across] for place in range(across)])
 
@@ -240,27 +216,26 @@ def label_size(cell: float) -> float:
     return max(_SMALLEST, min(_LARGEST, 0.8 * cell))
 
 
-def _name(
-    ax: Axes, axis: Literal["x", "y"], labels: Labels | None, n: int, cell: float, pooled: int, look: Look
-) -> None:
+def label_pixels(labels: Iterable[str], size: float) -> float:
+    """Pixels of the longest label, as it is drawn in letters of so many points."""
+    return max(text_width(fitted(label, size, DPI, LONGEST), size, DPI) for label in set(labels))
+
+
+def _name(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, look: Look) -> None:
     """Ticks and labels of one side, as many as fit."""
-    set_ticks = ax.set_xticks if axis == "x" else ax.set_yticks
     if labels is None:
-        set_ticks([], [])
+        axis.set_ticks([], [])
         return
-    size = label_size(cell)
-    ticks = range(0, n, named_every(cell, pooled) // pooled)
-    named = [tick * pooled for tick in ticks]
-    texts = [fitted(labels.texts[position], size, DPI, LONGEST) for position in named]
+    size, ink = label_size(cell), outer_ink(look, f"{axis.axis_name}tick.color")
+    ticks = range(0, n, named_every(cell))
+    texts = [fitted(labels.texts[tick * pooled], size, DPI, LONGEST) for tick in ticks]
     turned: dict[str, Any] = {}
-    if axis == "x":
+    if axis.axis_name == "x":
         slanted = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
         turned = slanted if cell >= _SLANTED else {"rotation": 90}
-    set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)
-    ax.tick_params(axis=axis, length=2, width=PIXEL, color=look.greys.frame, pad=2)
-    ink = outer_ink(look, f"{axis}tick.color")
-    shown = ax.get_xticklabels() if axis == "x" else ax.get_yticklabels()
-    for position, label in zip(named, shown, strict=False):
-        label.set_color(look.greys.quiet if labels.muted[position] else ink)
-        if labels.bold and labels.bold[position]:
+    axis.set_ticks(list(ticks), texts, fontsize=size, family=font_families(texts), parse_math=False, **turned)
+    axis.set_tick_params(length=2, width=PIXEL, color=look.greys.frame, pad=2)
+    for tick, label in zip(ticks, axis.get_ticklabels(), strict=False):
+        label.set_color(look.greys.quiet if labels.muted[tick * pooled] else ink)
+        if labels.bold and labels.bold[tick * pooled]:
             label.set_fontweight("bold")

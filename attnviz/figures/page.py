@@ -1,7 +1,7 @@
 """A page: title and notes at the top, colour bars at the bottom, and between them what constrained layout places."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,20 +19,9 @@ from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.look import Look
 
 __all__ = [
-    "MARGIN",
-    "PIXEL",
-    "Mark",
-    "add_legend",
-    "bar_inches",
-    "colour_bar",
-    "frozen",
-    "heading",
-    "legend_height",
-    "new_page",
-    "page_width",
-    "settled",
-    "written",
-]
+    "MARGIN", "PIXEL", "ColourScale", "Mark", "PagePlan", "add_legend", "bar_inches", "colour_bar", "frozen",
+    "heading", "legend_columns", "legend_height", "new_page", "page_width", "settled", "written",
+]  # fmt: skip
 
 MARGIN = 0.12
 """Inches between the edge of a page and what stands on it."""
@@ -43,11 +32,42 @@ PIXEL = 72 / DPI
 _LEAST_WIDTH = 4.3
 _TITLE, _NOTE = 10.0, 7.0
 _LINE = 1.35
+# height of a line of text, and of what of it stands above its baseline, as multiples of the size of its letters
 _ASCENT = 0.93
-"""Height of a line of text, and of what of it stands above its baseline, as multiples of the size of its letters."""
-
 _BAR, _BAR_TEXT, _BAR_WIDTH = 0.08, 7.0, 2.8
 _MARK = "#d95f02"
+_HANDLE = 50
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class PagePlan:
+    """What the plan of every figure begins with."""
+
+    stem: str  # of the file
+    caption: str
+    title: str  # above the picture, as are the notes
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value to point out on a colour bar, such as what uniform attention would give, and what it is."""
+
+    value: float
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColourScale:
+    """From values to colours, and the bar that says so."""
+
+    norm: Normalize  # from values to places on the scale
+    bar: str  # what is shown, and on which scale
+    colours: Colormap | None = None  # others than those of the look
+    mark: Mark | None = None  # a value to point out above the bar, with an arrow where it lies outside
+    cut: bool = False  # there are values above the scale, which look like its end
+    signed: bool = False  # numbers of the bar above 0 have a plus
 
 
 def page_width(look: Look, natural: float) -> float:
@@ -56,15 +76,10 @@ def page_width(look: Look, natural: float) -> float:
 
 
 def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body: float) -> Figure:
-    """A new figure with a wrapped title and notes; what is added to it stands below them.
+    """A new figure with a wrapped title and notes, each on a line of its own; what is added to it stands below them.
 
-    Args:
-        title: in bold letters; empty for none.
-        notes: each begins a line of its own.
-        look: theme.
-        width: of the figure, in inches, from :func:`page_width`.
-        body: height of what stands below the notes, in inches, with labels and colour bars. Constrained layout
-            makes panels as large as they fit into it.
+    ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes, with
+    labels and colour bars, both in inches. Constrained layout makes panels as large as they fit into it.
     """
     lines = heading(title, notes, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
@@ -120,65 +135,33 @@ def frozen(figure: Figure) -> None:
     figure.draw_without_rendering()
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A value to point out on a colour bar, such as what uniform attention would give, and what it is."""
-
-    value: float
-    name: str
-
-
 def colour_bar(
-    figure: Figure | SubFigure,
-    axes: Axes | Sequence[Axes],
-    norm: Normalize,
-    name: str,
-    look: Look,
-    *,
-    colours: Colormap | None = None,
-    mark: Mark | None = None,
-    cut: bool = False,
-    signed: bool = False,
-    across: float | None = None,
-) -> Axes:
+    figure: Figure | SubFigure, axes: Axes | list[Axes], scale: ColourScale, look: Look, across: float | None = None
+) -> None:
     """A horizontal colour bar below these Axes: what is shown, on which scale, both ends numbered.
 
-    Args:
-        figure: of the Axes.
-        axes: that show values on this scale.
-        norm: from values to colours.
-        name: what is shown, and on which scale.
-        look: theme.
-        colours: others than those of the look.
-        mark: a value to point out above the bar, with an arrow where it lies outside.
-        cut: there are values above the scale, which look like its end.
-        signed: numbers above 0 have a plus.
-        across: inches that the Axes take from left to right; default the width of the page.
+    The Axes take ``across`` inches from left to right; default the width of the page.
     """
-    several = [axes] if isinstance(axes, Axes) else list(axes)
     width = across or figure.get_figure(root=True).get_figwidth()
     share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
-    mappable = ScalarMappable(norm, colours or look.colour_map())
+    room = share * width * free * DPI
     bar = figure.colorbar(
-        mappable,
-        ax=several,
+        ScalarMappable(scale.norm, scale.colours or look.colour_map()),
+        ax=axes,
         location="bottom",
         shrink=share,
         aspect=share * width * free / _BAR,
         anchor=(0, 1),
         pad=0.03,
     )
-    room = share * width * free * DPI
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     bar.minorticks_off()
-    places, numbers = _numbered(norm, room, "≥ " if cut else "", signed)
-    bar.ax.set_xticks(places, numbers)
+    bar.ax.set_xticks(*_numbered(scale, room))
     bar.ax.tick_params(labelsize=_BAR_TEXT, length=2, width=PIXEL, color=look.greys.frame, labelcolor=look.greys.ink)
-    words = "\n".join(wrapped(name, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
+    words = "\n".join(wrapped(scale.bar, _BAR_TEXT, DPI, max(room, 250 if across is None else 140)))
     bar.ax.set_xlabel(words, fontsize=_BAR_TEXT, color=look.greys.ink, labelpad=2, parse_math=False, loc="left")
-    if mark is not None:
-        _point_out(bar.ax, norm, mark, look, room)
-    return bar.ax
+    if scale.mark is not None:
+        _point_out(bar.ax, scale.norm, scale.mark, look, room)
 
 
 def bar_inches(name: str, across: float) -> float:
@@ -204,21 +187,28 @@ def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], look: Look
     """Put matplotlib's legend below everything else, in as many columns as the width has room for."""
     width = figure.get_figure(root=True).get_figwidth()
     figure.legend(
-        handles=list(handles), loc="outside lower left", ncols=_legend_columns(handles, width), frameon=False,
+        handles=list(handles), loc="outside lower left", ncols=_columns(handles, width), frameon=False,
         fontsize=_NOTE, labelcolor=look.greys.ink, borderpad=0.2, handletextpad=0.5, columnspacing=1.2,
     )  # fmt: skip
 
 
 def legend_height(handles: Sequence[Artist], width: float) -> float:
     """Inches that :func:`add_legend` takes on a page of this width."""
-    return 0.05 + 0.15 * math.ceil(len(handles) / _legend_columns(handles, width))
+    return 0.05 + 0.15 * math.ceil(len(handles) / _columns(handles, width))
 
 
-def _legend_columns(handles: Sequence[Artist], width: float) -> int:
-    """The most columns that fit, split as matplotlib splits them."""
-    widths = [text_width(str(handle.get_label()), _NOTE, DPI) + 50 for handle in handles]
+def _columns(handles: Sequence[Artist], width: float) -> int:
+    return legend_columns([str(handle.get_label()) for handle in handles], (width - 2 * MARGIN) * DPI)
+
+
+def legend_columns(names: Iterable[str], room: float, beside: float = _HANDLE) -> int:
+    """The most columns of a legend that fit into so many pixels, split as matplotlib splits them.
+
+    A handle with its gaps takes so many pixels, ``beside``, of each.
+    """
+    widths = [text_width(name, _NOTE, DPI) + beside for name in names]
     for columns in range(len(widths), 1, -1):
-        if sum(column.max() for column in np.array_split(widths, columns)) <= (width - 2 * MARGIN) * DPI:
+        if sum(column.max() for column in np.array_split(widths, columns)) <= room:
             return columns
     return 1
 
@@ -232,10 +222,12 @@ def written(value: float) -> str:
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
-def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[list[float], list[str]]:
+def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
     """The values that are written below a bar of so many pixels, both ends among them, none too near to another."""
+    norm = scale.norm
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
-    if isinstance(norm, LogNorm):
+    logarithmic = isinstance(norm, LogNorm)
+    if logarithmic:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         subs = (1, 2, 5) if high / low <= 100.5 else (1,)
         between = [float(f"{sub}e{decade}") for decade in decades for sub in subs]
@@ -243,24 +235,22 @@ def _numbered(norm: Normalize, room: float, above: str, signed: bool) -> tuple[l
         between = [float(norm.inverse(share)) for share in (0.25, 0.5, 0.75)]  # the same distances on the bar
     else:
         between = list(MaxNLocator(int(np.clip(room // 55, 1, 5)), steps=[1, 2, 5, 10]).tick_values(low, high))
-    below = "≤ " if isinstance(norm, LogNorm) else ""  # what is smaller looks the same
-    powers = bool(below) and high / low > 100.5
-    shown = [(low, below + _number(low, ".3g", powers, signed)), (high, above + _number(high, ".3g", powers, signed))]
+
+    def number(value: float) -> str:
+        """A power of ten below 1 as such, ``10⁻⁴``, where the scale has many."""
+        exponent = math.log10(value) if logarithmic and high / low > 100.5 else 0.0
+        if exponent < -0.5 and abs(exponent - round(exponent)) < 1e-9:
+            return "10⁻" + str(-round(exponent)).translate(_RAISED)
+        return ("+" if scale.signed and value > 0 else "") + format(value, ".3g").replace("-", "−")
+
+    # what is beyond an end looks the same
+    shown = [(low, ("≤ " if logarithmic else "") + number(low)), (high, ("≥ " if scale.cut else "") + number(high))]
     for value in between:
-        text = _number(value, ".3g", powers, signed)
         if low < value < high and all(
-            abs(norm(value) - norm(other)) * room > (text_width(text, 7, DPI) + text_width(words, 7, DPI)) / 2 + 8
+            abs(norm(value) - norm(other)) * room
+            > (text_width(number(value), 7, DPI) + text_width(words, 7, DPI)) / 2 + 8
             for other, words in shown
         ):
-            shown.append((value, text))
+            shown.append((value, number(value)))
     places, numbers = zip(*sorted(shown), strict=True)
     return list(places), list(numbers)
-
-
-def _number(value: float, digits: str, powers: bool, signed: bool) -> str:
-    """A number in so many digits; a power of ten below 1, where asked for, as such: ``10⁻⁴``."""
-    exponent = math.log10(value) if powers and value > 0 else 0.0
-    if exponent < -0.5 and abs(exponent - round(exponent)) < 1e-9:
-        return "10⁻" + "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(-round(exponent)))
-    sign = "+" if signed and value > 0 else ""
-    return sign + format(value, digits).replace("-", "−")

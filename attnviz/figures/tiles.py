@@ -1,22 +1,31 @@
 """A figure of several matrices over the same positions, side by side and in groups, on one scale."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import LONGEST, Array, Labels, draw_matrix, hundredths, label_size, write_numbers
-from attnviz.figures.page import MARGIN, Mark, colour_bar, new_page, page_width, settled
+from attnviz.figures.matrix import (
+    Array,
+    Cells,
+    Labels,
+    draw_matrix,
+    hundredths,
+    label_pixels,
+    label_size,
+    named_every,
+    pooled_for,
+    write_numbers,
+)
+from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, settled
 
-__all__ = ["Tile", "TilesPlan", "draw_tile", "tile_inches", "tiles_figure"]
+__all__ = ["Tile", "TilesPlan", "draw_last_tile", "tile_pooling", "tiles_figure"]
 
 _NAME, _GAP, _HEADING, _BAR = 0.2, 0.13, 0.22, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
@@ -27,89 +36,69 @@ _NAME_SIZES = (8.0, 7.5, 7.0, 6.5, 6.0, 5.5)
 
 @dataclass(frozen=True)
 class Tile:
-    """One matrix of a figure.
+    """One matrix of a figure."""
 
-    Attributes:
-        name: above it.
-        values: [rows, columns].
-        shorter: shorter names, the fullest first, for where there is no room.
-        norm: where it is another than that of the other tiles.
-    """
-
-    name: str
-    values: Array
-    shorter: tuple[str, ...] = ()
-    norm: Normalize | None = None
+    name: str  # above it
+    values: Array  # [rows, columns]
+    shorter: tuple[str, ...] = ()  # shorter names, the fullest first, for where there is no room
+    norm: Normalize | None = None  # where it is another than that of the other tiles
 
 
-@dataclass(frozen=True)
-class TilesPlan:
-    """Matrices to draw.
+@dataclass(frozen=True, kw_only=True)
+class TilesPlan(ColourScale, PagePlan):
+    """Matrices to draw."""
 
-    Attributes:
-        stem, caption: of the file.
-        title, notes: above the matrices.
-        groups: a heading (empty where there is one group) and tiles, which stand in rows.
-        labels: of the positions.
-        norm: of all.
-        bar: what the colours are, and on which scale.
-        pooled: positions in one cell.
-        colours: others than those of the look.
-        mark: a value to point out on the colour bar.
-        cut: there are values above the scale.
-        rules: as for :func:`attnviz.figures.matrix.draw_matrix`.
-        write: a value as text in its cell.
-        target: inches of a tile, where there is room.
-    """
-
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
+    # a heading (empty where there is one group) and tiles, which stand in rows
     groups: tuple[tuple[str, tuple[Tile, ...]], ...]
-    labels: Labels
-    norm: Normalize
-    bar: str
-    pooled: int = 1
-    colours: Colormap | None = None
-    mark: Mark | None = None
-    cut: bool = False
-    rules: tuple[float, ...] = ()
-    write: Callable[[float], str] = field(default=hundredths)
-    target: float = 1.6
+    labels: Labels  # of the positions
+    pooled: int = 1  # positions in one cell
+    rules: tuple[float, ...] = ()  # as for draw_matrix
+    target: float = 1.6  # inches of a tile, where there is room
 
 
 def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure with every tile of the plan, group by group, one colour bar, title and notes."""
     counts = [len(tiles) for _, tiles in plan.groups]
-    columns, tile, side = tile_inches(plan.labels.texts, counts, plan.target, look)
+    columns, tile, side = _geometry(plan.labels.texts, counts, plan.target, look)
     width = page_width(look, side + columns * (tile + _GAP) + 2 * MARGIN)
     rows = [math.ceil(count / columns) for count in counts]
+    headings = _HEADING * sum(bool(heading) for heading, _ in plan.groups)
+    below = len(rows) * 0.8 * side  # the labels of every group
+    body = headings + below + sum(rows) * (tile + _NAME + _GAP) + _BAR
     with figure_style():
-        page = new_page(plan.title, plan.notes, look, width=width, body=_body(plan, rows, tile, side))
+        page = new_page(plan.title, plan.notes, look, width=width, body=body)
         grid = page.add_gridspec(sum(rows), columns)
-        drawn: list[tuple[Axes, Tile, AxesImage | QuadMesh]] = []
-        for (heading, tiles), first in zip(plan.groups, [sum(rows[:group]) for group in range(len(rows))], strict=True):
+        drawn: list[tuple[Axes, Tile, Cells]] = []
+        for group, (heading, tiles) in enumerate(plan.groups):
             for place, each in enumerate(tiles):
                 row, column = divmod(place, columns)
-                ax = page.add_subplot(grid[first + row, column])
+                ax = page.add_subplot(grid[sum(rows[:group]) + row, column])
                 sides = "l" * (column == 0) + "b" * (place + columns >= len(tiles))
-                cells = draw_tile(ax, plan, each, look, sides=sides, vector=vector, inches=tile)
+                cells = _draw(ax, plan, each, look, sides=sides, vector=vector, inches=tile)
                 if heading and place == 0:
                     ax.set_title(f"{heading}\n{ax.get_title('left')}", loc="left", fontsize=_NAME_SIZES[0], pad=3)
                 drawn.append((ax, each, cells))
-        axes = [ax for ax, *_ in drawn]
-        colour_bar(
-            page, axes, plan.norm, plan.bar, look, colours=plan.colours, mark=plan.mark, cut=plan.cut,
-            across=columns * (tile + _GAP),
-        )  # fmt: skip
+        colour_bar(page, [ax for ax, *_ in drawn], plan, look, across=columns * (tile + _GAP))
         settled(page)
         for ax, each, cells in drawn:
-            write_numbers(ax, each.values, cells, plan.write)
+            write_numbers(ax, each.values, cells, hundredths)
         return page
 
 
-def draw_tile(
+def draw_last_tile(ax: Axes, plan: TilesPlan, look: Look) -> Cells:
+    """Draw the last matrix of a plan on the caller's Axes, with its numbers where cells have room.
+
+    Returns:
+        what carries the colours, for ``figure.colorbar``.
+    """
+    tile = plan.groups[-1][1][-1]
+    cells = _draw(ax, plan, tile, look)
+    settled(ax.figure)
+    write_numbers(ax, tile.values, cells, hundredths)
+    return cells
+
+
+def _draw(
     ax: Axes,
     plan: TilesPlan,
     tile: Tile,
@@ -118,48 +107,37 @@ def draw_tile(
     sides: str = "lb",
     vector: bool = False,
     inches: float | None = None,
-) -> AxesImage | QuadMesh:
-    """Draw one matrix on the caller's Axes, named above.
-
-    Args:
-        ax: any Axes; only these are changed.
-        plan: that the tile is of.
-        tile: to draw.
-        look: theme.
-        sides: where positions are named: left (``l``), bottom (``b``).
-        vector: for a vector file.
-        inches: side of the tile, where the Axes do not have their final size yet.
-    """
-    cell = None if inches is None else inches * 72 / max(tile.values.shape)
+) -> Cells:
+    """One matrix, named above; with its side in inches, where the Axes do not have their final size yet."""
+    rows, columns = tile.values.shape
     cells = draw_matrix(
         ax, tile.values, tile.norm or plan.norm, look, labels=plan.labels, sides=sides, pooled=plan.pooled,
-        colours=plan.colours, vector=vector, rules=plan.rules, cell=cell,
+        colours=plan.colours, vector=vector, rules=plan.rules, cell=inches and inches * 72 / max(rows, columns),
     )  # fmt: skip
-    ax.set_box_aspect(tile.values.shape[0] / tile.values.shape[1])
-    room = ax.get_window_extent().width * DPI / ax.figure.dpi if inches is None else inches * DPI
-    fitting = [
-        (name, size)
-        for name in (tile.name, *tile.shorter)
-        for size in _NAME_SIZES
-        if text_width(name, size, DPI) <= room
-    ]
-    name, size = fitting[0] if fitting else (fitted((tile.name, *tile.shorter)[-1], 5.5, DPI, room), 5.5)
+    ax.set_box_aspect(rows / columns)
+    room = (inches or ax.get_window_extent().width / ax.figure.dpi) * DPI
+    names = (tile.name, *tile.shorter)
+    ways = ((name, size) for name in names for size in _NAME_SIZES if text_width(name, size, DPI) <= room)
+    name, size = next(ways, (fitted(names[-1], _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]))
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=look.greys.ink, parse_math=False)
     return cells
 
 
-def tile_inches(labels: Sequence[str], counts: Sequence[int], target: float, look: Look) -> tuple[int, float, float]:
-    """Tiles in a row, inches of a tile, and inches that the labels take beside it.
+def tile_pooling(labels: Sequence[str], counts: Sequence[int], target: float, look: Look) -> tuple[int, int]:
+    """How many positions share a cell, so that every cell has a pixel, and every which position is named.
 
-    Args:
-        labels: of the positions.
-        counts: tiles of each group.
-        target: inches of a tile, where there is room.
-        look: its width on the page.
+    ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`.
     """
+    _, inches, _ = _geometry(labels, counts, target, look)
+    pooled = pooled_for(len(labels), inches)
+    return pooled, named_every(inches * 72 / len(labels) * pooled, pooled)
+
+
+def _geometry(labels: Sequence[str], counts: Sequence[int], target: float, look: Look) -> tuple[int, float, float]:
+    """Tiles in a row, inches of a tile, and inches that the labels take beside it."""
     n, most = len(labels), max(counts)
     wanted = min(target, n * _LARGEST_CELL)
-    side = _label_inches(labels, wanted / n)
+    side = label_pixels(labels, label_size(wanted / n * 72)) / DPI + 0.06
     room = (look.width or _PAGE) - side - 2 * MARGIN
     columns = most
     if most * (_SHRUNK * wanted + _GAP) > room:
@@ -171,15 +149,3 @@ def tile_inches(labels: Sequence[str], counts: Sequence[int], target: float, loo
         columns += 1
         tile = max(_LEAST_TILE, min(room / columns - _GAP, largest))
     return columns, tile, side
-
-
-def _label_inches(labels: Sequence[str], cell: float) -> float:
-    size = label_size(cell * 72)
-    return max(text_width(fitted(label, size, DPI, LONGEST), size, DPI) for label in labels) / DPI + 0.06
-
-
-def _body(plan: TilesPlan, rows: Sequence[int], tile: float, side: float) -> float:
-    """Inches of all groups, each with its labels below, and of the colour bar."""
-    headings = _HEADING * sum(bool(heading) for heading, _ in plan.groups)
-    below = len(rows) * 0.8 * side
-    return headings + below + sum(rows) * (tile + _NAME + _GAP) + _BAR + 0.15 * bool(plan.mark)

@@ -104,8 +104,7 @@ class Plan(Protocol):
         """One honest sentence: model, text, what is shown, scale."""
 
 
-def _everything(_: Any) -> str:
-    """Nothing is missing."""
+def _nothing_missing(_: Any) -> str:
     return ""
 
 
@@ -132,7 +131,7 @@ class View(Generic[R, P]):
     draw: Callable[[Axes, P, Look], Artist] | None = None
     stems: str = ""
     default: bool = True
-    missing: Callable[[R], str] = _everything
+    missing: Callable[[R], str] = _nothing_missing
     files: Callable[[R, Choices, str], Iterator[File]] | None = None
 
     def written(self, result: R, choices: Choices, formats: Sequence[str]) -> Iterator[File]:

@@ -69,7 +69,10 @@ def head_pictures() -> list[Row]:
     def plans() -> Iterator[HeatmapPlan]:
         named, norm = Labels(tuple(labels), (False,) * 9), PLAIN.norm()
         for pattern, (title, evidence) in zip(patterns, titles, strict=True):
-            yield HeatmapPlan("head", "", title, evidence, (), pattern, named, norm, norm, "attention weight")
+            yield HeatmapPlan(
+                "head", "", title, (), evidence=evidence, values=pattern, labels=named, norm=norm, bar_norm=norm,
+                bar="attention weight",
+            )  # fmt: skip
 
     def loop(file_format: str) -> None:
         for pattern, title in zip(patterns, titles, strict=True):

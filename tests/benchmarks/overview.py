@@ -32,7 +32,7 @@ def ours(patterns: np.ndarray) -> bytes:
         for id, pattern in zip(ids, patterns, strict=True)
     )
     title, bar = "model: 12 layers × 12 heads", "attention weight"
-    plan = HeadGridPlan("overview", "", title, ("“a text”",), cells, PLAIN.norm(), bar)
+    plan = HeadGridPlan("overview", "", title, ("“a text”",), cells=cells, norm=PLAIN.norm(), bar=bar)
     return figure_bytes(head_grid_figure(plan, PLAIN), "png")
 
 

@@ -16,10 +16,9 @@ from attnviz.commands.ablate.effects import Estimate, HeadEffect
 from attnviz.commands.ablate.inputs import STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.report import method_words, source_line, what_is_measured
-from attnviz.figures.colours import outer_ink
 from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, new_page, page_width, settled, written
 from attnviz.model.wording import counted, visible

@@ -12,7 +12,7 @@ from attnviz.commands.compare.sides import short, side_lines, sides_in_words
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_named_every, heatmap_pooling
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.model.wording import counted, signed
@@ -104,8 +104,8 @@ def _plan_map(result: Comparison, _: Choices) -> Iterator[HeadMapPlan]:
         maps=(
             HeadMap(
                 distances,
-                Normalize(0, end, clip=True),
-                "Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)",
+                norm=Normalize(0, end, clip=True),
+                bar="Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)",
                 write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}",
                 beside=(("mean", distances.mean(axis=1)),),
                 corners=changed,
@@ -119,8 +119,8 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
     look, own = choices.look, choices.look.scale == "per-head"
     labels = Labels(result.labels, result.muted, result.differing)
     sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
-    pooled = heatmap_pooling(labels.texts, look)
-    named = Facts("", (), len(labels.texts), result.unit).named(heatmap_named_every(labels.texts, pooled, look))
+    pooled, every = heatmap_pooling(labels.texts, look)
+    named = Facts("", (), len(labels.texts), result.unit).named(every)
     for head, values in result.differences(result.select(choices.select)[: choices.top or None]):
         end, largest = _end(result, look, head if own else None), head.largest
         query, key = (short(result.labels[position]) for position in (largest.query, largest.key))

@@ -20,8 +20,8 @@ from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
-from attnviz.figures.page import MARGIN, colour_bar, frozen, new_page, page_width
-from attnviz.model.tokens import visible
+from attnviz.figures.page import MARGIN, ColourScale, colour_bar, frozen, new_page, page_width
+from attnviz.model.wording import visible
 from attnviz.results.facts import sentence
 from attnviz.results.tables import error
 from attnviz.results.view import Choices, View
@@ -177,7 +177,8 @@ def _positions_figure(plan: PositionsPlan, look: Look, vector: bool = False) -> 
         page = new_page(plan.title, plan.notes, look, width=width, body=rows * _ROW + _AXES + _BAR)
         ax = page.add_subplot()
         _draw_positions(ax, plan, look, vector)
-        colour_bar(page, ax, _NORM, "share of the variance of scores", look, colours=look.diverging_map(), signed=True)
+        bar, colours = "share of the variance of scores", look.diverging_map()
+        colour_bar(page, ax, ColourScale(norm=_NORM, bar=bar, colours=colours, signed=True), look)
         frozen(page)
         return page
 

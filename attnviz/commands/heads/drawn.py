@@ -1,6 +1,7 @@
 """The patterns as they are drawn: with or without special tokens, and what every figure says of them."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -9,7 +10,7 @@ from attnviz.errors import UsageError
 from attnviz.model.tokens import Units
 from attnviz.results.view import Choices
 
-__all__ = ["drawn", "without_special"]
+__all__ = ["drawn"]
 
 
 class _WithoutSpecial(Analysis):
@@ -19,17 +20,15 @@ class _WithoutSpecial(Analysis):
     """
 
     @property
+    def _kept(self) -> list[int]:
+        return [i for i, sink in enumerate(self.context.units.sink) if not sink]
+
+    @property
     def units(self) -> Units:
         """Those that are no sinks."""
-        units = self.context.units
-        kept = [i for i, sink in enumerate(units.sink) if not sink]
-        return Units(
-            name=units.name,
-            labels=tuple(units.labels[i] for i in kept),
-            special=tuple(units.special[i] for i in kept),
-            sink=(False,) * len(kept),
-            members=tuple(units.members[i] for i in kept),
-        )
+        units, of_each = self.context.units, ("labels", "special", "sink", "members")
+        left: dict[str, Any] = {name: tuple(getattr(units, name)[i] for i in self._kept) for name in of_each}
+        return replace(units, **left)
 
     @property
     def dropped(self) -> str:
@@ -42,18 +41,19 @@ class _WithoutSpecial(Analysis):
 
     def layer_patterns(self, layer: int) -> Tensor:
         """The verified patterns of one layer between the units that are left, [n_heads, n, n]; rows sum to 1, or 0."""
-        kept = [i for i, sink in enumerate(self.context.units.sink) if not sink]
-        patterns = super().layer_patterns(layer)[:, kept][:, :, kept]
+        patterns = super().layer_patterns(layer)[:, self._kept][:, :, self._kept]
         totals = patterns.sum(-1, keepdim=True)
         return patterns / totals.masked_fill(totals == 0, 1.0)
 
 
-def without_special(analysis: Analysis) -> Analysis:
-    """The analysis with sinks left out of the patterns, for drawing only.
+def drawn(analysis: Analysis, choices: Choices) -> Analysis:
+    """The analysis as its patterns are to be drawn: without sinks, where that is asked for.
 
     Raises:
-        UsageError: nothing would be left.
+        UsageError: nothing of the text would be left.
     """
+    if not choices.drop_special:
+        return analysis
     units = analysis.context.units
     if all(units.sink):
         all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
@@ -62,12 +62,3 @@ def without_special(analysis: Analysis) -> Analysis:
             "first; give a longer text, or leave the option out."
         )
     return _WithoutSpecial(**{field.name: getattr(analysis, field.name) for field in fields(Analysis)})
-
-
-def drawn(analysis: Analysis, choices: Choices) -> Analysis:
-    """The analysis as its patterns are to be drawn.
-
-    Raises:
-        UsageError: nothing of the text is left to draw.
-    """
-    return without_special(analysis) if choices.drop_special else analysis

@@ -17,7 +17,6 @@ from attnviz.commands.heads.drawn import drawn
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
-from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
 from attnviz.model.positions import find_positions
 from attnviz.model.tokens import visible
@@ -43,22 +42,23 @@ _LONGEST_LABEL = 20
 
 def lines_left_out(analysis: Analysis, choices: Choices) -> str:
     """What to tell the user where not every head that was asked for has a picture; empty where all have."""
-    asked = len(analysis.select(choices.select))
-    drawn = len(_heads_drawn(analysis, choices))
-    return "" if drawn == asked else (
-        f"lines are drawn of {drawn} of the {asked} heads, those furthest above their baselines; choose others with "
+    asked, kept = len(analysis.select(choices.select)), len(_heads_drawn(analysis, choices))
+    if kept == asked:
+        return ""
+    return (
+        f"lines are drawn of {kept} of the {asked} heads, those furthest above their baselines; choose others with "
         f"--select (up to {MOST_HEADS} share one picture)."
-    )  # fmt: skip
+    )
 
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
     """Up to eight heads in one picture; of more, one each."""
-    heads, shown = _heads_drawn(analysis, choices), drawn(analysis, choices)
+    pairs = drawn(analysis, choices).patterns(_heads_drawn(analysis, choices))
     if len(analysis.select(choices.select)) <= MOST_HEADS:
-        yield _plan(shown, list(shown.patterns(heads)), choices, "lines", MOST_LINES)
+        yield _plan(analysis, list(pairs), choices, "lines", MOST_LINES)
         return
-    for head, pattern in shown.patterns(heads):
-        yield _plan(shown, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
+    for head, pattern in pairs:
+        yield _plan(analysis, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
 
 
 def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
@@ -66,25 +66,23 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     heads, shown = analysis.select(choices.select), drawn(analysis, choices)
     if len(heads) <= MOST_HEADS:
         return heads
-    clearest = sorted(heads, key=_margin, reverse=True)[:MOST_PICTURES]
+    # heads that cannot be measured come last
+    clearest = sorted(heads, key=lambda head: -1.0 if head.strongest is None else head.strongest.margin, reverse=True)
+    clearest = clearest[:MOST_PICTURES]
     rows = [len(shown.units)] * len(clearest)
     if choices.from_token is not None and len(shown.units) > WHOLE_ROWS:
-        pictures = (_plan(shown, [pair], choices, "", MOST_LINES // 2) for pair in shown.patterns(clearest))
+        pictures = (_plan(analysis, [pair], choices, "", MOST_LINES // 2) for pair in shown.patterns(clearest))
         rows = [len(picture.labels) for picture in pictures]
     totals = itertools.accumulate(rows)
     kept = {head.id for head, total in zip(clearest, totals, strict=True) if total <= MOST_ROWS} | {clearest[0].id}
     return [head for head in heads if head.id in kept]
 
 
-def _margin(head: HeadFindings) -> float:
-    """How far a head's pattern is above its baseline; heads that cannot be measured come last."""
-    return -1.0 if head.strongest is None else head.strongest.margin
-
-
 def _plan(
-    shown: Analysis, pairs: Sequence[tuple[HeadFindings, Tensor]], choices: Choices, stem: str, most: int
+    analysis: Analysis, pairs: Sequence[tuple[HeadFindings, Tensor]], choices: Choices, stem: str, most: int
 ) -> LinesPlan:
     """One picture of up to eight heads with their patterns, of at most so many lines."""
+    shown = drawn(analysis, choices)
     facts, scale, units, heads = shown.facts, choices.look.scale, shown.units, [head for head, _ in pairs]
     weights = np.stack([pattern.float().numpy() for _, pattern in pairs])
     largest = weights.max((1, 2))
@@ -106,6 +104,7 @@ def _plan(
     if scale == "per-head":
         names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
     title = f"{heads[0].id}  {visible(heads[0].label)}" if len(heads) == 1 else f"{len(heads)} heads"
+    whose = "this head" if len(heads) == 1 else "each head"
     single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(
         stem=stem,
@@ -126,7 +125,7 @@ def _plan(
         key=row_of[key],
         weights=drawn_weights,
         strengths=_strengths(drawn_weights, largest[head], scale, least),
-        scale=choices.look.describe() if len(heads) == 1 else choices.look.describe().replace("this", "each"),
+        scale=f"attention weight{f' ({choices.look.scale_of(whose)})' * (scale != 'shared')}",
         samples=_samples(scale, least, largest),
         written={int(row_of[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=facts.unit,
@@ -184,8 +183,7 @@ def _rows(
 def _strengths(weights: Array, largest: Array | float, scale: str, least: float) -> Array:
     """How strong lines are, 0-1; on the logarithmic scale the faintest one drawn has 0."""
     if scale == "log":
-        faintest = max(least, FAINTEST)
-        strengths = 1 - np.log(np.maximum(weights, faintest)) / math.log(faintest)
+        strengths = 1 - np.log(np.maximum(weights, least)) / math.log(least)
     else:
         strengths = weights / (np.where(largest, largest, 1) if scale == "per-head" else 1)
     clipped: Array = np.clip(strengths, 0, 1)
@@ -194,10 +192,10 @@ def _strengths(weights: Array, largest: Array | float, scale: str, least: float)
 
 def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str], ...]:
     """Examples for reading the lines: strength and what it stands for."""
-    shares = (0.25, 0.5, 1.0)
-    if scale == "per-head" and len(largest) > 1:
-        return tuple(zip(shares, ("¼ of its largest", "½", "largest"), strict=True))
     if scale == "per-head":
+        shares = (0.25, 0.5, 1.0)
+        if len(largest) > 1:
+            return tuple(zip(shares, ("¼ of its largest", "½", "largest"), strict=True))
         return tuple((share, f"{share * largest[0]:.2g}") for share in shares)
     weights = sorted({least, *(weight for weight in (0.1, 0.5, 1.0) if weight > 1.5 * least)})
     strengths = _strengths(np.array(weights), 1.0, scale, least)

@@ -19,7 +19,6 @@ from attnviz.results.view import Choices, View
 __all__ = ["MAP", "statistic_named"]
 
 _DECADES = 2
-_SCALES = {"shared": "shared scale", "per-head": "scale of this map", "log": "log scale"}
 _SHARE = "share of the attention on content that lands on"
 _AFTER = "mean attention of the {unit}s with a copy before them to"
 
@@ -71,7 +70,7 @@ def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
     why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
     which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
     shown = HeadMap(
-        values, norm, f"{name} ({unit or '0–1'}; {_SCALES[look.scale]})" if len(measured) else "",
+        values, norm=norm, bar=f"{name} ({unit or '0–1'}; {look.scale_of('this map')})" if len(measured) else "",
         mark=None if uniform is None else Mark(uniform, "uniform attention"),
     )  # fmt: skip
     return HeadMapPlan(

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look
-from attnviz.figures.matrix import Array, Labels, max_pool, named_every, pooled_for
-from attnviz.figures.tiles import Tile, TilesPlan, tile_inches, tiles_figure
+from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted, quoted
 from attnviz.results.facts import sentence
@@ -30,9 +30,7 @@ __all__ = ["PAIR", "Groups", "pair_shares", "segment_positions"]
 Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""
 
-_TARGETS = ("A", "B", "special")
 _SIDE, _WIDE = 6.0, 5.0
-_SCALES = {"shared": "shared scale", "per-head": "scale of this {}", "log": "log scale"}
 
 
 def segment_positions(analysis: Analysis) -> Groups:
@@ -86,13 +84,13 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
         ),
         "log": (LogNorm(1, 100, clip=True), "logarithmic colours from 1 to 100 %"),
     }[look.scale]  # fmt: skip
-    places = [(source, target) for source in range(2) for target in range(3)]
     wide = look.width is None or look.width >= _WIDE
-    bar = f"share of a text’s attention (percent; {_SCALES[look.scale].format('picture')})"
-    maps = tuple(
-        HeadMap(shares[..., source, target], norm, bar, f"{'AB'[source]} → {_TARGETS[target]}", write=_percent)
-        for source, target in (places if wide else sorted(places, key=lambda place: place[1]))
-    )
+    bar = f"share of a text’s attention (percent; {look.scale_of('this picture')})"
+    maps = [
+        HeadMap(shares[..., source, target], f"{'AB'[source]} → {name}", norm=norm, bar=bar, write="{:.0f}".format)
+        for source in range(2)
+        for target, name in enumerate(("A", "B", "special"))
+    ]
     return HeadMapPlan(
         stem="pair",
         caption=sentence(
@@ -107,7 +105,7 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
             f"How the {facts.unit}s of A and of B share their attention out between A, B and the special tokens, in "
             f"percent; {_uniform(groups)}.",
         ),
-        maps=maps,
+        maps=tuple(maps if wide else [*maps[::3], *maps[1::3], *maps[2::3]]),
         columns=3 if wide else 2,
     )
 
@@ -116,9 +114,7 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
     """The pattern of one head, with rules around the blocks, and the shares of these."""
     facts, name = analysis.facts, f"{head.id} ({visible(head.label)})"
     labels = Labels(analysis.units.labels, analysis.units.sink)
-    _, inches, _ = tile_inches(labels.texts, [1], _SIDE, look)
-    pooled = pooled_for(facts.n, inches)
-    every = named_every(inches * 72 / facts.n * pooled, pooled)
+    pooled, every = tile_pooling(labels.texts, [1], _SIDE, look)
     percent = 100 * pair_shares(pattern, groups)
     said = "; ".join(
         f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
@@ -141,22 +137,16 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
         title=f"{facts.model} {name}",
         notes=(
             f"A / B: {facts.text_line}",
-            f"Attention {said}; {_uniform(groups)}.",
-            *([facts.named(every)] if every > 1 else []),
-            *([facts.pooled(pooled)] if pooled > 1 else []),
+            *facts.notes(f"Attention {said}; {_uniform(groups)}.", facts.named(every), facts.pooled(pooled))[1:],
         ),
         groups=(("", (Tile("", max_pool(pattern, pooled)),)),),
         labels=labels,
         norm=look.norm(float(pattern.max())),
-        bar=f"attention weight ({_SCALES[look.scale].format('head')})",
+        bar=f"attention weight ({look.scale_of('this head')})",
         pooled=pooled,
         rules=tuple(sorted(edges)),
         target=_SIDE,
     )
-
-
-def _percent(share: float) -> str:
-    return f"{share:.0f}"
 
 
 def _both_texts(analysis: Analysis) -> str:

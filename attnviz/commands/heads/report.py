@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -22,7 +23,7 @@ from attnviz.patterns.verdicts import ENOUGH, Verdict
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table, role_name
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
+from attnviz.results.tables import Column, column_table, left_out, notes, number, titled, verification_line
 from attnviz.results.view import Choices
 
 __all__ = ["REPORT"]
@@ -81,10 +82,8 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold"]
-    names += {"syntactic": ["direction", "offset"], "repeats": ["on_repeats", "baseline_on_repeats"]}.get(
-        verdict.kind, []
-    )
+    more = {"syntactic": ["direction", "offset"], "repeats": ["on_repeats", "baseline_on_repeats"]}
+    names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}
 
 
@@ -116,17 +115,13 @@ def _tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[Render
 def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
     """Statistics of the heads, the clearest patterns first, and below them those of uniform attention."""
     context, wide = analysis.context, width >= _WIDE
-    evidence: list[Column[HeadFindings]] = [
-        Column("Score", lambda head: head.deciding and head.deciding.score),
-        Column("Baseline", lambda head: head.deciding and head.deciding.baseline),
-        Column("n", lambda head: head.deciding and head.deciding.n),
-    ]
+    evidence = [_of_deciding("Score", "score"), _of_deciding("Baseline", "baseline"), _of_deciding("n", "n")]
     columns: list[Column[HeadFindings]] = [
         Column("Head", lambda head: head.id, left=True),
         Column("Label", lambda head: visible(head.label), left=True),
         *(evidence if wide else ()),
-        Column("Entropy", lambda head: head.statistics["entropy"], "nats"),
-        Column("Distance", lambda head: head.statistics["distance"], f"{analysis.units.name}s"),
+        _statistic("Entropy", "entropy", "nats"),
+        _statistic("Distance", "distance", f"{analysis.units.name}s"),
         *(_statistic(title, name) for title, name in _COLUMNS.items()),
     ]
     if analysis.profile is not None and width >= _WIDEST:
@@ -135,18 +130,17 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     uniform = [baselines.get(name) if name != "confidence" else "" for name in _COLUMNS.values()]
     last = ["uniform", "", *([""] * 3 if wide else []), context.entropy_uniform, "", *uniform]
     count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
-    return column_table(
-        f"Heads ({count}, clearest pattern first)",
-        columns,
-        listed,
-        last=last,
-        caption=left_out(len(listed), total, "head", "heads.csv"),
-        wide=wide,
-    )
+    caption = left_out(len(listed), total, "head", "heads.csv")
+    title = f"Heads ({count}, clearest pattern first)"
+    return column_table(title, columns, listed, last=last, caption=caption, wide=wide)
 
 
-def _statistic(title: str, name: str) -> Column[HeadFindings]:
-    return Column(title, lambda head: head.statistics[name])
+def _statistic(title: str, name: str, unit: str = "") -> Column[HeadFindings]:
+    return Column(title, lambda head: head.statistics[name], unit)
+
+
+def _of_deciding(title: str, name: str) -> Column[HeadFindings]:
+    return Column(title, lambda head: head.deciding and getattr(head.deciding, name))
 
 
 def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
@@ -163,11 +157,8 @@ def _pattern_table(heads: Sequence[HeadFindings], wide: bool) -> Table:
     relations = [entries for (syntactic, _), entries in by_name.items() if syntactic]
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
     columns: list[Column[list[str]]] = [
-        Column("Pattern", lambda row: row[0], left=True),
-        Column("Strongest heads", lambda row: row[1], left=True),
-        Column("Baseline", lambda row: row[2]),
-        Column("n", lambda row: row[3]),
-        Column("Pass", lambda row: row[4]),
+        Column(title, itemgetter(place), left=place < 2)
+        for place, title in enumerate(("Pattern", "Strongest heads", "Baseline", "n", "Pass"))
     ]
     rows = [_pattern_row(entries, strongest) for entries in (*others, *relations[:_RELATIONS])]
     more = len(relations) - _RELATIONS
@@ -216,7 +207,7 @@ def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
         Column("Head", lambda head: head.id, left=True),
         Column("Roles", lambda head: _roles(head.profile, room), left=True),
     ]
-    return Group(Text("Profile (roles over a corpus)", style="bold"), column_table("", columns, heads))
+    return titled("Profile (roles over a corpus)", column_table("", columns, heads))
 
 
 def _roles(profile: HeadProfile | None, room: int) -> str:
@@ -235,22 +226,25 @@ def _role(role: StoredRole) -> str:
 
 def _notes(analysis: Analysis) -> Text:
     unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
-    repeats = any(analysis.context.counts[name] for name in REPEATS)
     cut = analysis.tokens.truncated
-    whose = "shipped with attnviz" if profile is not None and profile.shipped else "your own"
+    repeats = profiled = ""
+    syntax = f"not measured: {analysis.syntax_note}"
+    if any(analysis.context.counts[name] for name in REPEATS):
+        repeats = f"In brackets: mean attention of the n {unit}s with an earlier copy, which a label rests on."
+    if parse is not None:
+        syntax = f"parse by {parse.parser}; baseline = best fixed offset (+1: the head is the next word)."
+    if profile is not None:
+        whose = "shipped with attnviz" if profile.shipped else "your own"
+        profiled = (
+            f"Profile: {whose}, measured on {visible(profile.measured_on)}; in brackets the baseline. Labels of "
+            "relations rest on it (--no-profile: on this text)."
+        )
     return notes(
         f"Conf to Long are shares from 0 to 1. n: {unit}s (or instances of a relation) behind a score; below {ENOUGH} "
         "it is an indication only. One text shows what heads did here, not what they do.",
-        f"In brackets: mean attention of the n {unit}s with an earlier copy, which a label rests on."
-        if repeats
-        else "",
-        f"Syntax: not measured: {analysis.syntax_note}"
-        if parse is None
-        else f"Syntax: parse by {parse.parser}; baseline = best fixed offset (+1: the head is the next word).",
-        ""
-        if profile is None
-        else f"Profile: {whose}, measured on {visible(profile.measured_on)}; in brackets the baseline. Labels of "
-        "relations rest on it (--no-profile: on this text).",
+        repeats,
+        f"Syntax: {syntax}",
+        profiled,
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
     )
 

@@ -1,46 +1,49 @@
-"""The figures of ``attnviz heads``; those but the overview and the heatmaps are planned in modules of their own."""
+"""The figures of ``attnviz heads``: the overview, heatmaps and mean patterns; lines, maps and pairs stand apart."""
 
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.heads.drawn import drawn
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
-from attnviz.commands.heads.mean_view import MEAN
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
-from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_named_every, heatmap_pooling
+from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
-from attnviz.patterns.verdicts import NOT_MEASURABLE
+from attnviz.patterns.verdicts import HETEROGENEOUS, NOT_MEASURABLE
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-_SHORTER = {
-    "previous-token": "previous", "current-token": "current", "next-token": "next", "duplicate-token": "duplicate",
-    "heterogeneous": "heterog.", "not measurable": "n. m.",
-}  # fmt: skip
+_SHORTER = {HETEROGENEOUS: "heterog.", NOT_MEASURABLE: "n. m."}
+_TILE, _ALONE = 1.6, 6.4
+_TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_COVERED = 0.995
+"""Share of the cells that the shared scale of means has to cover."""
 
 
 def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     """One picture of all selected heads."""
     shown, look, heads = drawn(analysis, choices), choices.look, analysis.select(choices.select)
-    facts, model, own = shown.facts, analysis.checkpoint, choices.look.scale == "per-head"
+    facts, model, own = shown.facts, analysis.checkpoint, look.scale == "per-head"
     pooled = grid_pooling(len(shown.units), [head.id for head in heads], look, marked=True)
     cells = []
     for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)
         label = visible(head.label)
-        shorter = (label.replace("syntactic:", "syn: "), _SHORTER.get(label, label.removeprefix("syntactic:")))
+        name = label.removeprefix("syntactic:").removesuffix("-token")
+        shorter = (label.replace("syntactic:", "syn: "), _SHORTER.get(label, name))
         share = values / (_largest(values) if own else 1.0)
         cells.append(HeadCell(head.id, share, label, family_of_label(head.label), shorter))
     all_of_them = len(heads) == len(analysis.heads)
@@ -53,9 +56,9 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         caption=sentence(
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: a row a layer, a "
             f"column a head; in each square rows attend to columns ({counted(facts.n, facts.unit)})",
-            _scale(look, None),
+            _scale(look, "the largest weight of each head"),
             f"labels say what this text shows of each head{corpus}, marks the family of its label",
-            facts.pooled(pooled).replace("Each", "each"),
+            facts.pooled(pooled),
             facts.dropped,
         ),
         title=f"{facts.model}: {whole if all_of_them else count}",
@@ -73,12 +76,12 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
 def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
     """The heatmap of each selected head."""
     shown, look = drawn(analysis, choices), choices.look
-    facts, own = shown.facts, choices.look.scale == "per-head"
+    facts, own = shown.facts, look.scale == "per-head"
     labels = Labels(shown.units.labels, shown.units.sink)
-    pooled = heatmap_pooling(labels.texts, look)
+    pooled, every = heatmap_pooling(labels.texts, look)
     notes = (
         f"{facts.model} on {facts.text_line}",
-        *facts.notes(facts.named(heatmap_named_every(labels.texts, pooled, look)), facts.pooled(pooled))[1:],
+        *facts.notes(facts.named(every), facts.pooled(pooled))[1:],
     )
     for head, pattern in shown.patterns(analysis.select(choices.select)):
         values = max_pool(pattern.float().numpy(), pooled)
@@ -89,10 +92,10 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
             caption=sentence(
                 f"Attention of head {head.id}, {about}, of {facts.subject}: row = {facts.unit} that attends, column = "
                 f"{facts.unit} attended to",
-                _scale(look, largest),
+                _scale(look, f"the head's largest weight, {largest:.2g}"),
                 "weights of at least 0.005 written into the cells where they have room" if len(values) <= 24 else "",
                 facts.dropped,
-                facts.pooled(pooled).replace("Each", "each"),
+                facts.pooled(pooled),
             ),
             title=f"{head.id}  {label}",
             evidence=f"{evidence} · largest weight {largest:.2g}" if own else evidence,
@@ -123,14 +126,13 @@ def _bar(look: Look) -> str:
     }[look.scale]
 
 
-def _scale(look: Look, largest: float | None) -> str:
-    """The scale of the colours, for a caption; of one head with its own largest weight, of many with none."""
-    if look.scale == "per-head":
-        end = "the largest weight of each head" if largest is None else f"the head's largest weight, {largest:.2g}"
-        return f"colour = attention weight, from 0 to {end}"
-    if look.scale == "log":
-        return f"colour = attention weight, logarithmic from {FAINTEST:g} or less to 1, the same for every head"
-    return "colour = attention weight, from 0 to 1, the same for every head"
+def _scale(look: Look, own: str) -> str:
+    """The scale of the colours, for a caption; ``own`` is where it ends if each head has its own."""
+    return {
+        "shared": "colour = attention weight, from 0 to 1, the same for every head",
+        "per-head": f"colour = attention weight, from 0 to {own}",
+        "log": f"colour = attention weight, logarithmic from {FAINTEST:g} or less to 1, the same for every head",
+    }[look.scale]
 
 
 def _evidence(head: HeadFindings) -> str:
@@ -141,8 +143,10 @@ def _evidence(head: HeadFindings) -> str:
     if verdict.kind in ("syntactic", "profile"):
         arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
         offset = "profile's best offset" if verdict.offset is None else f"offset {verdict.offset:+d}"
-        baseline = f"{offset}: {verdict.baseline:.2f}"
-        return f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {baseline} · n = {verdict.n}"
+        return (
+            f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {offset}: {verdict.baseline:.2f} · "
+            f"n = {verdict.n}"
+        )
     if verdict.margin <= 0:
         return "no positional pattern above uniform attention"
     name = verdict.name if head.deciding else f"nearest: {verdict.name}"
@@ -152,20 +156,85 @@ def _evidence(head: HeadFindings) -> str:
     return f"{name} {verdict.score:.2f}{repeats} · uniform attention {baseline} · n = {verdict.n}"
 
 
+def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
+    """Every layer's mean with that of all heads, ``mean``; then the latter alone, large, ``mean-all``.
+
+    A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
+    So every picture says that no head need look like it.
+    """
+    shown = drawn(analysis, choices)
+    patterns = [shown.layer_patterns(layer).double().mean(0).numpy() for layer in range(analysis.checkpoint.n_layers)]
+    means = [*patterns, np.mean(patterns, axis=0)]
+    pooled, _ = tile_pooling(shown.units.labels, [len(means)], _TILE, choices.look)
+    cells = np.concatenate([max_pool(mean, pooled).ravel() for mean in means])
+    top = next((top for top in _TOPS if top >= np.quantile(cells, _COVERED)), 1.0)
+    yield _mean(shown, means, top, choices.look)
+    yield _mean(shown, means[-1:], top, choices.look)
+
+
+def _mean(shown: Analysis, means: list[Array], top: float, look: Look) -> TilesPlan:
+    facts, alone, target = shown.facts, len(means) == 1, _ALONE if len(means) == 1 else _TILE
+    pooled, every = tile_pooling(shown.units.labels, [len(means)], target, look)
+    largest = max(float(mean.max()) for mean in means)
+    own, cut = look.scale == "per-head" and not alone, look.scale == "shared" and largest > top
+    of_layer, of_all = counted(shown.checkpoint.n_heads, "head"), counted(len(shown.heads), "head")
+    of_all = f"all {of_all}" if len(shown.heads) > 1 else of_all
+    whose = of_all if alone else f"the {of_layer} of each layer, and of all layers"
+    colours = {
+        "shared": f"colours from 0 to {top:g}{' (larger weights look the same)' if cut else ''}",
+        "per-head": f"colours from 0 to the largest weight{'' if alone else ' of each picture'}",
+        "log": f"logarithmic colours from {FAINTEST:g} to 1",
+    }
+    names = [*(f"layer {layer}" for layer in range(shown.checkpoint.n_layers)), "all layers"][-len(means) :]
+    tiles = tuple(_mean_tile(name, max_pool(mean, pooled), own) for name, mean in zip(names, means, strict=True))
+    return TilesPlan(
+        stem="mean-all" if alone else "mean",
+        caption=sentence(
+            f"{facts.model} on {facts.text_line}: mean attention pattern of {whose} (a mean: no head need look like "
+            "it)",
+            f"{facts.dropped} in every head before the mean" if facts.dropped else "",
+            colours[look.scale],
+            facts.pooled(pooled),
+        ),
+        title=f"{facts.model}: {f'mean of {of_all}' if alone else f'mean pattern of each layer’s {of_layer}'}",
+        notes=facts.notes(
+            "A mean: no head need look like it. Rows attend to columns.",
+            f"{facts.named(every)} {facts.pooled(pooled)}".strip(),
+            "Each picture has its own scale, from 0 to the weight beside its name." if own else "",
+        ),
+        groups=(("", tiles),),
+        labels=Labels(shown.units.labels, shown.units.sink),
+        norm=Normalize(0, 1 if own else top, clip=True) if own or look.scale == "shared" else look.norm(largest),
+        bar="share of each picture’s largest weight (own scales)"
+        if own
+        else f"mean attention weight ({look.scale_of('this picture')})",
+        pooled=pooled,
+        cut=cut,
+        target=target,
+    )
+
+
+def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
+    """One mean, with a scale of its own where that is asked for."""
+    if not own:
+        return Tile(name, mean)
+    short, end = name.replace("layer ", "L").removesuffix(" layers"), f"0–{mean.max():.2f}"
+    shorter = f"{short} · {end}", f"{short}·{end}".replace("0.", ".")
+    return Tile(f"{name} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
+
+
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
     View(
-        "heads",
-        "a heatmap a head: row = query (attends from), column = key (attended to)",
-        _heatmaps,
-        heatmap_figure,
-        draw_heatmap,
-        stems=r"heads/L\d+H\d+",
-        files=_heatmap_files,
+        "heads", "a heatmap a head: row = query (attends from), column = key (attended to)", _heatmaps,
+        heatmap_figure, draw_heatmap, stems=r"heads/L\d+H\d+", files=_heatmap_files,
     ),
     LINES,
     MAP,
-    MEAN,
+    View(
+        "mean", "mean pattern of each layer's heads and of all", _means, tiles_figure, draw_last_tile,
+        stems="mean(-all)?", default=False,
+    ),
     PAIR,
-)
+)  # fmt: skip
 """Every figure of the command, in the order of its documentation."""

@@ -33,7 +33,7 @@ from attnviz.figures.matrix import (
     pooled_for,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, PIXEL, Mark, colour_bar, new_page, page_width, settled, written
+from attnviz.figures.page import MARGIN, PIXEL, ColourScale, Mark, colour_bar, new_page, page_width, settled, written
 from attnviz.model.wording import percent, signed
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
@@ -234,7 +234,7 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
             )  # fmt: skip
             ax.set_box_aspect(1)
             _name(ax, name, side, look)
-            colour_bar(page, ax, norm, bar, look, across=side)
+            colour_bar(page, ax, ColourScale(norm=norm, bar=bar), look, across=side)
             drawn.append((ax, values, cells))
         strip = panels[1].inset_axes((0, 1 + _NAME / side, 1, _STRIP / side))
         _draw_value_norms(strip, plan, look)
@@ -292,7 +292,8 @@ def _map(
     """A map whose colours end at the largest absolute number of heads and columns beside."""
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
     norm = Normalize(-top if diverging else 0.0, top, clip=True)
-    return HeadMap(values, norm, bar, colours=look.diverging_map() if diverging else None, beside=beside, **more)
+    colours = look.diverging_map() if diverging else None
+    return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)
 
 
 def _whole(value: float) -> str:

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from attnviz.commands.profile.instances import RelationCount
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.figures.colours import outer_ink
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.page import PIXEL, add_legend, legend_height, new_page, page_width
 from attnviz.model.wording import counted, signed, visible
 from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN

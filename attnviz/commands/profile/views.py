@@ -67,7 +67,7 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
     title += f"{sum(map(bool, passed))} of {len(passed)} have one"
     clearest = "Clearest: the largest score above its baseline among the roles passed; +2: two further roles."
     each = HeadMap(
-        values, Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
+        values, norm=Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
         texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
         legend=tuple(handles),
     )  # fmt: skip
@@ -119,8 +119,8 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     source = profile.source(name, f"n = {roles[0].n:,} {unit}")
     title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass"
     each = HeadMap(
-        values, Normalize(0, largest, clip=True), bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
-        mark=Mark(baseline, "baseline"), outlined=passed,
+        values, norm=Normalize(0, largest, clip=True), mark=Mark(baseline, "baseline"), outlined=passed,
+        bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
     )  # fmt: skip
     return HeadMapPlan(stem, sentence(title, source, notes[0]), title, (*notes, source), (each,))
 

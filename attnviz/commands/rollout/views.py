@@ -23,9 +23,9 @@ from attnviz.commands.rollout.report import (
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool, pooled_for
+from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool
 from attnviz.figures.page import MARGIN, PIXEL, new_page, page_width
-from attnviz.figures.tiles import Tile, TilesPlan, tile_inches, tiles_figure
+from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
@@ -85,8 +85,7 @@ def _tiles(
 ) -> TilesPlan:  # fmt: skip
     """All on one scale, which ends where nearly all shares are below; each tile pooled as its size asks for."""
     of, units = result.facts, result.units
-    _, inches, _ = tile_inches(units.labels, [len(group) for _, group in groups], target, look)
-    pooled = pooled_for(len(units), inches)
+    pooled, _ = tile_pooling(units.labels, [len(group) for _, group in groups], target, look)
     tiles = tuple(
         (heading, tuple(replace(tile, values=max_pool(tile.values, pooled)) for tile in group))
         for heading, group in groups
