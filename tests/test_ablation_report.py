@@ -155,7 +155,9 @@ def test_tables_without_gradients_and_curve(method: str, words: str) -> None:
 
 def test_the_document(made_up: Ablation) -> None:
     content = json.loads(json.dumps(made_up.document(["ablate-map.png"]), allow_nan=False))
-    assert content["options"] == {"method": "zero", "select": [], "together": False, "limit": None, "seed": 0}
+    assert content["options"] == {
+        "method": "zero", "select": [], "together": False, "limit": None, "seed": 0, "curve": True, "gradient": True,
+    }  # fmt: skip
     assert (content["measured"]["kind"], content["measured"]["importance"]) == ("next-token", "loss")
     assert (content["verification"]["heads_compared"], content["verification"]["rows_verified"]) == (12, 4)
     assert content["heads"][0]["loss"] == {"value": 0.5, "interval": [0.4, 0.6]}

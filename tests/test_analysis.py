@@ -492,7 +492,7 @@ ODD_CALLS: list[tuple[str, Any]] = [
     ("expected a list of selections such as", lambda found: found.document(select=4)),
     ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.report(select=[5])),
     ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.select((1, 8))),
-    ("expected the token that lines start from", lambda found: found.figure("lines", select="L1H1", from_token=2)),
+    ("expected a token of the text", lambda found: found.figure("lines", select="L1H1", from_token=2.5)),
     ("unknown option 'scale'", lambda found: found.figure("mean", scale="log")),
     ("expected look as attnviz", lambda found: found.figure("mean", "dark")),
     ("expected a width of 20 columns or more, found", lambda found: found.report(width="80")),
