@@ -24,8 +24,8 @@ from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.page import PIXEL
 
 __all__ = [
-    "LONGEST", "Array", "Cells", "Labels", "cell_points", "contrasting_ink", "draw_matrix", "hundredths",
-    "label_pixels", "label_size", "max_pool", "named_every", "pooled_for", "value_size", "write_numbers",
+    "LONGEST", "MOST_NUMBERED", "Array", "Cells", "Labels", "cell_points", "contrasting_ink", "draw_matrix",
+    "hundredths", "label_pixels", "label_size", "max_pool", "named_every", "pooled_for", "value_size", "write_numbers",
     "write_texts",
 ]  # fmt: skip
 

@@ -105,6 +105,7 @@ class Plan(Protocol):
 
 
 def _nothing_missing(_: Any) -> str:
+    """The default of :attr:`View.missing`: every result has such a picture."""
     return ""
 
 
