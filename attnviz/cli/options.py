@@ -50,7 +50,11 @@ LongRangeFrom = Annotated[
 ]
 Parser = Annotated[
     str | None,
-    typer.Option(help="spaCy pipeline to parse with; default an installed English one.", show_default=False),
+    typer.Option(
+        help="spaCy pipeline to parse with, whatever the text looks like; default an installed one of its language, "
+        "English if in doubt, and none where the text looks like none of theirs, or like program code.",
+        show_default=False,
+    ),
 ]
 NoFigures = Annotated[bool, typer.Option("--no-figures", help="Draw nothing; the same as --figures none.")]
 Formats = Annotated[

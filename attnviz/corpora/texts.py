@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from attnviz.corpora.reading import Corpus, Span, Text, read_texts
-from attnviz.patterns.syntax import LEFT_OUT, Arc, load_parser
+from attnviz.patterns.parsers import Vocabulary, load_parser, parsed_words
+from attnviz.patterns.syntax import Arc, is_scored
 
 __all__ = ["LONGEST", "SHORTEST", "Parser", "find_parser", "numbered_texts", "ready"]
 
@@ -14,20 +15,21 @@ SHORTEST, LONGEST = 3, 60
 
 
 class Parser:
-    """A spaCy pipeline, with its ``name`` and version."""
+    """A spaCy pipeline, with its ``name`` and version, and the ``vocabulary`` of its relations."""
 
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
         self.name = "{lang}_{name} {version}".format(**pipeline.meta)
+        self.vocabulary = Vocabulary.of(pipeline)
 
     def __call__(self, text: str) -> tuple[tuple[Span, ...], tuple[Arc, ...]]:
         """Spans of the words of one text, and its relations without those of punctuation and the root."""
-        document = self._pipeline(text)
-        spans = tuple((word.idx, word.idx + len(word.text)) for word in document)
+        words = parsed_words(self._pipeline, text)
+        spans = tuple((word.start, word.end) for word in words)
         arcs = tuple(
-            Arc(word.i, word.head.i, word.dep_)
-            for word in document
-            if word.dep_.lower() not in LEFT_OUT and not word.is_space
+            Arc(place, word.head, word.relation)
+            for place, word in enumerate(words)
+            if is_scored(word.relation) and not word.is_space
         )
         return spans, arcs
 
@@ -63,7 +65,8 @@ def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
 
     Args:
         corpora: all that are measured.
-        name: a spaCy pipeline; default an installed English one.
+        name: a spaCy pipeline; default an installed English one. Sentences are not looked at: a corpus has one
+            language, which the caller knows.
 
     Raises:
         ParserError: the pipeline that was named cannot be used.

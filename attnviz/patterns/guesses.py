@@ -11,10 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["GUESSES", "WordGuesses", "votes_elsewhere"]
+__all__ = ["BASELINES", "GUESSES", "WordGuesses", "votes_elsewhere"]
 
 GUESSES = ("first word", "last word", "longest word")
 """Guesses that need no head and no offset: always that other word of the sentence."""
+
+BASELINES = ("fixed offset", "chance", *GUESSES, "other words")
+"""What a head has to beat: the best fixed offset, a word drawn at random, always the first, last or longest other word,
+and the head itself asked from the other words of the sentence."""
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,10 @@ def _check_options(first: Analysis, second: Analysis) -> None:
             "expected the same."
         )
     if (first.parse is None) != (second.parse is None):
+        side, analysis = ("B", second) if first.parse else ("A", first)
         raise UsageError(
-            "one side was analysed with syntax and the other without, so that their labels cannot be compared; "
-            "expected both with, or both without (syntax=False)."
+            f"only one side has relations, so that labels cannot be compared; {side} has none: {analysis.syntax_note} "
+            "Expected both with, or both without (--no-syntax, syntax=False)."
         )
 
 
