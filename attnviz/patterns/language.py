@@ -30,12 +30,13 @@ CODE_SHARE = 0.15
 """Share of chunks between white space that look like code, two at least, from which on a text is code (own choice)."""
 
 _NAMES = {
-    "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English", "es": "Spanish",
-    "fi": "Finnish", "fr": "French", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian", "it": "Italian",
-    "ja": "Japanese", "ko": "Korean", "lt": "Lithuanian", "mk": "Macedonian", "nb": "Norwegian", "nl": "Dutch",
-    "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sl": "Slovenian", "sv": "Swedish",
-    "tr": "Turkish", "uk": "Ukrainian", "vi": "Vietnamese", "zh": "Chinese",
+    "en": "English", "zh": "Chinese", "es": "Spanish", "pt": "Portuguese", "ru": "Russian", "ja": "Japanese",
+    "vi": "Vietnamese", "tr": "Turkish", "ko": "Korean", "fr": "French", "de": "German", "it": "Italian",
+    "id": "Indonesian", "pl": "Polish", "uk": "Ukrainian", "nl": "Dutch", "ro": "Romanian", "hu": "Hungarian",
+    "el": "Greek", "cs": "Czech", "sv": "Swedish", "ca": "Catalan", "fi": "Finnish", "hr": "Croatian", "da": "Danish",
+    "nb": "Norwegian", "lt": "Lithuanian", "sl": "Slovenian", "mk": "Macedonian",
 }  # fmt: skip
+"""Languages that a text may be taken for; of two that fit alike, the first, which has more speakers."""
 
 _MORE_SCRIPTS = {"ja": {"CJK", "KATAKANA"}, "ko": {"CJK"}, "sr": {"LATIN"}}
 _LEAST_STOP_WORDS = 50

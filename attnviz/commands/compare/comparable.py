@@ -62,8 +62,9 @@ def _check_options(first: Analysis, second: Analysis) -> None:
     if (first.parse is None) != (second.parse is None):
         side, analysis = ("B", second) if first.parse else ("A", first)
         raise UsageError(
-            f"only one side has relations, so that labels cannot be compared; {side} has none: {analysis.syntax_note} "
-            "Expected both with, or both without (--no-syntax, syntax=False)."
+            "one side was analysed with syntax and the other without, so that their labels cannot be compared; "
+            "expected both with, or both without (--no-syntax, syntax=False). "
+            f"Why {side} has no relations: {analysis.syntax_note}"
         )
 
 

@@ -261,8 +261,8 @@ def _notes(analysis: Analysis) -> Text:
         else "",
         f"Syntax: not measured: {analysis.syntax_note}"
         if parse is None
-        else f"Syntax: parse by {parse.parser}{_relations(parse)}; baseline = the largest of several guesses (+1: the "
-        "next word is the head).",
+        else f"Syntax: parse by {parse.parser}{_relations(parse)}; baseline = the best of six guesses (+1: the head is "
+        "the next word).",
         ""
         if profile is None
         else f"Profile: {whose}, measured on {visible(profile.measured_on)}; in brackets the baseline. Labels of "
