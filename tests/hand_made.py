@@ -99,7 +99,7 @@ def hand_made(
     heads = []
     for layer in layers:
         statistics = measure(layer, context)
-        relations = relation_accuracy(layer, parse) if parse else []
+        relations = relation_accuracy(layer, parse, tokens.sinks, causal) if parse else []
         for head in range(n_heads):
             of_head = {key: values[head] for key, values in statistics.items()}
             found = judge(of_head, context, relations, head)

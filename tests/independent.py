@@ -104,14 +104,24 @@ def heads(
             yield layer, head, statistics(merged, [sink[group[0]] for group in groups], causal, ids=ids, **distances)
 
 
-def relations(parser: Any, tokenizer: Any, text: str, pair: str | None = None) -> dict[str, Any]:
-    """Words as token positions, and (dependent, head) pairs by relation, by spaCy itself."""
+def relations(
+    parser: Any, tokenizer: Any, text: str, pair: str | None, sink: list[bool], universal: Any
+) -> dict[str, Any]:
+    """Words as token positions, and (dependent, head) pairs by relation, by spaCy itself.
+
+    Args:
+        parser: a pipeline whose labels are ClearNLP's.
+        tokenizer, text, pair: as the model reads them.
+        sink: by token; a sink is part of no word, and a word without a token is none.
+        universal: a function from (text, part of speech, head, label) of all words to words with ``head``, ``label``.
+    """
     encoding = tokenizer(text, pair)
     words: list[list[int]] = []
     arcs: dict[str, list[tuple[int, int]]] = {}
     for segment, part in enumerate([text] if pair is None else [text, pair]):
         number = {}
         document = parser(part)
+        tree = universal([(word.text, word.pos_, word.head.i, word.dep_) for word in document])
         for word in document:
             characters = set(range(word.idx, word.idx + len(word.text)))
             pieces = [
@@ -119,13 +129,15 @@ def relations(parser: Any, tokenizer: Any, text: str, pair: str | None = None) -
                 for position in range(len(encoding["input_ids"]))
                 if encoding.sequence_ids()[position] == segment
                 and characters & set(range(*encoding.token_to_chars(position)))
+                and not sink[position]
             ]
             if pieces and not word.is_space:
                 number[word.i] = len(words)
                 words.append(pieces)
-        for word in document:
-            if word.dep_ not in ("punct", "ROOT", "") and word.i in number and word.head.i in number:
-                arcs.setdefault(word.dep_, []).append((number[word.i], number[word.head.i]))
+        for i, node in enumerate(tree):
+            if node.label not in ("punct", "root", "") and i in number and node.head in number:
+                for name in {node.label, node.label.split(":")[0]}:
+                    arcs.setdefault(name, []).append((number[i], number[node.head]))
     return {"words": words, "arcs": arcs}
 
 
@@ -135,16 +147,48 @@ def best_offset_accuracy(arcs: list[tuple[int, int]]) -> float:
     return max(offsets.count(offset) for offset in offsets) / len(arcs)
 
 
-def accuracies(merged: np.ndarray, arcs: list[tuple[int, int]]) -> tuple[float, float]:
-    """Share of dependents that attend most to their head, and of heads to their dependent, among other words.
+def most_attended(merged: np.ndarray, source: int) -> int | None:
+    """The other word that a word attends to most; None where it attends to none. Of equals the first counts.
 
     ``merged`` is the pattern between the parser's words, from :func:`merge`.
     """
-    hits = {"dependent": 0, "head": 0}
-    for dependent, head in arcs:
-        for who, source, aim in (("dependent", dependent, head), ("head", head, dependent)):
-            others = [word for word in range(len(merged)) if word != source]
-            most = max(merged[source, word] for word in others)
-            # attention to no other word at all is no guess; of equals the first counts
-            hits[who] += most > 0 and next(word for word in others if merged[source, word] == most) == aim
-    return hits["dependent"] / len(arcs), hits["head"] / len(arcs)
+    others = [word for word in range(len(merged)) if word != source]
+    most = max((merged[source, word] for word in others), default=0.0)
+    return next(word for word in others if merged[source, word] == most) if most > 0 else None
+
+
+def accuracies(merged: np.ndarray, arcs: list[tuple[int, int]]) -> dict[str, float]:
+    """Share of dependents that attend most to their head, and of heads to their dependent, among other words."""
+    forward = [most_attended(merged, dependent) == head for dependent, head in arcs]
+    backward = [most_attended(merged, head) == dependent for dependent, head in arcs]
+    return {
+        "dependent_to_head": sum(forward) / len(arcs),
+        "head_to_dependent": sum(backward) / len(arcs),
+    }
+
+
+def guesses(
+    merged: np.ndarray, words: list[list[int]], arcs: list[tuple[int, int]], causal: bool
+) -> dict[str, dict[str, float]]:
+    """By direction and name, how often what is guessed without the relation is right.
+
+    ``words`` are the token positions of each word; a causal word sees only those before it.
+    """
+    found = {}
+    for direction in ("dependent_to_head", "head_to_dependent"):
+        right = {"chance": 0.0, "first word": 0.0, "last word": 0.0, "longest word": 0.0, "other words": 0.0}
+        for dependent, head in arcs:
+            source, aim = (dependent, head) if direction == "dependent_to_head" else (head, dependent)
+            seen = [word for word in range(len(words)) if word != source and (word < source or not causal)]
+            if aim in seen:
+                longest = max(len(words[word]) for word in seen)
+                right["chance"] += 1 / len(seen)
+                right["first word"] += aim == seen[0]
+                right["last word"] += aim == seen[-1]
+                right["longest word"] += aim == next(word for word in seen if len(words[word]) == longest)
+            askers = [word for word in range(len(words)) if word not in (source, aim) and (aim < word or not causal)]
+            if askers:
+                right["other words"] += sum(most_attended(merged, word) == aim for word in askers) / len(askers)
+        found[direction] = {name: count / len(arcs) for name, count in right.items()}
+        found[direction]["fixed offset"] = best_offset_accuracy(arcs)
+    return found

@@ -15,9 +15,10 @@ from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
 from attnviz.figures.look import Look
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import find_checkpoint
+from attnviz.patterns.parsers import load_parser
 from attnviz.patterns.profile_store import store_profile
 from attnviz.patterns.published import published_heads
-from attnviz.patterns.syntax import load_parser
+from attnviz.patterns.universal import to_universal
 from tests import independent
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.drawn import texts_of
@@ -53,24 +54,29 @@ def assert_numbers(analysis: Analysis, model: Any, tokenizer: Any, **options: An
 
 
 def assert_accuracies(analysis: Analysis, model: Any, tokenizer: Any) -> None:
-    """n, baseline, offset, score and verdict of every relation equal those of spaCy and loops."""
-    truth = independent.relations(load_parser(), tokenizer, analysis.text, analysis.pair)
-    patterns = independent.attentions(model, tokenizer, analysis.text, analysis.pair)
+    """n, baselines, offset, score and verdict of every relation equal those of spaCy and loops."""
+    text, pair, causal = analysis.text, analysis.pair, model.config.model_type == "gpt2"
+    sink = independent.sink_flags(model, tokenizer, text, pair)
+    truth = independent.relations(load_parser(), tokenizer, text, pair, sink, to_universal)
+    patterns = independent.attentions(model, tokenizer, text, pair)
     assert truth["arcs"]
     for head in analysis.document()["heads"]:
         found = {pattern["name"]: pattern for pattern in head["patterns"] if pattern["kind"] == "syntactic"}
         assert found.keys() == truth["arcs"].keys()
         merged = independent.merge(patterns[head["layer"], head["head"]], truth["words"])
         for relation, arcs in truth["arcs"].items():
-            forward, backward = independent.accuracies(merged, arcs)
-            baseline = independent.best_offset_accuracy(arcs)
+            scores = independent.accuracies(merged, arcs)
+            baselines = independent.guesses(merged, truth["words"], arcs, causal)
+            margins = {each: round(scores[each] - max(baselines[each].values()), 6) for each in scores}
             ours = found[relation]
             assert ours["n"] == len(arcs)
-            assert ours["baseline"] == pytest.approx(baseline)
-            assert ours["score"] == pytest.approx(max(forward, backward))
-            assert ours["direction"] == ("dependent_to_head" if forward >= backward else "head_to_dependent")
-            assert ours["passed"] == (round(max(forward, backward) - baseline, 6) >= 0.1)
-            assert sum(h - d == ours["offset"] for d, h in arcs) / len(arcs) == pytest.approx(baseline)
+            assert ours["baselines"] == pytest.approx(baselines[ours["direction"]])
+            assert ours["baseline"] == pytest.approx(max(ours["baselines"].values()))
+            assert ours["score"] == pytest.approx(scores[ours["direction"]])
+            assert margins[ours["direction"]] == max(margins.values())
+            assert ours["passed"] == (max(margins.values()) >= 0.1)
+            offsets = [h - d == ours["offset"] for d, h in arcs]
+            assert sum(offsets) / len(arcs) == pytest.approx(ours["baselines"]["fixed offset"])
 
 
 # --- against an independent computation ---------------------------------------------------------
@@ -297,7 +303,7 @@ def test_without_syntax_there_is_no_parse_and_a_reason(found: Analysis):
 
 
 def test_without_a_parser_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch, found: Analysis):
-    monkeypatch.setattr("attnviz.patterns.syntax.importlib.util.find_spec", lambda *_: None)
+    monkeypatch.setattr("attnviz.patterns.parsers.importlib.util.find_spec", lambda *_: None)
     bare = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer())
     assert bare.parse is None
     assert "attnviz[syntax]" in bare.syntax_note

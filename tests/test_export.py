@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 from safetensors import safe_open
 
 from attnviz.errors import OutputError, UsageError
+from attnviz.patterns.parsers import Vocabulary
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.results.documents import captions_text, read_captions
 from attnviz.results.output_folder import OutputFolder, json_text
@@ -522,3 +524,31 @@ def test_a_second_ctrl_c_while_cleaning_up_leaves_nothing(tmp_path, monkeypatch)
         run()
     assert pressed
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_parse_stands_in_the_document_with_its_vocabulary_and_the_parsers_own_arcs():
+    words = (Word("on", (1,)), Word("mats", (2, 3)))
+    own = replace(
+        PARSE,
+        words=words,
+        arcs=(Arc(0, 1, "case"),),
+        vocabulary=Vocabulary("Universal Dependencies", "ClearNLP"),
+        own_arcs=(Arc(1, 0, "pobj"),),
+    )
+    found = document_of(hand_made(parse=own))
+    assert found["syntax_note"] is None
+    assert found["parse"] == {
+        "parser": "a-parser",
+        "vocabulary": "Universal Dependencies",
+        "mapped_from": "ClearNLP",
+        "words": [{"text": "on", "tokens": [1]}, {"text": "mats", "tokens": [2, 3]}],
+        "arcs": [{"dependent": 0, "head": 1, "relation": "case"}],
+        "own_arcs": [{"dependent": 1, "head": 0, "relation": "pobj"}],
+    }
+    unmapped = document_of(hand_made(parse=PARSE))["parse"]
+    assert (unmapped["mapped_from"], unmapped["own_arcs"]) == (None, None)
+
+
+def test_without_a_parse_the_document_says_why():
+    found = document_of(hand_made(note="the text is too odd."))
+    assert (found["parse"], found["syntax_note"]) == (None, "the text is too odd.")

@@ -8,7 +8,8 @@ from transformers import BertModel, GPT2Model
 
 from attnviz import analyze
 from attnviz.commands.heads.measure import Analysis
-from attnviz.patterns.syntax import load_parser, parse_texts
+from attnviz.patterns.parsers import load_parser
+from attnviz.patterns.syntax import parse_texts
 from attnviz.patterns.verdicts import Verdict
 from tests.conftest import needs_parser
 from tests.models import (

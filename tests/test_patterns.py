@@ -9,7 +9,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
 from attnviz.patterns.registry import NAMES
 from attnviz.patterns.statistics import SCALARS, TextContext
-from attnviz.patterns.syntax import RelationAccuracy
+from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 from attnviz.patterns.verdicts import (
     BROAD_SHARE,
     ENOUGH,
@@ -40,7 +40,7 @@ def passed(context: TextContext = CONTEXT, **found: float) -> list[str]:
 
 def relation(forward: float, backward: float = 0.0, offset_accuracy: float = 0.5, n: int = 20) -> RelationAccuracy:
     accuracy = {"dependent_to_head": [forward], "head_to_dependent": [backward]}
-    return RelationAccuracy("nsubj", n, 1, offset_accuracy, accuracy)
+    return RelationAccuracy("nsubj", n, 1, accuracy, {name: {"fixed offset": offset_accuracy} for name in DIRECTIONS})
 
 
 def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n: int = 20, **more: float) -> Verdict:
@@ -110,9 +110,32 @@ def test_a_relation_is_judged_in_its_better_direction():
     assert (forward["nsubj"].offset, forward["nsubj"].baseline, forward["nsubj"].n) == (1, 0.5, 20)
 
 
+def test_the_largest_baseline_of_a_relation_decides():
+    accuracy = {"dependent_to_head": [0.8], "head_to_dependent": [0.1]}
+    others: dict[str, float | list[float]] = {"fixed offset": 0.5, "chance": 0.1, "longest word": 0.75}
+    found = judged(relations=[RelationAccuracy("det", 12, 1, accuracy, dict.fromkeys(DIRECTIONS, others))])["det"]
+    assert (found.baseline, found.largest_baseline, found.passed) == (0.75, "longest word", False)
+    assert found.baselines == others
+    found = judged(relations=[relation(0.8)])["nsubj"]
+    assert (found.baseline, found.largest_baseline, found.passed) == (0.5, "+1", True)
+
+
+def test_a_relation_is_judged_where_it_is_furthest_above_its_own_baseline():
+    """0.9 is less than 0.95, which always the last word is right, and 0.6 is more than 0.3."""
+    accuracy = {"dependent_to_head": [0.9, 0.9], "head_to_dependent": [0.6, 0.6]}
+    baselines: dict[str, dict[str, float | list[float]]] = {
+        "dependent_to_head": {"fixed offset": 0.2, "last word": 0.95, "other words": [0.0, 0.0]},
+        "head_to_dependent": {"fixed offset": 0.2, "last word": 0.3, "other words": [0.1, 0.55]},
+    }
+    relations = [RelationAccuracy("det", 12, 1, accuracy, baselines)]
+    first, second = (judge(dict.fromkeys(SCALARS), CONTEXT, relations, head)[-1] for head in (0, 1))
+    assert (first.direction, first.score, first.baseline, first.passed) == ("head_to_dependent", 0.6, 0.3, True)
+    assert (second.baseline, second.largest_baseline, second.passed) == (0.55, "other words", False)
+
+
 def test_the_relations_of_the_right_head_are_read():
     accuracy = {"dependent_to_head": [0.1, 0.9], "head_to_dependent": [0.0, 0.0]}
-    relations = [RelationAccuracy("det", 12, 1, 0.5, accuracy)]
+    relations = [RelationAccuracy("det", 12, 1, accuracy, {name: {"fixed offset": 0.5} for name in DIRECTIONS})]
     scores = [judge(dict.fromkeys(SCALARS), CONTEXT, relations, head)[-1].score for head in (0, 1)]
     assert scores == [0.1, 0.9]
 

@@ -1,21 +1,16 @@
-"""Accuracy by relation, worked by hand; parses tied to tokens; which parser is taken."""
+"""Accuracy by relation and what it has to beat, worked by hand; parses tied to tokens."""
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from attnviz.errors import ParserError
 from attnviz.model.tokens import Tokens, tokenize
-from attnviz.patterns.syntax import Arc, Parse, RelationAccuracy, Word, load_parser, parse_texts, relation_accuracy
-from tests.conftest import needs_parser
+from attnviz.patterns.guesses import BASELINES
+from attnviz.patterns.syntax import DIRECTIONS, Arc, Parse, RelationAccuracy, Word, parse_texts, relation_accuracy
 from tests.models import bert_tokenizer, gpt2_tokenizer
 from tests.verified import verified
-
-needs_spacy = pytest.mark.skipif(importlib.util.find_spec("spacy") is None, reason="needs the extra syntax")
 
 
 def read(text: str, pair: str | None = None, max_positions: int = 40, gpt2: bool = False) -> Tokens:
@@ -42,8 +37,10 @@ def attending(targets: list[int], n: int | None = None, others: float = 0.0) -> 
     return rows.tolist()
 
 
-def accuracies(patterns: Any, parse: Parse) -> dict[str, RelationAccuracy]:
-    return {found.relation: found for found in relation_accuracy(verified(patterns), parse)}
+def accuracies(
+    patterns: Any, parse: Parse, sinks: tuple[int, ...] = (), causal: bool = False
+) -> dict[str, RelationAccuracy]:
+    return {found.relation: found for found in relation_accuracy(verified(patterns), parse, sinks, causal)}
 
 
 def both_ways(found: RelationAccuracy, head: int = 0) -> tuple[float, float]:
@@ -121,12 +118,81 @@ def test_pieces_are_summed_as_keys_and_averaged_as_queries():
 
 
 def test_a_parse_without_relations_has_no_accuracies():
-    assert relation_accuracy(verified(torch.eye(3)), parse_of(1, [])) == []
+    assert relation_accuracy(verified(torch.eye(3)), parse_of(1, []), (), False) == []
 
 
 def test_layers_of_low_precision_are_read():
     pattern = verified([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], torch.bfloat16)
-    assert [found.n for found in relation_accuracy(pattern, SENTENCE)] == [2, 1, 1]
+    assert [found.n for found in relation_accuracy(pattern, SENTENCE, (), False)] == [2, 1, 1]
+
+
+# --- what a head has to beat, worked by hand ----------------------------------------------------
+
+# five words of 1, 3, 1, 1 and 2 pieces
+UNEVEN = parse_of(5, [(0, 1, "det"), (2, 1, "x"), (4, 0, "x"), (3, 4, "x")], [(1,), (2, 3, 4), (5,), (6,), (7, 8)])
+
+
+def test_the_baselines_of_a_relation_by_hand():
+    found = accuracies(torch.full((10, 10), 0.1), UNEVEN)
+    assert found.keys() == {"x", "det"}
+    assert set(found["x"].baselines) == set(DIRECTIONS)
+    baselines = {direction: found["x"].baselines_of(direction, 0) for direction in DIRECTIONS}
+    assert all(tuple(each) == BASELINES for each in baselines.values())
+    forward, backward = baselines["dependent_to_head"], baselines["head_to_dependent"]
+    assert forward["fixed offset"] == backward["fixed offset"] == pytest.approx(1 / 3)  # -1, -4 and +1 once each
+    assert forward["chance"] == backward["chance"] == pytest.approx(1 / 4)
+    # word 4's head is the first word; word 3's the last; word 2's head, word 1, the longest
+    assert [forward[name] for name in ("first word", "last word", "longest word")] == pytest.approx([1 / 3] * 3)
+    # seen from heads: word 1 looks for 2, word 0 for 4 (its last word), word 4 for 3 (its last other word)
+    assert [backward[name] for name in ("first word", "last word", "longest word")] == pytest.approx([0, 2 / 3, 0])
+    # a uniform head guesses word 1, which has most pieces, from everywhere, and from there word 4
+    assert found["x"].accuracy["dependent_to_head"] == pytest.approx([1 / 3])
+    assert forward["other words"] == pytest.approx(1 / 3 * (3 / 3) + 1 / 3 * (1 / 3))  # word 1 by all, word 4 by word 1
+
+
+def test_a_causal_word_guesses_among_the_words_before_it():
+    parse = parse_of(4, [(2, 1, "x"), (3, 0, "x")], [(0,), (1, 2), (3,), (4,)])
+    pattern = torch.ones(5, 5).tril()
+    found = accuracies(pattern / pattern.sum(1, keepdim=True), parse, causal=True)["x"]
+    forward, backward = (found.baselines_of(direction, 0) for direction in DIRECTIONS)
+    assert forward["chance"] == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert (forward["first word"], forward["last word"], forward["longest word"]) == (0.5, 0.5, 0.5)
+    assert [backward[name] for name in ("chance", "first word", "last word", "longest word", "other words")] == [0] * 5
+    # of the words after word 1 that are not word 2, word 3 guesses it, too; word 0 is guessed by word 1 alone
+    assert forward["other words"] == pytest.approx((1 + 1 / 2) / 2)
+
+
+def test_sinks_are_no_words():
+    """Every word attends to the first most, which counts where it is a word, and not where it is a sink."""
+    parse = parse_of(4, [(1, 0, "x"), (2, 1, "x"), (3, 2, "y")], [(0,), (1,), (2,), (3,)])
+    pattern = torch.tensor([[1.0, 0, 0, 0], [0.7, 0.3, 0, 0], [0.6, 0.3, 0.1, 0], [0.6, 0.1, 0.2, 0.1]])
+    with_first, without = (accuracies(pattern, parse, sinks, causal=True) for sinks in ((), (0,)))
+    assert (with_first["x"].n, with_first["x"].accuracy["dependent_to_head"]) == (2, [0.5])
+    assert (without["x"].n, without["x"].accuracy["dependent_to_head"]) == (1, [1.0])
+    assert with_first["y"].accuracy["dependent_to_head"] == [0.0]
+    assert without["y"].accuracy["dependent_to_head"] == [1.0]
+    assert without["y"].baselines_of("dependent_to_head", 0)["chance"] == 0.5
+    assert without["y"].offset == -1
+
+
+def test_a_word_that_begins_with_a_sink_is_made_of_its_other_pieces():
+    parse = parse_of(3, [(1, 0, "x"), (2, 1, "x")], [(0, 1), (2,), (3,)])
+    pattern = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.9, 0.1, 0, 0], [0.8, 0.05, 0.15, 0]])
+    assert accuracies(pattern, parse, (0,), causal=True)["x"].accuracy["dependent_to_head"] == [1.0]
+
+
+def test_a_text_whose_relations_are_all_with_sinks_has_no_accuracies():
+    assert accuracies(torch.eye(2), parse_of(2, [(1, 0, "x")], [(0,), (1,)]), (0,), causal=True) == {}
+
+
+def test_a_subtype_counts_as_its_base_relation_too():
+    found = accuracies(torch.eye(6), parse_of(4, [(0, 1, "nsubj:pass"), (2, 1, "nsubj"), (3, 1, "obl:agent")]))
+    assert {name: accuracy.n for name, accuracy in found.items()} == {
+        "nsubj": 2,
+        "nsubj:pass": 1,
+        "obl": 1,
+        "obl:agent": 1,
+    }
 
 
 # --- words and tokens ---------------------------------------------------------------------------
@@ -137,14 +203,18 @@ class FakeParser:
 
     meta = {"lang": "xx", "name": "fake"}  # noqa: RUF012
 
-    def __init__(self, sentences: dict[str, list[tuple[str, int, str]]]) -> None:
-        self.sentences = sentences
+    def __init__(self, sentences: dict[str, list[tuple[str, int, str]]], labels: tuple[str, ...] = ("det",)) -> None:
+        self.sentences, self.labels = sentences, labels
+
+    def get_pipe(self, name: str) -> SimpleNamespace:
+        assert name == "parser"
+        return SimpleNamespace(labels=self.labels)
 
     def __call__(self, text: str) -> list[SimpleNamespace]:
         words, start = [], 0
         for i, (word, _, relation) in enumerate(self.sentences[text]):
             start = text.index(word, start)
-            words.append(SimpleNamespace(text=word, idx=start, i=i, dep_=relation, is_space=word.isspace()))
+            words.append(SimpleNamespace(text=word, idx=start, i=i, dep_=relation, pos_="", is_space=word.isspace()))
             start += len(word)
         for word, (_, head, _) in zip(words, self.sentences[text], strict=True):
             word.head = words[head]
@@ -231,94 +301,28 @@ def test_punctuation_and_the_root_are_not_scored(relation: str):
     assert len(parse.words) == 2
 
 
-# --- which parser -------------------------------------------------------------------------------
+CLEAR = ("det", "dobj", "nsubj", "pobj", "prep")
 
 
-@pytest.fixture
-def without_spacy(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "spacy" else find(name, *rest))
+def test_a_clearnlp_tree_is_mapped_before_words_are_left_out():
+    """The preposition is cut off, and its object still hangs on the verb."""
+    text = "the \u200b cat ran"
+    tags = [("the", 3, "dobj"), ("\u200b", 3, "prep"), ("cat", 1, "pobj"), ("ran", 3, "ROOT")]
+    parse = parse_texts(FakeParser({text: tags}, CLEAR), [text], read(text))
+    assert [word.text for word in parse.words] == ["the", "cat", "ran"]
+    assert parse.arcs == (Arc(0, 2, "obj"), Arc(1, 2, "obl"))
+    assert parse.own_arcs == (Arc(0, 2, "dobj"),)
+    assert (parse.vocabulary.name, parse.vocabulary.mapped_from) == ("Universal Dependencies", "ClearNLP")
 
 
-def test_without_spacy_there_is_no_parser(without_spacy: None):
-    assert load_parser() is None
-
-
-def test_a_parser_asked_for_without_spacy_is_an_error_that_says_what_to_type(without_spacy: None):
-    with pytest.raises(ParserError, match=r"'en_core_web_sm' was asked for.*pip install 'attnviz\[syntax\]'"):
-        load_parser("en_core_web_sm")
-
-
-@needs_spacy
-def test_a_named_parser_that_is_missing_is_an_error():
-    with pytest.raises(ParserError, match="cannot load the pipeline 'en_core_web_gigantic'"):
-        load_parser("en_core_web_gigantic")
-
-
-@needs_spacy
-@pytest.mark.parametrize(("pipes", "found"), [(["sentencizer"], "sentencizer"), ([], "nothing")])
-def test_a_pipeline_without_a_parser_is_an_error_that_names_what_it_has(tmp_path: Path, pipes: list[str], found: str):
-    import spacy
-
-    pipeline = spacy.blank("en")
-    for pipe in pipes:
-        pipeline.add_pipe(pipe)
-    pipeline.to_disk(tmp_path / "blank")
-    with pytest.raises(ParserError, match=f"has no dependency parser; it has: {found}"):
-        load_parser(str(tmp_path / "blank"))
-
-
-@needs_spacy
-@pytest.mark.parametrize("content", ["", "not a config", '[nlp]\nlang = "en"\npipeline = ["parser"]\n'])
-def test_a_folder_that_is_no_pipeline_is_an_error(tmp_path: Path, content: str):
-    (tmp_path / "config.cfg").write_text(content)
-    (tmp_path / "meta.json").write_text('{"lang": "en", "name": "broken", "version": "0"}')
-    with pytest.raises(ParserError, match="cannot load the pipeline"):
-        load_parser(str(tmp_path))
-
-
-@needs_spacy
-def test_no_pipeline_installed_is_no_parser(monkeypatch: pytest.MonkeyPatch):
-    import spacy
-
-    monkeypatch.setattr(spacy.util, "get_installed_models", list)
-    assert load_parser() is None
-
-
-@needs_spacy
-def test_an_english_pipeline_is_preferred_and_a_broken_one_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    import spacy
-
-    tried = []
-
-    def load(name: str, **_: Any) -> Any:
-        tried.append(name)
-        if name != "de_small":
-            raise OSError(f"{name} is broken")
-        return SimpleNamespace(pipe_names=["parser"])
-
-    monkeypatch.setattr(spacy.util, "get_installed_models", lambda: ["de_small", "en_other", "en_core_web_sm"])
-    monkeypatch.setattr(spacy, "load", load)
-    with pytest.warns(UserWarning, match="skipped a parser: .*en_.* is broken"):
-        assert load_parser().pipe_names == ["parser"]
-    assert tried == ["en_core_web_sm", "en_other", "de_small"]
-
-
-@needs_parser
-def test_the_installed_english_pipeline_is_found_and_follows_a_sentence():
-    text = "The cat saw the dog."
-    parse = parse_texts(load_parser(), [text], read(text))
-    assert [word.text for word in parse.words] == ["The", "cat", "saw", "the", "dog", "."]
-    assert parse.arcs == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"), Arc(3, 4, "det"), Arc(4, 2, "dobj"))
-    assert parse.parser.startswith("en_")
-
-
-@needs_parser
-def test_the_users_own_pipeline_is_read_from_a_folder(tmp_path: Path):
-    own = load_parser()
-    own.meta["name"] = "my_own"
-    own.to_disk(tmp_path / "pipeline")
-    text = "The cat saw the dog"
-    parse = parse_texts(load_parser(str(tmp_path / "pipeline")), [text], read(text))
-    assert parse.parser == "en_my_own"
-    assert parse.arcs[:2] == (Arc(0, 1, "det"), Arc(1, 2, "nsubj"))
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [(("nsubj", "obl:agent", "ROOT", "dep", ""), "Universal Dependencies"), (("sb", "oa"), "the parser's own")],
+)
+def test_other_labels_are_left_as_they_are(labels: tuple[str, ...], name: str):
+    text = "the cat ran"
+    tags = [("the", 1, "prep"), ("cat", 2, "pobj"), ("ran", 2, "ROOT")]
+    parse = parse_texts(FakeParser({text: tags}, labels), [text], read(text))
+    assert parse.arcs == (Arc(0, 1, "prep"), Arc(1, 2, "pobj"))
+    assert parse.own_arcs == ()
+    assert (parse.vocabulary.name, parse.vocabulary.mapped_from) == (name, None)

@@ -124,7 +124,7 @@ def test_relations_stand_with_direction_offset_and_n():
     analysis = hand_made(parse=PARSE)
     assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "+1:", "1.00", "1", "0/4"]
     text = text_of(analysis, width=120)
-    assert "Syntax: parse by a-parser; baseline = best fixed offset (+1: the head is the next word).\n" in text
+    assert "Syntax: parse by a-parser; baseline = the best of six guesses (+1: the head is the next word).\n" in text
 
 
 def test_more_than_eight_relations_are_cut_and_counted():

