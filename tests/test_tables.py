@@ -127,6 +127,13 @@ def test_relations_stand_with_direction_offset_and_n():
     assert "Syntax: parse by a-parser; baseline = the best of six guesses (+1: the head is the next word).\n" in text
 
 
+def test_a_subtype_is_listed_where_its_base_relation_has_other_instances():
+    alone = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "nsubj:pass"),)))
+    assert [line.split()[0] for line in lines_of(alone) if line.startswith("nsubj")] == ["nsubj"]
+    both = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "nsubj"))))
+    assert [line.split()[0] for line in lines_of(both) if line.startswith("nsubj")] == ["nsubj", "nsubj:pass"]
+
+
 def test_more_than_eight_relations_are_cut_and_counted():
     relations = [f"rel{i}" for i in range(11)]
     arcs = tuple(Arc(0, 1, relation) for relation in relations)

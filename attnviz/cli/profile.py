@@ -43,7 +43,7 @@ def profile(
     ] = True,
     parser: Annotated[
         str | None,
-        typer.Option(help="spaCy pipeline that parses .txt files; default an installed English one."),
+        typer.Option(help="spaCy pipeline that parses .txt files; default an English one, whatever their language."),
     ] = None,
     store: Annotated[
         bool | None,

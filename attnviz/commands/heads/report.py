@@ -169,7 +169,7 @@ def _pattern_table(heads: Sequence[HeadFindings], wide: bool) -> Table:
     for head in heads:
         for verdict in head.patterns:
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
-    relations = [entries for (syntactic, _), entries in by_name.items() if syntactic]
+    relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
     columns: list[Column[list[str]]] = [
         Column(title, itemgetter(place), left=place < 2)
@@ -186,6 +186,19 @@ def _pattern_table(heads: Sequence[HeadFindings], wide: bool) -> Table:
     if relations and others:
         table.rows[len(others) - 1].end_section = True
     return table
+
+
+def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
+    """All relations but the subtypes that are all that the text has of their base relation."""
+
+    def instances(name: str) -> int:
+        return by_name[name][0][1].n
+
+    return [
+        entries
+        for name, entries in by_name.items()
+        if ":" not in name or instances(name) < instances(name.partition(":")[0])
+    ]
 
 
 def _pattern_row(entries: list[_Entry], strongest: int) -> list[str]:
