@@ -1,11 +1,10 @@
 """Trees in ClearNLP's labels as Universal Dependencies: each change by hand, any tree stays a tree."""
 
 import pytest
-from attnviz.corpora.texts import numbered_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.corpora.reading import open_corpus
+from attnviz.corpora.reading import open_corpus, read_texts
 from attnviz.patterns.parsers import load_parser, parsed_words
 from attnviz.patterns.universal import LABELS, RELATIONS, Node, is_clear, is_universal, to_universal
 from tests.conftest import SHARED, needs_parser
@@ -273,7 +272,7 @@ TREEBANK = SHARED / "ud" / "en_ewt-ud-dev.conllu"
 def test_mapped_trees_agree_with_a_treebank_twice_as_often():
     """Gold relations whose words, head and base label the parser finds; 0.78 against 0.38 on all 2,001 sentences."""
     pipeline, n, own, mapped_right = load_parser(), 0, 0, 0
-    for sentence in numbered_texts(open_corpus(TREEBANK), 150):
+    for sentence in read_texts(open_corpus(TREEBANK), 150):
         words = {(word.start, word.end): word for word in parsed_words(pipeline, sentence.text)}
         spans = list(words)
         for arc in sentence.arcs:
