@@ -16,12 +16,13 @@ os.environ["XDG_DATA_HOME"] = os.devnull  # no test touches the user's own profi
 os.environ["OMP_NUM_THREADS"] = "1"  # small matrices, several tests at once: threads would wait for each other
 
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
-settings.register_profile("attnviz", derandomize=True)  # a fresh clone draws the same examples and cannot fail by luck
+# A fresh clone draws the same examples, however slow or busy its machine is: a test cannot fail by luck.
+settings.register_profile("attnviz", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("attnviz")
 
 torch.set_num_threads(1)  # here, and above in the processes that tests start
