@@ -286,13 +286,23 @@ def test_only_the_callers_axes_are_drawn_on_and_they_bring_their_legends():
 
 def test_one_tokens_attention_is_named_in_title_and_caption():
     analysis = hand_made(labels=("[CLS]", "the", "cat", "the", "dog", "[SEP]"))
-    (plan,) = plans_of(analysis, "L0H1", from_token="the")
-    assert plan.title == "by-hand: L0H1  broad, from “the” (#1, #3)"
-    assert plan.caption.startswith("Attention from “the” (#1, #3) alone in by-hand on “the cat ran away”, head L0H1")
-    assert set(plan.query.tolist()) == {1, 3}
-    assert plan.written == {}  # of one token alone weights are written
-    many = hand_made(labels=("[CLS]", *["the"] * 6, "[SEP]"), special=(0, 7), patterns=by_design(8))
-    assert plans_of(many, "L0H1", from_token="the")[0].title.endswith("from “the” (#1, #2, #3, #4, …)")
+    (plan,) = plans_of(analysis, "L0H1", from_token="the#2")
+    assert plan.title == "by-hand: L0H1  broad, from “the” (#3)"
+    assert plan.caption.startswith("Attention from “the” (#3) alone in by-hand on “the cat ran away”, head L0H1")
+    assert set(plan.query.tolist()) == {3}
+    assert plan.written  # of one token alone weights are written
+
+
+@pytest.mark.parametrize(("pieces", "numbers"), [(2, "#1, #2"), (6, "#1, #2, #3, #4, …")])
+def test_a_word_of_several_pieces_is_followed_with_all_of_them(pieces: int, numbers: str):
+    analysis = hand_made(
+        labels=("[CLS]", *["##a"] * pieces, "[SEP]"), special=(0, pieces + 1), patterns=by_design(pieces + 2)
+    )
+    word = ("aa", tuple(range(1, pieces + 1)))
+    analysis = replace(analysis, context=replace(analysis.context, units=replace(analysis.units, wholes=(word,))))
+    (plan,) = plans_of(analysis, "L0H1", from_token="aa")
+    assert plan.title.endswith(f"from “aa” ({numbers})")
+    assert set(plan.query.tolist()) == set(word[1])
 
 
 def test_special_tokens_are_dropped_rows_renormalised_and_both_said():

@@ -126,7 +126,7 @@ def test_other_positions_are_asked_for_by_token_or_number():
         ("dog", "no token “dog” in the text: expected one of"),
         (99, "the text has positions 0 to 4, found 99"),
         (True, "expected a token of the text, .* found True"),
-        ("cat", "the token “cat” stands in the text 2 times, at #1, #3; name one"),
+        ("cat", r"the token “cat” stands in the text 2 times; name one: cat#1 \(#1\), cat#2 \(#3\)\."),
     ],
 )
 def test_positions_that_are_none_or_several(at, message):

@@ -5,9 +5,11 @@ SentencePiece). Labels are alike whatever the tokenizer: the piece as the model 
 ``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.wording import visible
+from attnviz.model.words import word_spans
 
 __all__ = [
     "Tokens",
@@ -39,8 +42,8 @@ class Tokens:
         special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
         sink: positions that attention rests on when it has nowhere to go: the special ones and, in
             GPT-2, position 0 (Xiao et al. 2023).
-        words: which word of the input a token belongs to, counted from 0 over both segments; None
-            for special tokens.
+        words: which word of the input (:func:`attnviz.model.words.word_spans`) a token belongs to, counted from 0
+            over both segments; None for special tokens.
         segments: 0 or 1, the text or its pair; None for special tokens.
         offsets: first and past-the-last character in its segment's text.
         type_ids: BERT's token types; None where the model has none.
@@ -88,6 +91,7 @@ class Units:
         special: [n], added by the tokenizer.
         sink: [n], special or (GPT-2) the first position.
         members: [n], the token positions that each unit is made of; a token may be in no unit.
+        wholes: words of several units, with their positions among these.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Units:
     special: tuple[bool, ...]
     sink: tuple[bool, ...]
     members: tuple[tuple[int, ...], ...]
+    wholes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -156,14 +161,18 @@ def tokenize(
     if all(segment is None for segment in encoding.sequence_ids):
         raise TextError("no tokens are left of the text after tokenization; expected at least one visible character.")
     _check_ids(encoding, vocabulary_size, token_types if segments else None)
-    return _tokens(tokenizer, encoding, segments, sink_first, found - len(encoding.ids))
+    texts = (text,) if pair is None else (text, pair)
+    return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
 
 
 def merge_units(tokens: Tokens, words: bool) -> Units:
     """The tokens themselves, or their words; special tokens always stay on their own."""
     if not words:
         members = tuple((position,) for position in range(len(tokens)))
-        return Units("token", tokens.labels, tokens.special, tokens.sink, members)
+        merged = merge_units(tokens, words=True)
+        pairs = zip(merged.labels, merged.members, strict=True)
+        wholes = tuple((label, positions) for label, positions in pairs if len(positions) > 1)
+        return Units("token", tokens.labels, tokens.special, tokens.sink, members, wholes)
     keys = [(word if word is not None else -1 - position) for position, word in enumerate(tokens.words)]
     grouped = [tuple(group) for _, group in groupby(range(len(tokens)), key=keys.__getitem__)]
 
@@ -258,21 +267,20 @@ def _encode(tokenizer: Any, text: str, pair: str | None, max_length: int | None 
     return tokenizer(text, pair, **cut, return_token_type_ids=True, verbose=False).encodings[0]
 
 
-def _tokens(tokenizer: Any, encoding: Any, segments: bool, sink_first: bool, truncated: int) -> Tokens:
+def _tokens(
+    tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int
+) -> Tokens:
     special = tuple(segment is None for segment in encoding.sequence_ids)
-    numbers: dict[tuple[int, int], int] = {}  # word_ids start again at 0 in a second segment
-    words: list[int | None] = []
+    words = _words(encoding, texts)
     word_pieces: dict[int, list[str]] = {}
-    for piece, segment, word in zip(encoding.tokens, encoding.sequence_ids, encoding.word_ids, strict=True):
-        if segment is None or word is None:
-            words.append(None)
-        else:
-            words.append(number := numbers.setdefault((segment, word), len(numbers)))
-            word_pieces.setdefault(number, []).append(piece)
+    for piece, word in zip(encoding.tokens, words, strict=True):
+        if word is not None:
+            word_pieces.setdefault(word, []).append(piece)
     decode = _decoder(tokenizer)
+    pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
     labels = []
     for position, piece in enumerate(encoding.tokens):
-        continues = position > 0 and words[position] is not None and words[position] == words[position - 1]
+        continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
         shown = visible(decode([piece]))
         labels.append(_CONTINUES + shown if continues else shown)
     return Tokens(
@@ -287,6 +295,27 @@ def _tokens(tokenizer: Any, encoding: Any, segments: bool, sink_first: bool, tru
         word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
         truncated=truncated,
     )
+
+
+def _words(encoding: Any, texts: Sequence[str]) -> list[int | None]:
+    """For each token the number of its word, over all segments.
+
+    White space belongs to the word that it leads to, where the tokenizer keeps them together, or else to none of them:
+    it is a word of its own.
+    """
+    spans = [word_spans(text) for text in texts]
+    numbers: dict[tuple[int, int], int] = {}
+    words: list[int | None] = []
+    columns = [*zip(encoding.sequence_ids, encoding.word_ids, encoding.offsets, strict=True), (None, None, (0, 0))]
+    for (segment, pretoken, (first, last)), (*following, (start, _)) in pairwise(columns):
+        if segment is None or pretoken is None:
+            words.append(None)
+            continue
+        place = bisect_right(spans[segment], first, key=itemgetter(1))  # the first word that ends after it
+        leads = following == [segment, pretoken] and start >= last
+        inside = place < len(spans[segment]) and spans[segment][place][0] < last + leads
+        words.append(numbers.setdefault((segment, place if inside else -1 - first), len(numbers)))
+    return words
 
 
 def _decoder(tokenizer: Any) -> Any:

@@ -14,7 +14,8 @@ from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.positions import find_positions
+from attnviz.model.positions import only_position
+from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.text_result import TextResult
@@ -130,7 +131,7 @@ def explain(
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one
     last = max((at for at, special in enumerate(tokens.special) if not special), default=len(tokens) - 1)
-    position = last if token is None else find_positions(tokens.labels, token)[0]
+    position = last if token is None else only_position(merge_units(tokens, words=False), token)
     kept: list[VerifiedStages] = []
     ends: list[LayerEnd] = []
     layers = range(checkpoint.n_layers) if every_layer else [followed.layer]

@@ -137,14 +137,15 @@ def _start(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, 
     if token is None:
         return None, ""
     everything = shown.context.units
-    found = find_positions(everything.labels, token)
+    found = find_positions(everything, token)
     place = {members: position for position, members in enumerate(shown.units.members)}
     kept = [number for number in found if everything.members[number] in place]
     if not kept:
         raise UsageError(f"“{visible(token)}” is among the tokens that are dropped; keep them to see its attention.")
     numbers = ", ".join(f"#{number}" for number in kept[:4]) + (", …" if len(kept) > 4 else "")
     positions = tuple(place[everything.members[number]] for number in kept)
-    return positions, f"“{everything.labels[kept[0]]}” ({numbers})"
+    name = next((label for label, whole in everything.wholes if whole == found), everything.labels[kept[0]])
+    return positions, f"“{name}” ({numbers})"
 
 
 def _threshold(weights: Array, most: int) -> float:

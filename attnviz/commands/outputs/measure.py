@@ -30,7 +30,7 @@ from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.positions import only_position
-from attnviz.model.tokens import Tokens
+from attnviz.model.tokens import Tokens, merge_units
 from attnviz.model.wording import quoted
 from attnviz.progress import Progress, tell
 from attnviz.results.text_result import OfHeads, TextResult
@@ -249,7 +249,7 @@ def head_outputs(
 
 
 def _position(tokens: Tokens, at: str | int | None) -> int:
-    return len(tokens) - 1 if at is None else only_position(tokens.labels, at)
+    return len(tokens) - 1 if at is None else only_position(merge_units(tokens, words=False), at)
 
 
 def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:

@@ -208,7 +208,7 @@ def rollout(
     tokens = checkpoint.tokenize(text, pair, truncate)
     units, causal = merge_units(tokens, words), checkpoint.architecture.causal
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
-    positions = default if from_token is None else find_positions(units.labels, from_token)
+    positions = default if from_token is None else find_positions(units, from_token)
     queries = _queries(units, positions, options)
     attention = verify_attention(checkpoint, tokens, progress=progress)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
