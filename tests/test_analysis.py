@@ -449,7 +449,7 @@ def test_every_view_is_a_new_figure_with_the_look_that_was_asked_for(found: Anal
     views = [
         found.figure("heads", look, select="L0H0"),
         found.figure("", look, select=["L0"]),
-        found.figure("lines", look, select=["L0H0"], from_token="the"),
+        found.figure("lines", look, select=["L0H0"], token="the"),
         found.figure("map", look, maps=["sink"]),
         found.figure("mean", look),
         pair.figure("pair", look),
@@ -488,7 +488,7 @@ def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
     assert document["figures"] == ["map-entropy.svg", "map-previous.svg", "mean.svg", "mean-all.svg"]
     assert told == [1, 2, 3, 4]
     assert all('width="288pt"' in (tmp_path / name).read_text() for name in document["figures"])
-    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], from_token="the", look=Look("dark", "log"))
+    lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], token="the", look=Look("dark", "log"))
     assert lines["figures"] == ["lines.png"]
     assert "**lines.png**" in (tmp_path / "captions.md").read_text()
 
@@ -498,7 +498,7 @@ ODD_CALLS: list[tuple[str, Any]] = [
     ("expected a list of selections such as", lambda found: found.document(select=4)),
     ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.report(select=[5])),
     ("expected selections such as 'L2H8' or 'L0-3', found", lambda found: found.select((1, 8))),
-    ("expected a token of the text", lambda found: found.figure("lines", select="L1H1", from_token=2.5)),
+    ("expected a token of the text", lambda found: found.figure("lines", select="L1H1", token=2.5)),
     ("unknown option 'scale'", lambda found: found.figure("mean", scale="log")),
     ("expected look as attnviz", lambda found: found.figure("mean", "dark")),
     ("expected a width of 20 columns or more, found", lambda found: found.report(width="80")),

@@ -216,7 +216,7 @@ def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
 
 
 def test_options_of_a_figure_ask_for_it(heads):
-    result = heads("--figures", "none", "--map", "sink,Long-Range", "--map", "sink", "--from", "the", "--json")
+    result = heads("--figures", "none", "--map", "sink,Long-Range", "--map", "sink", "--token", "the", "--json")
     assert json.loads(result.stdout)["figures"] == [
         *(f"lines/L0{i}H0{j}.png" for i in range(3) for j in range(4)), "map-sink.png", "map-long-range.png"
     ]  # fmt: skip
@@ -444,7 +444,7 @@ def test_cuda_without_a_gpu_is_refused(heads):
         (["--width", "1in"], "expected a width of 2 to 40 inches, found 1."),
         (["--map", "colour"], "unknown statistic 'colour' for a map: expected one of entropy, distance"),
         (["--map", ""], "expected names with commas between"),
-        (["--from", "zebra"], "no token “zebra” in the text: expected one of [CLS]"),
+        (["--token", "zebra"], "no token “zebra” in the text: expected one of [CLS]"),
         (["--local-window", "-1"], "Invalid value for '--local-window'"),
         (["--local-window", "99999999999999999999"], "--local-window"),
         (["--long-range-from", "0"], "Invalid value for '--long-range-from'"),

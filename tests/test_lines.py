@@ -34,8 +34,8 @@ def analysis_of(*patterns, labels=None, segments=None, special=(), **changes):
     return found if segments is None else replace(found, tokens=replace(found.tokens, segments=tuple(segments)))
 
 
-def plan_of(*patterns, look=LIGHT, from_token=None, **changes):
-    return next(LINES.plans(analysis_of(*patterns, **changes), Choices(look=look, from_token=from_token)))
+def plan_of(*patterns, look=LIGHT, token=None, **changes):
+    return next(LINES.plans(analysis_of(*patterns, **changes), Choices(look=look, token=token)))
 
 
 def plans_of(analysis, *select, **choices):
@@ -171,7 +171,7 @@ def test_the_threshold_rises_until_few_enough_lines_remain():
 
 def test_in_a_long_text_tokens_without_a_line_from_the_chosen_one_share_rows():
     pattern = pattern_of((20, 4, 0.5), (20, 21, 0.3), (20, 24, 0.1), (7, 8, 1.0), (20, 30, 0.01), n=50)
-    plan = plan_of(pattern, from_token="#20")
+    plan = plan_of(pattern, token="#20")
     assert plan.labels == (
         "… 4 tokens", "w4", "… 15 tokens", "w20", "w21", "w22", "w23", "w24", "… 25 tokens",
     )  # fmt: skip
@@ -184,7 +184,7 @@ def test_in_a_long_text_tokens_without_a_line_from_the_chosen_one_share_rows():
     assert plan.caption.endswith(f"; {said}; runs of tokens without a line share a row.")
     assert lines_figure(plan, LIGHT).get_size_inches()[1] < 3.5
     lone = pattern_of((0, 1, 1.0), n=WHOLE_ROWS), pattern_of((0, 1, 1.0), n=WHOLE_ROWS + 1)
-    of = plan_of(lone[0], from_token="#0"), plan_of(lone[1]), plan_of(lone[1], from_token="#0")
+    of = plan_of(lone[0], token="#0"), plan_of(lone[1]), plan_of(lone[1], token="#0")
     assert [len(each.labels) for each in of] == [WHOLE_ROWS, WHOLE_ROWS + 1, 3]
     assert not any("share a row" in line for each in of[:2] for line in each.notes)
 
@@ -197,7 +197,7 @@ def test_a_new_text_begins_after_a_gap_and_a_rule_which_shared_rows_do_not_cross
     (rule,) = lines_figure(plan, LIGHT).axes[0].lines
     assert rule.get_ydata() == pytest.approx([3.95, 3.95])
     long = [None, *[0] * 19, None, *[1] * 19, None]
-    apart = plan_of(pattern_of((0, 0, 0.5), n=41), from_token="#0", segments=long)
+    apart = plan_of(pattern_of((0, 0, 0.5), n=41), token="#0", segments=long)
     assert (apart.labels, apart.breaks) == (("w0", "… 20 tokens", "… 20 tokens"), (2,))
 
 
@@ -219,7 +219,7 @@ def test_special_tokens_stand_back_and_so_does_what_the_chosen_token_does_not_at
     ink, muted = look.greys.ink, look.greys.quiet
     plan = plan_of(np.eye(3, dtype=np.float32), labels=["[CLS]", "cat", "dog"], special=[0], look=look)
     assert columns(lines_figure(plan, look)) == [{"[CLS]": muted, "cat": ink, "dog": ink}] * 2
-    chosen = plan_of(pattern_of((2, 0, 0.5), (2, 1, 0.4), (0, 3, 1.0)), look=look, from_token="w2")
+    chosen = plan_of(pattern_of((2, 0, 0.5), (2, 1, 0.4), (0, 3, 1.0)), look=look, token="w2")
     assert columns(lines_figure(chosen, look)) == [
         {"w0": muted, "w1": muted, "w2": ink, "w3": muted},
         {"0.50 w0": ink, "0.40 w1": ink, "w2": muted, "w3": muted},
@@ -286,7 +286,7 @@ def test_only_the_callers_axes_are_drawn_on_and_they_bring_their_legends():
 
 def test_one_tokens_attention_is_named_in_title_and_caption():
     analysis = hand_made(labels=("[CLS]", "the", "cat", "the", "dog", "[SEP]"))
-    (plan,) = plans_of(analysis, "L0H1", from_token="the#2")
+    (plan,) = plans_of(analysis, "L0H1", token="the#2")
     assert plan.title == "by-hand: L0H1  broad, from “the” (#3)"
     assert plan.caption.startswith("Attention from “the” (#3) alone in by-hand on “the cat ran away”, head L0H1")
     assert set(plan.query.tolist()) == {3}
@@ -300,13 +300,13 @@ def test_a_word_of_several_pieces_is_followed_with_all_of_them(pieces: int, numb
     )
     word = ("aa", tuple(range(1, pieces + 1)))
     analysis = replace(analysis, context=replace(analysis.context, units=replace(analysis.units, wholes=(word,))))
-    (plan,) = plans_of(analysis, "L0H1", from_token="aa")
+    (plan,) = plans_of(analysis, "L0H1", token="aa")
     assert plan.title.endswith(f"from “aa” ({numbers})")
     assert set(plan.query.tolist()) == set(word[1])
 
 
 def test_special_tokens_are_dropped_rows_renormalised_and_both_said():
-    (plan,) = plans_of(hand_made(), "L1H1", from_token="#2", drop_special=True)
+    (plan,) = plans_of(hand_made(), "L1H1", token="#2", drop_special=True)
     assert plan.title == "by-hand: L1H1  current-token, from “cat” (#2)"
     assert plan.notes[:2] == ("“the cat ran away” (4 tokens)", "Special tokens dropped, rows renormalised.")
     assert "(current-token): special tokens dropped, rows renormalised; lines run" in plan.caption
@@ -321,9 +321,9 @@ def test_special_tokens_are_dropped_rows_renormalised_and_both_said():
 def test_what_cannot_be_shown_is_refused():
     analysis = hand_made()
     with pytest.raises(UsageError, match=r"“\[CLS\]” is among the tokens that are dropped; keep them to see"):
-        plans_of(analysis, from_token="[CLS]", drop_special=True)
+        plans_of(analysis, token="[CLS]", drop_special=True)
     with pytest.raises(UsageError, match=r"no token “mouse” in the text: expected one of \[CLS\], the, cat"):
-        plans_of(analysis, from_token="mouse")
+        plans_of(analysis, token="mouse")
     bare = hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=by_design(2))
     with pytest.raises(UsageError, match=r"leaves nothing of this text to draw"):
         plans_of(bare, drop_special=True)

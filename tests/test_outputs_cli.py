@@ -46,9 +46,9 @@ def document(folder: str = "out") -> Any:
 
 
 def test_the_document_and_the_table_hold_what_python_gives(run: Any, folders: dict[str, Path]):
-    assert run("gpt2", "-o", "out", "--at", "#2").exit_code == 0
+    assert run("gpt2", "-o", "out", "--token", "#2").exit_code == 0
     content = document()
-    result = attnviz.head_outputs(SENTENCE, folders["gpt2"], device="cpu", at=2)
+    result = attnviz.head_outputs(SENTENCE, folders["gpt2"], device="cpu", token=2)
     assert {key: content[key] for key in content if key != "files"} == json.loads(json.dumps(result.document()))
     assert content["options"] == {"at": 2, "tokens_cut_off": 0}
     assert all(0 < layer["sum_error"] < 1e-5 for layer in content["verification"]["layers"])
@@ -87,7 +87,7 @@ def test_top_and_select_choose_pictures_and_rows(run: Any, options: list[str], d
 
 
 def test_tables_say_what_was_verified_and_add_up(run: Any):
-    said = " ".join(run("gpt2", "-o", "out", "--at", "#2").stdout.split())
+    said = " ".join(run("gpt2", "-o", "out", "--token", "#2").stdout.split())
     assert "All parts sum to the model's logits at #2 within" in said
     assert ". Of the former, heads add" in said
     assert ". Of this, heads add" in " ".join(run("gpt2", "-o", "out").stdout.split())
@@ -128,8 +128,13 @@ def test_too_many_outputs_are_refused(run: Any, monkeypatch: pytest.MonkeyPatch)
         ("bert", ["--scale", "log"], 2, "norms are not drawn on a logarithmic scale: expected shared or per-head"),
         ("bert", ["--select", "L9"], 2, "the model has layers 0 to 2"),
         ("bert", ["--figures", "effects"], 2, "there is no figure 'effects': Promoted tokens are not given: in BERT"),
-        ("bert", ["--at", "cat"], 2, "a position (--at, at=...) is for promoted tokens. Promoted tokens are not given"),
-        ("gpt2", ["--at", "dog"], 2, "no token “dog” in the text: expected one of"),
+        (
+            "bert",
+            ["--token", "cat"],
+            2,
+            "a position (--token, token=...) is for promoted tokens. Promoted tokens are not given",
+        ),
+        ("gpt2", ["--token", "dog"], 2, "no token “dog” in the text: expected one of"),
         ("gpt2", ["--pair", "the dog"], 1, "no sentence segments"),
     ],
 )

@@ -29,7 +29,7 @@ def bert() -> HeadOutputs:
 
 @pytest.fixture(scope="module")
 def gpt2() -> HeadOutputs:
-    return attnviz.head_outputs(SENTENCE, sharper_gpt2(), tokenizer=gpt2_tokenizer(), at=2)
+    return attnviz.head_outputs(SENTENCE, sharper_gpt2(), tokenizer=gpt2_tokenizer(), token=2)
 
 
 def plan_of(result: HeadOutputs, name: str, look: Look = OWN, select: str = ""):

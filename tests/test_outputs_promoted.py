@@ -61,7 +61,7 @@ def test_all_parts_sum_to_the_logits_of_the_model(dtype, limit, at, bias):
     ids = TOKENIZER(SENTENCE)["input_ids"]
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].double().numpy()
-    result = promoted_by(model, at=at).attribution
+    result = promoted_by(model, token=at).attribution
     position = len(ids) - 1 if at is None else at
     own = centred(logits[position])
     assert result.position == position
@@ -97,7 +97,7 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
     s = np.sqrt(((x - x.mean()) ** 2).mean() + model.config.layer_norm_epsilon)
     gamma = model.transformer.ln_f.weight.detach().double().numpy()
     unembedding = model.lm_head.weight.detach().double().numpy()
-    result = promoted_by(model, at=position)
+    result = promoted_by(model, token=position)
     assert result.attribution.deviation == pytest.approx(s, rel=1e-6)
     for layer, head in ((0, 1), (2, 3)):
         c = of_head(own, layer, head)[2][position]
@@ -112,11 +112,11 @@ def test_a_heads_tokens_are_those_of_plain_numpy(dtype, limit):
 
 
 def test_other_positions_are_asked_for_by_token_or_number():
-    result = promoted_by(sharper_gpt2(), at="cat")
+    result = promoted_by(sharper_gpt2(), token="cat")
     assert result.attribution.position == result.tokens.labels.index("cat")
     for at in ("#4", 4):
         assert result.attribute(at).position == 4
-    assert result.promoted("L1H1", at=4) == result.attribute(4).of(HeadId(1, 1)) != result.promoted("L1H1")
+    assert result.promoted("L1H1", token=4) == result.attribute(4).of(HeadId(1, 1)) != result.promoted("L1H1")
     assert result.promoted("L1H1") == result.attribution.of(HeadId(1, 1))
 
 
@@ -131,7 +131,7 @@ def test_other_positions_are_asked_for_by_token_or_number():
 )
 def test_positions_that_are_none_or_several(at, message):
     with pytest.raises(UsageError, match=message):
-        promoted_by(sharper_gpt2(), "the cat the cat the", at=at)
+        promoted_by(sharper_gpt2(), "the cat the cat the", token=at)
 
 
 # --- a head known by design -------------------------------------------------------------------------------
@@ -249,10 +249,10 @@ def test_wrong_parts_do_not_pass(mutant, dtype, monkeypatch):
     # gamma and beta are changed in place where nothing is widened: give the mutants copies of their own
     right = promoted_tokens._Unembedding.widened
     monkeypatch.setattr(promoted_tokens._Unembedding, "widened", lambda self, values: right(self, values).clone())
-    assert promoted_by(model, at=2).attribution is not None
+    assert promoted_by(model, token=2).attribution is not None
     MUTANTS[mutant](monkeypatch)
     with pytest.raises(VerificationError, match=r"do not sum to the model's own logits at position 2 \('that'\)"):
-        promoted_by(model, "the cat that i saw", at=2)
+        promoted_by(model, "the cat that i saw", token=2)
 
 
 # --- models without ----------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "heads": lambda: attnviz.analyze(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False),
     "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
     "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
-    "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat"),
+    "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), token="cat"),
     "profile": lambda: attnviz.profile_heads(
         "tiny-gpt2", [treebank(Path(mkdtemp()) / "trees.conllu", 30)], repeats=True, device="cpu"
     ),

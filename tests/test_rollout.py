@@ -302,7 +302,7 @@ def test_shares_on_sinks_are_means_over_content():
 def test_words_are_merged_after_rolling_out():
     text = "the unbelievableness ran"
     tokens = of_model("bert", text, all_flows=True)
-    words = of_model("bert", text, words=True, flow=True, from_token="unbelievableness")
+    words = of_model("bert", text, words=True, flow=True, token="unbelievableness")
     assert words.units.labels == ("[CLS]", "the", "unbelievableness", "ran", "[SEP]")
     for name in ("means", "norm_means", "weights", "norms"):
         merged = merge_pattern(getattr(tokens, name), words.units.members)
@@ -317,7 +317,7 @@ def test_the_token_looked_from():
     found = of_model("gpt2")
     assert found.positions == (len(found.units) - 1,)
     text = "the unable cat"
-    several, one, other = (of_model("bert", text, from_token=token, flow=True) for token in ("unable", "#2", 3))
+    several, one, other = (of_model("bert", text, token=token, flow=True) for token in ("unable", "#2", 3))
     assert (several.positions, one.positions, other.positions) == ((2, 3), (2,), (3,))
     torch.testing.assert_close(several.inputs.rollout, several.weights[-1][[2, 3]].mean(0))
     torch.testing.assert_close(several.flow, (one.flow + other.flow) / 2)
@@ -337,7 +337,7 @@ def test_flows_from_models():
 
 def test_the_capacities_of_a_flow_are_the_weights_mixed_with_the_identity():
     """Of two layers the flow is, over all positions between, the sum of the smaller of both weights."""
-    found = of_model("bert", flow=True, residual=0.3, from_token="cat", layer=1)
+    found = of_model("bert", flow=True, residual=0.3, token="cat", layer=1)
     below, above = 0.7 * found.means + 0.3 * torch.eye(9)
     expected = torch.minimum(above[2][:, None], below).sum(0)
     torch.testing.assert_close(found.max_flow, expected.double(), atol=1e-6, rtol=0)
@@ -360,7 +360,7 @@ def test_progress_is_told():
         ({"residual": "x"}, r"identity \(residual\) as a number from 0 to 1, found 'x'\."),
         ({"residual": 1.01}, r"share of the identity \(--residual\) from 0 to 1, found 1\.01"),
         ({"residual": float("nan")}, r"from 0 to 1, found nan"),
-        ({"from_token": "dog"}, r"no token “dog” in the text: expected one of \[CLS\], the, .* #0 to #8"),
+        ({"token": "dog"}, r"no token “dog” in the text: expected one of \[CLS\], the, .* #0 to #8"),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], message: str):

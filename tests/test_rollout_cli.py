@@ -76,7 +76,7 @@ def test_ranks_are_each_methods_own(run: Any):
 
 
 def test_options_reach_the_rollout(run: Any):
-    options = ["--from", "cat", "--layer", "1", "--residual", "0.25", "--dtype", "float64", "--pair", "he ran"]
+    options = ["--token", "cat", "--layer", "1", "--residual", "0.25", "--dtype", "float64", "--pair", "he ran"]
     assert run(*options, "--words", text="the cat unbelievableness").exit_code == 0
     content = document()
     assert content["pair"] == "he ran"
@@ -109,7 +109,7 @@ def test_matrices_of_every_layer_can_be_saved(run: Any):
     [
         (["--layer", "3"], "the model has no layer 3: expected 0 to 2."),
         (["--residual", "2"], "expected a share of the identity (--residual) from 0 to 1, found 2."),
-        (["--from", "#9"], "or a position from #0 to #8."),
+        (["--token", "#9"], "or a position from #0 to #8."),
     ],
 )
 def test_bad_input_is_one_message_and_nothing_is_written(run: Any, options: list[str], message: str):

@@ -138,7 +138,7 @@ def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every
 
 def test_several_positions_of_a_token_are_named():
     text = "the cat the cat the cat the cat the cat"
-    result = attnviz.rollout(text, sharp_bert(), tokenizer=bert_tokenizer(), from_token="cat")
+    result = attnviz.rollout(text, sharp_bert(), tokenizer=bert_tokenizer(), token="cat")
     assert chosen(result) == "“cat” (#2, #4, #6, #8, …, mean of 5)"
 
 

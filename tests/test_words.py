@@ -90,11 +90,11 @@ def test_every_command_names_tokens_alike():
     assert merge_units(heads.tokens, words=False).wholes == (("unable", (2, 3)),)
     explained = attnviz.explain(text, model, tokenizer=tokenizer, token="Unable")
     assert explained.token == 3
-    assert attnviz.rollout(text, model, tokenizer=tokenizer, from_token="unable").positions == (2, 3)
+    assert attnviz.rollout(text, model, tokenizer=tokenizer, token="unable").positions == (2, 3)
     for refused in (
-        lambda: heads.figure("lines", from_token="the"),
+        lambda: heads.figure("lines", token="the"),
         lambda: attnviz.explain(text, model, tokenizer=tokenizer, token="the"),
-        lambda: attnviz.rollout(text, model, tokenizer=tokenizer, from_token="the"),
+        lambda: attnviz.rollout(text, model, tokenizer=tokenizer, token="the"),
     ):
         with pytest.raises(UsageError, match="stands in the text 2 times; name one: the#1"):
             refused()

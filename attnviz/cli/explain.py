@@ -23,10 +23,7 @@ def explain(
     head: Annotated[
         str | None, typer.Option(help="To follow with its numbers: 3, or L2H3 (its layer too); default 0.")
     ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(help="To follow with its numbers, as shown, or #3 for position 3; default the last of the text."),
-    ] = None,
+    token: Annotated[str | None, options.token_option("To follow with its numbers", "the last of the text")] = None,
     every_layer: Annotated[
         bool, typer.Option("--every-layer", help="Also verify every step of all other layers.")
     ] = False,

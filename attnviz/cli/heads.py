@@ -46,8 +46,8 @@ def heads(
             "--drop-special", help="Draw patterns without special tokens (GPT-2: the first token), renormalised."
         ),
     ] = False,
-    from_token: Annotated[
-        str | None, typer.Option("--from", help="The token whose attention the figures lines show; adds lines.")
+    token: Annotated[
+        str | None, options.token_option("Whose attention the figures lines show (adds lines)", "all tokens")
     ] = None,
     maps: Annotated[
         list[str] | None,
@@ -69,7 +69,7 @@ def heads(
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
-    start = None if from_token is None else decoded("--from", from_token)
+    start = None if token is None else decoded("--token", token)
     statistics = split_names(maps)
     source = run.find_model()
 
@@ -103,7 +103,7 @@ def heads(
         select=select or (),
         top=top,
         drop_special=drop_special,
-        from_token=start,
+        token=start,
         maps=statistics,
         tensors=save_attention,
     )

@@ -1,7 +1,7 @@
 """The options that several commands share: one name, one help text, one meaning."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ __all__ = [
     "Text",
     "Truncate",
     "Words",
+    "token_option",
 ]
 
 _FARTHEST = 1_000_000
@@ -48,6 +49,12 @@ Out = Annotated[
     str | None, typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/COMMAND-MODEL.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON document, and nothing else.")]
+
+
+def token_option(what: str, default: str) -> Any:
+    """The option that names a token, wherever one can be named: what it is for, and which one it is by default."""
+    named = "a token or word of the text (cat), its second occurrence (cat#2), or a position counted from 0 (#3)"
+    return typer.Option("--token", metavar="TOKEN", help=f"{what}: {named}; default {default}.")
 
 
 @dataclass

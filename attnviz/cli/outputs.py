@@ -19,11 +19,8 @@ def outputs(
     text: options.Text,
     pair: options.Pair = None,
     select: options.Select = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            help="Where promoted tokens are read (GPT-2): cat, or #3 (counted from 0); default the last token."
-        ),
+    token: Annotated[
+        str | None, options.token_option("Where promoted tokens are read (GPT-2)", "the last token")
     ] = None,
     truncate: options.Truncate = False,
     scale: Annotated[
@@ -55,7 +52,7 @@ def outputs(
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
-    position = None if at is None else decoded("--at", at)
+    position = None if token is None else decoded("--token", token)
     source = run.find_model()
 
     def measure(progress: Progress, _: object) -> "attnviz.HeadOutputs":
@@ -69,7 +66,7 @@ def outputs(
             device=run.device,
             dtype=run.dtype,
             truncate=truncate,
-            at=position,
+            token=position,
             progress=progress,
         )
 

@@ -17,11 +17,8 @@ def rollout(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
-    from_token: Annotated[
-        str | None,
-        typer.Option(
-            "--from", help="Whose inputs to rank: cat, or #3. Default the first token ([CLS]), in GPT-2 the last."
-        ),
+    token: Annotated[
+        str | None, options.token_option("Whose inputs to rank", "the first token ([CLS]), in GPT-2 the last")
     ] = None,
     layer: Annotated[
         int | None, typer.Option(min=0, help="Roll out up to this layer, counted from 0; default the last.")
@@ -53,7 +50,7 @@ def rollout(
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
-    start = None if from_token is None else decoded("--from", from_token)
+    start = None if token is None else decoded("--token", token)
     if flow or all_flows:
         from attnviz.commands.rollout.max_flow import check_flow_library
 
@@ -69,7 +66,7 @@ def rollout(
             words=words,
             layer=layer,
             residual=residual,
-            from_token=start,
+            token=start,
             flow=flow,
             all_flows=all_flows,
             truncate=truncate,

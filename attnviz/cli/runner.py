@@ -70,7 +70,7 @@ class Run(Shared):
                 writes it.
             path: of the folder; default that of :func:`results_folder`, by command and model.
             scale: of colours.
-            adds: figures that other options ask for, such as ``lines`` for ``--from``.
+            adds: figures that other options ask for, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: what else is to be done once everything is written; told the document, gives messages.
             choices: what to draw and list; see :class:`attnviz.results.view.Choices`.

@@ -33,7 +33,7 @@ class ChoiceNames(TypedDict, total=False):
     select: str | HeadId | Sequence[str | HeadId]
     top: int | None
     drop_special: bool
-    from_token: str | None
+    token: str | None
     maps: Sequence[str]
     tensors: bool
 
@@ -47,7 +47,7 @@ class Choices:
         select: heads to draw and list, as for ``--select``; empty for all.
         top: rows of a table, and heads of a figure that ranks them; 0 for all, None for the command's own number.
         drop_special: draw patterns without special tokens, rows renormalised.
-        from_token: the token whose attention is drawn; None for all.
+        token: the token whose attention is drawn; None for all.
         maps: the statistics that maps are drawn of; empty for the command's own.
         tensors: also write the file of tensors.
     """
@@ -56,7 +56,7 @@ class Choices:
     select: tuple[str, ...] = ()
     top: int | None = None
     drop_special: bool = False
-    from_token: str | None = None
+    token: str | None = None
     maps: tuple[str, ...] = ()
     tensors: bool = False
 
@@ -86,7 +86,7 @@ class Choices:
             select=tuple(selection_texts(choices.get("select", ()))),
             top=top,
             drop_special=choices.get("drop_special", False),
-            from_token=choices.get("from_token"),
+            token=choices.get("token"),
             maps=tuple(maps),
             tensors=choices.get("tensors", False),
         )

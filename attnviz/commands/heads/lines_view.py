@@ -70,7 +70,7 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     clearest = sorted(heads, key=lambda head: -1.0 if head.strongest is None else head.strongest.margin, reverse=True)
     clearest = clearest[:MOST_PICTURES]
     rows = [len(shown.units)] * len(clearest)
-    if choices.from_token is not None and len(shown.units) > WHOLE_ROWS:
+    if choices.token is not None and len(shown.units) > WHOLE_ROWS:
         pictures = (_plan(analysis, [pair], choices, "", MOST_LINES // 2) for pair in shown.patterns(clearest))
         rows = [len(picture.labels) for picture in pictures]
     totals = itertools.accumulate(rows)
@@ -86,7 +86,7 @@ def _plan(
     facts, scale, units, heads = shown.facts, choices.look.scale, shown.units, [head for head, _ in pairs]
     weights = np.stack([pattern.float().numpy() for _, pattern in pairs])
     largest = weights.max((1, 2))
-    start, chosen = _start(shown, choices.from_token)
+    start, chosen = _start(shown, choices.token)
     if start is not None:
         weights[:, [position for position in range(facts.n) if position not in start]] = 0
     least = _threshold(weights, most)

@@ -145,11 +145,11 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
                 layer = layer_contributions(self.attention, head.id.layer)
             yield head, layer
 
-    def attribute(self, at: str | int | None = None) -> Attribution:
+    def attribute(self, token: str | int | None = None) -> Attribution:
         """The logits at another position, taken apart.
 
         Args:
-            at: a token of the text that stands there once, ``#3`` or a position counted from 0; None for the last.
+            token: a token or word of the text, ``cat#2``, ``#3`` or a position counted from 0; None for the last.
 
         Raises:
             UsageError: there is no such position, or this model's logits are no sum over heads.
@@ -157,20 +157,20 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         """
         if self.no_attribution:
             raise UsageError(self.no_attribution)
-        return attribute_logits(self.attention, self.stream, _position(self.tokens, at))
+        return attribute_logits(self.attention, self.stream, _position(self.tokens, token))
 
-    def promoted(self, head: str | HeadId, at: str | int | None = None) -> HeadPromotion:
+    def promoted(self, head: str | HeadId, token: str | int | None = None) -> HeadPromotion:
         """The tokens that a head's output promotes and suppresses (GPT-2).
 
         Args:
             head: by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-            at: another position than that of :attr:`attribution`, as for :meth:`attribute`.
+            token: another position than that of :attr:`attribution`, as for :meth:`attribute`.
 
         Raises:
             UsageError: no such head or position, or the model's logits are no sum over heads.
         """
-        id, here = self.head(head).id, self.attribution if at is None else None
-        return (here or self.attribute(at)).of(id)
+        id, here = self.head(head).id, self.attribution if token is None else None
+        return (here or self.attribute(token)).of(id)
 
     def table(self, number: str) -> Numbers:
         """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
@@ -200,7 +200,7 @@ def head_outputs(
     device: str | None = None,
     dtype: str | None = None,
     truncate: bool = False,
-    at: str | int | None = None,
+    token: str | int | None = None,
     progress: Progress | None = None,
 ) -> HeadOutputs:
     """What every head of a model adds to the residual stream on a text, verified and measured.
@@ -218,7 +218,7 @@ def head_outputs(
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
         truncate: cut a text that is longer than the model instead of raising.
-        at: where the tokens that heads promote are read (GPT-2): a token that stands in the text once, ``#3`` or a
+        token: where the tokens that heads promote are read (GPT-2): a token or word of the text, ``cat#2``, ``#3`` or a
             position counted from 0; default the last.
         progress: told of every layer verified and measured.
 
@@ -229,10 +229,10 @@ def head_outputs(
     check_texts(text, pair, "give one text at a time")
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
-    if at is not None and why_not:
-        raise UsageError(f"a position (--at, at=...) is for promoted tokens. {why_not}")
+    if token is not None and why_not:
+        raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
     tokens = checkpoint.tokenize(text, pair, truncate)
-    position = _position(tokens, at)
+    position = _position(tokens, token)
     with recording_stream(checkpoint) as stream:
         verified = verify_attention(checkpoint, tokens, progress=progress)
     layers, heads = [], []
@@ -248,8 +248,8 @@ def head_outputs(
     )
 
 
-def _position(tokens: Tokens, at: str | int | None) -> int:
-    return len(tokens) - 1 if at is None else only_position(merge_units(tokens, words=False), at)
+def _position(tokens: Tokens, token: str | int | None) -> int:
+    return len(tokens) - 1 if token is None else only_position(merge_units(tokens, words=False), token)
 
 
 def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:

@@ -49,7 +49,7 @@ class RolloutOptions(NamedTuple):
     words: bool
     layer: int | None
     residual: float
-    from_token: str | int | None
+    token: str | int | None
     flow: bool
     all_flows: bool
 
@@ -168,7 +168,7 @@ def rollout(
     words: bool = False,
     layer: int | None = None,
     residual: float = 0.5,
-    from_token: str | int | None = None,
+    token: str | int | None = None,
     flow: bool = False,
     all_flows: bool = False,
     truncate: bool = False,
@@ -189,7 +189,7 @@ def rollout(
         words: merge word pieces, in what was rolled out over tokens: sum over inputs, mean over outputs.
         layer: up to which to roll out, counted from 0; default the last.
         residual: share of the identity in every layer, 0-1.
-        from_token: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last.
+        token: whose inputs to rank: a token, ``#3`` or 3; default the first ([CLS]), in a causal model the last.
         flow: also find the maximum flow from that token to every input.
         all_flows: find it from every token: n² problems.
         truncate: cut a text that is longer than the model instead of raising.
@@ -199,7 +199,7 @@ def rollout(
         AttnvizError: VerificationError where the heads, or what they add from each token, do not reproduce the model.
     """
     check_texts(text, pair, "roll out one text at a time")
-    options = RolloutOptions(words, layer, residual, from_token, flow or all_flows, all_flows)
+    options = RolloutOptions(words, layer, residual, token, flow or all_flows, all_flows)
     _check(options)
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
@@ -208,7 +208,7 @@ def rollout(
     tokens = checkpoint.tokenize(text, pair, truncate)
     units, causal = merge_units(tokens, words), checkpoint.architecture.causal
     default = (len(units) - 1,) if causal else (0,)  # in a causal model the last position sees all
-    positions = default if from_token is None else find_positions(units, from_token)
+    positions = default if token is None else find_positions(units, token)
     queries = _queries(units, positions, options)
     attention = verify_attention(checkpoint, tokens, progress=progress)
     means, norm_means, errors = _patterns(attention, n_layers, progress)
