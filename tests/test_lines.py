@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
-from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, WHOLE_ROWS, lines_left_out
+from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, WHOLE_ROWS, lines_left_out
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_bytes
 from attnviz.figures.lines import HEAD_COLOURS, draw_lines, lines_figure
@@ -133,7 +133,7 @@ def test_each_head_has_its_own_scale_and_the_legend_tells_its_largest_weight():
 def test_weak_lines_are_dropped_and_the_picture_says_what_share_they_carry():
     plan = plan_of(pattern_of((0, 0, 0.96), (0, 1, 0.02), (0, 2, 0.015), (0, 3, 0.005)))
     assert lines_of(plan) == [(0, 0, 1), (0, 0, 0)]
-    assert plan.notes[-1] == "Weights below 0.02, 2% of the attention, are not drawn."
+    assert plan.notes[-1] == "Weights below 0.02 are not drawn: 2% of the attention."
     assert plan_of(pattern_of((0, 0, 1.0))).notes[-1] == "All weights are drawn, none is below 0.02."
 
 
@@ -153,20 +153,32 @@ def test_the_hidden_share_of_several_heads_is_a_range(low, high, said):
         pattern[0, 0] = 0.5
         return pattern
 
-    assert plan_of(hiding(low), hiding(high)).notes[-1] == f"Weights below 0.02, {said}, are not drawn."
+    assert plan_of(hiding(low), hiding(high)).notes[-1] == (
+        f"Of each token the strongest key only, weights below 0.02 are not drawn: {said}."
+    )
+
+
+def test_of_many_tokens_or_heads_each_token_keeps_its_strongest_keys():
+    every = np.stack([random_pattern(100, seed) for seed in range(2)])
+    plan = plan_of(*every)
+    assert READABLE_LINES // 200 == 1
+    strongest = [(head, query, int(row.argmax())) for head in range(2) for query, row in enumerate(every[head])]
+    assert sorted(lines_of(plan)) == [line for line in strongest if every[line] >= 0.02]
+    assert plan.notes[-1].startswith("Of each token the strongest key only, weights below 0.02 are not drawn: ")
+    assert "of each token the strongest key only" in plan.caption
+    shared = plan_of(np.full((48, 48), 1 / 48, np.float32))
+    assert len(shared.weights) == 48 * 5
+    assert shared.notes[-1].startswith("Of each token the 5 strongest keys only, ")
+    pixels_of(lines_figure(shared, LIGHT))
 
 
 def test_the_threshold_rises_until_few_enough_lines_remain():
-    every = np.stack([random_pattern(100, seed) for seed in range(4)])
+    every = np.stack([random_pattern(400, seed) for seed in range(8)])
     plan = plan_of(*every)
-    least = float(plan.samples[0][1])
+    least, strongest = float(plan.samples[0][1]), every.max(-1)
     assert least > 0.02
-    assert 0.9 * MOST_LINES < len(plan.weights) == (every >= least).sum() <= MOST_LINES
-    assert (every >= least - 0.001).sum() > MOST_LINES  # and no higher than it takes
-    alike = plan_of(np.full((48, 48), 1 / 48, np.float32))
-    assert len(alike.weights) == 0  # weights that are all alike are drawn all or not at all
-    assert alike.notes[-1] == "Weights below 0.021, 100% of the attention, are not drawn."
-    pixels_of(lines_figure(alike, LIGHT))
+    assert 0.9 * MOST_LINES < len(plan.weights) == (strongest >= least).sum() <= MOST_LINES
+    assert (strongest >= least - 0.001).sum() > MOST_LINES  # and no higher than it takes
 
 
 def test_in_a_long_text_tokens_without_a_line_from_the_chosen_one_share_rows():
@@ -179,7 +191,7 @@ def test_in_a_long_text_tokens_without_a_line_from_the_chosen_one_share_rows():
     assert named == [("w20", "w24"), ("w20", "w21"), ("w20", "w4")]
     assert plan.written == {1: "0.50", 4: "0.30", 7: "0.10"}
     assert plan.bright == ({3}, {1, 4, 7})
-    said = "weights below 0.02, 1% of the attention from the chosen token, are not drawn"
+    said = "weights below 0.02 are not drawn: 1% of the attention from the chosen token"
     assert plan.notes[-2:] == (f"{said.capitalize()}.", "Runs of tokens without a line share a row.")
     assert plan.caption.endswith(f"; {said}; runs of tokens without a line share a row.")
     assert lines_figure(plan, LIGHT).get_size_inches()[1] < 3.5
@@ -347,4 +359,8 @@ def test_of_very_many_heads_those_furthest_above_their_baselines_are_drawn(n, mo
     few, chosen = many_heads(), ("L0-3", "L4H0")
     assert len(plans_of(few, *chosen)) == 9
     assert lines_left_out(few, Choices(select=chosen)) == ""
+    long = many_heads(200)
+    said = "lines show the strongest key of each token; --token follows one, --drop-special leaves special tokens out."
+    assert lines_left_out(long, Choices(select=("L0",))) == said
+    assert lines_left_out(long, Choices(select=("L0",), token="#3")) == ""
     assert [plan.stem for plan in plans_of(few, "L0-3")] == ["lines"]

@@ -82,7 +82,9 @@ class Look:
             blues = colormaps["Blues"](np.linspace(0, 1, 256))
             blues[0] = 1.0
             return ListedColormap(blues, name="attnviz")
-        stops = [self.greys.paper, "#08306b", "#2171b5", "#6baed6", "#deebf7"]
+        colours = [self.greys.paper, "#12365f", "#08519c", "#3182bd", "#9ecae1", "#f7fbff"]
+        places = (0, 0.08, 0.25, 0.5, 0.75, 1)  # weights of a few hundredths already differ from the paper
+        stops = list(zip(places, colours, strict=True))
         return LinearSegmentedColormap.from_list("attnviz-dark", stops)
 
     def diverging_map(self) -> LinearSegmentedColormap:

@@ -34,6 +34,9 @@ MOST_PICTURES, MOST_ROWS = 24, 1600
 FAINTEST_LINE, MOST_LINES = 0.02, 2000
 """Weights below are not drawn; where more lines than this would remain, the threshold is raised."""
 
+READABLE_LINES = 240
+"""Lines that an eye can follow in one picture, about: of more, each token keeps its strongest keys alone."""
+
 WHOLE_ROWS, SHORTEST_RUN = 32, 3
 """Up to so many tokens each has a row of its own; shorter runs of tokens without a line do, too."""
 
@@ -44,7 +47,14 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
     """What to tell the user where not every head that was asked for has a picture; empty where all have."""
     asked, kept = len(analysis.select(choices.select)), len(_heads_drawn(analysis, choices))
     if kept == asked:
-        return ""
+        n = len(drawn(analysis, choices).units)
+        strongest = _strongest(asked if asked <= MOST_HEADS else 1, n)
+        if choices.token is not None or strongest >= n:
+            return ""
+        return (
+            f"lines show {_keys(strongest)} of each {analysis.units.name}; --token follows one, "
+            "--drop-special leaves special tokens out."
+        )
     return (
         f"lines are drawn of {kept} of the {asked} heads, those furthest above their baselines; choose others with "
         f"--select (up to {MOST_HEADS} share one picture)."
@@ -89,8 +99,10 @@ def _plan(
     start, chosen = _start(shown, choices.token)
     if start is not None:
         weights[:, [position for position in range(facts.n) if position not in start]] = 0
-    least = _threshold(weights, most)
-    head, query, key = (weights >= least).nonzero()
+    strongest = _strongest(len(heads), facts.n) if start is None else facts.n
+    candidates = _strongest_keys(weights, strongest)
+    least = _threshold(candidates, most)
+    head, query, key = (candidates >= least).nonzero()
     order = np.argsort(weights[head, query, key], kind="stable")
     head, query, key = head[order], query[order], key[order]
     drawn_weights = weights[head, query, key]
@@ -98,7 +110,8 @@ def _plan(
     alone = range(facts.n) if start is None or facts.n <= WHOLE_ROWS else {*start, *key.tolist()}
     row_of, first, counts = _rows(facts.n, alone, breaks)
     content = frozenset(row for row, position in enumerate(first) if not units.sink[position])
-    said = [_hidden(weights, least, facts.unit, start)]
+    keys = f"of each {facts.unit} {_keys(strongest)} only, " if strongest < facts.n else ""
+    said = [keys + _hidden(weights, candidates, least, facts.unit, start)]
     said += [f"runs of {facts.unit}s without a line share a row"] * (max(counts) > 1)
     names = [f"{each.id} {visible(each.label)}" for each in heads]
     if scale == "per-head":
@@ -157,6 +170,24 @@ def _threshold(weights: Array, most: int) -> float:
     return math.floor(too_weak * 1000 + 1) / 1000
 
 
+def _strongest(n_heads: int, n: int) -> int:
+    """Keys of each token that have a line, in a picture of so many heads; at most all of them."""
+    return min(n, max(1, READABLE_LINES // (n_heads * n)))
+
+
+def _keys(strongest: int) -> str:
+    return "the strongest key" if strongest == 1 else f"the {strongest} strongest keys"
+
+
+def _strongest_keys(weights: Array, strongest: int) -> Array:
+    """The weights, [n_heads, n, n], with zeros for all but so many keys of each query."""
+    if strongest >= weights.shape[-1]:
+        return weights
+    kept, keys = np.zeros_like(weights), np.argsort(-weights, axis=-1, kind="stable")[..., :strongest]
+    np.put_along_axis(kept, keys, np.take_along_axis(weights, keys, -1), -1)
+    return kept
+
+
 def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
     """The positions at which another text begins than that of the last token that had one."""
     known = [(position, segment) for position, segment in enumerate(segments) if segment is not None]
@@ -203,10 +234,10 @@ def _samples(scale: str, least: float, largest: Array) -> tuple[tuple[float, str
     return tuple((float(strength), f"{weight:.3g}") for strength, weight in zip(strengths, weights, strict=True))
 
 
-def _hidden(weights: Array, least: float, unit: str, start: Sequence[int] | None) -> str:
-    """The threshold, and what share of the attention it hides."""
+def _hidden(weights: Array, candidates: Array, least: float, unit: str, start: Sequence[int] | None) -> str:
+    """The threshold, and what share of the attention has no line."""
     totals = weights.sum((1, 2), dtype=np.float64)
-    hidden = np.where(weights < least, weights, 0).sum((1, 2), dtype=np.float64) / np.where(totals, totals, 1)
+    hidden = np.where(candidates < least, weights, 0).sum((1, 2), dtype=np.float64) / np.where(totals, totals, 1)
     if hidden.max() == 0:
         return f"all weights are drawn, none is below {least:.3g}"
     low, high = _percent(hidden.min()), _percent(hidden.max())
@@ -215,7 +246,7 @@ def _hidden(weights: Array, least: float, unit: str, start: Sequence[int] | None
         share = f"up to {high}"
     chosen = "" if start is None else f" from the chosen {unit}{'s' if len(start) > 1 else ''}"
     each = "" if len(weights) == 1 else " of each head"
-    return f"weights below {least:.3g}, {share} of the attention{chosen}{each}, are not drawn"
+    return f"weights below {least:.3g} are not drawn: {share} of the attention{chosen}{each}"
 
 
 def _percent(share: float) -> str:
