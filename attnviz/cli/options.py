@@ -78,6 +78,12 @@ class Shared:
             "default as its content asks for."
         ),
     ] = None
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Figures without title and notes, for a paper with captions of its own.")
+    ] = False
+    panel: Annotated[str, typer.Option(metavar="LETTER", help="A panel letter at the top left of every figure: a.")] = (
+        ""
+    )
     device: Annotated[str, typer.Option("--device", "-d", help="auto, cpu, cuda, cuda:N or mps.")] = "auto"
     dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32"
     out: Out = None

@@ -85,7 +85,7 @@ class Run(Shared):
         from attnviz.results.view import Choices
 
         report = report_of(self.command)
-        wanted = report.completed(Choices.of(Look(self.theme, scale, self.width), choices))
+        wanted = report.completed(Choices.of(Look(self.theme, scale, self.width, self.bare, self.panel), choices))
         figures, formats = self._figure_names(adds), split_names(self.formats) or ["png"]
         checked_views(self.command, figures, formats)
         if self.silent:

@@ -93,7 +93,7 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, look: Look) -> Cells:
         what carries the colours, for ``figure.colorbar``.
     """
     cells = _draw(ax, plan, look)
-    title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line)
+    title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not look.bare)
     style: dict[str, Any] = {"color": outer_ink(look), "family": font_families([title]), "parse_math": False}
     ax.set_title(title, loc="left", fontsize=outer_size("axes.titlesize", 9), **style)
     settled(ax.figure)

@@ -94,16 +94,17 @@ class _Page:
     """A page drawn once; its first texts, title and evidence, change from head to head."""
 
     def __init__(self, plan: HeatmapPlan, look: Look, vector: bool) -> None:
+        self.look = look
         with figure_style():
             self.figure, self.axes, self.cells = heatmap_page(plan, look, vector)
-        self.look, self.dpi = look, file_dpi(look)
+        self.dpi = file_dpi(look)
         self.texts = self.figure.texts[: len(self.lines(plan))]
         box, pixel = self.axes.get_window_extent(), self.dpi / DPI
         self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
         self.cell = round(box.width * pixel / len(plan.values))
 
     def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
-        return heading(plan.title, (plan.evidence,), self.figure.get_figwidth())
+        return heading(plan.title, (plan.evidence,), self.look, self.figure.get_figwidth())
 
     def number_size(self, plan: HeatmapPlan) -> float | None:
         """Points of the numbers in the cells; None where they cannot be read."""

@@ -1,4 +1,4 @@
-"""How figures look: light or dark, the scale of the colours, the width on the page."""
+"""How figures look: light or dark, the scale of the colours, the width on the page, with or without words above."""
 
 import re
 from dataclasses import dataclass
@@ -38,27 +38,39 @@ THEMES = {
 
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
+_PANEL_LETTERS = 3
 _SETTINGS: tuple[Any, Any] = (rcParams, rcParamsDefault)
 
 
 @dataclass(frozen=True, init=False)
 class Look:
-    """What the user chose of a figure's looks: theme, scale of the colours, and inches of width or None."""
+    """What the user chose of a figure's looks; arguments as for making one, the width in inches or None."""
 
     theme: str = "light"
     scale: str = "shared"
     width: float | None = None
+    bare: bool = False
+    panel: str = ""
 
-    def __init__(self, theme: str = "light", scale: str = "shared", width: float | str | None = None) -> None:
+    def __init__(
+        self,
+        theme: str = "light",
+        scale: str = "shared",
+        width: float | str | None = None,
+        bare: bool = False,
+        panel: str = "",
+    ) -> None:
         """Check what was chosen.
 
         Args:
             theme: ``light`` or ``dark``.
             scale: one of :data:`SCALES`.
             width: of a figure on the page, in inches or as ``3.3in``, ``84mm``; None for what suits its content.
+            bare: no title and no notes, for a paper that has captions of its own.
+            panel: a letter or two at the top left, ``a`` or ``B1``, for a figure of several panels.
 
         Raises:
-            UsageError: none of the known themes or scales, or a width that no page has.
+            UsageError: none of the known themes or scales, a width that no page has, or a longer panel letter.
         """
         for kind, given, known in (("theme", theme, tuple(THEMES)), ("scale", scale, SCALES)):
             if given not in known:
@@ -68,7 +80,10 @@ class Look:
             raise UsageError(f"expected a width in inches, or a text such as '84mm', found {inches!r}.")
         if inches is not None and not _NARROWEST <= inches <= _WIDEST:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
-        for name, value in (("theme", theme), ("scale", scale), ("width", inches)):
+        if not isinstance(panel, str) or len(panel) > _PANEL_LETTERS or (panel and not panel.isalnum()):
+            raise UsageError(f"expected a panel letter such as a or B1, found {panel!r}.")
+        chosen = {"theme": theme, "scale": scale, "width": inches, "bare": bool(bare), "panel": panel}
+        for name, value in chosen.items():
             object.__setattr__(self, name, value)
 
     @property

@@ -72,7 +72,7 @@ class ColourScale:
 
 def page_width(look: Look, natural: float) -> float:
     """Inches: the width that the user chose, or what the content takes, but enough for a title."""
-    return max(natural, _LEAST_WIDTH) if look.width is None else look.width
+    return max(natural, 0 if look.bare else _LEAST_WIDTH) if look.width is None else look.width
 
 
 def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body: float) -> Figure:
@@ -81,7 +81,7 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
     ``width`` is that of the figure, from :func:`page_width`, ``body`` the height of what stands below the notes, with
     labels and colour bars, both in inches. Constrained layout makes panels as large as they fit into it.
     """
-    lines = heading(title, notes, width)
+    lines = heading(title, notes, look, width)
     head = sum(size * _LINE for _, size, _ in lines) / 72 + MARGIN * (1 + bool(lines))
     # whole pixels, so that images can keep theirs; a colour bar's name may hang a pixel out of its part of the page
     height = math.ceil((head + body + MARGIN / 3) * DPI) / DPI
@@ -99,10 +99,17 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
     return figure
 
 
-def heading(title: str, notes: Sequence[str], width: float) -> list[tuple[str, float, str]]:
-    """The lines of a title and notes in so many inches: text, size in points, weight; empty ones are left out."""
+def heading(title: str, notes: Sequence[str], look: Look, width: float) -> list[tuple[str, float, str]]:
+    """The lines of a title and notes in so many inches: text, size in points, weight; empty ones are left out.
+
+    The letter of a panel stands before the title; of a bare figure it is all there is.
+    """
     room = (width - 2 * MARGIN) * DPI
-    texts = [(title, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
+    title, notes = ("", ()) if look.bare else (title, notes)
+    texts = [
+        ("  ".join(filter(None, (look.panel, title))), _TITLE, "bold"),
+        *((note, _NOTE, "normal") for note in notes),
+    ]
     return [
         (line, size, weight) for text, size, weight in texts if text for line in wrapped(text, size, DPI, room, weight)
     ]

@@ -73,7 +73,7 @@ class Choices:
                 f"unknown option {unknown[0]!r}: expected any of {', '.join(ChoiceNames.__annotations__)}."
             )
         if look is not None and not isinstance(look, Look):
-            raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width), found {look!r}.")
+            raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width, …), found {look!r}.")
         if (top := choices.get("top")) is not None:
             check_whole("top", top)
         for name in ("drop_special", "tensors"):

@@ -23,7 +23,7 @@ from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["LINES", "lines_left_out"]
+__all__ = ["LINES", "clearest_first", "lines_left_out"]
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
@@ -76,9 +76,7 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     heads, shown = analysis.select(choices.select), drawn(analysis, choices)
     if len(heads) <= MOST_HEADS:
         return heads
-    # heads that cannot be measured come last
-    clearest = sorted(heads, key=lambda head: -1.0 if head.strongest is None else head.strongest.margin, reverse=True)
-    clearest = clearest[:MOST_PICTURES]
+    clearest = clearest_first(heads)[:MOST_PICTURES]
     rows = [len(shown.units)] * len(clearest)
     if choices.token is not None and len(shown.units) > WHOLE_ROWS:
         pictures = (_plan(analysis, [pair], choices, "", MOST_LINES // 2) for pair in shown.patterns(clearest))
@@ -86,6 +84,11 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     totals = itertools.accumulate(rows)
     kept = {head.id for head, total in zip(clearest, totals, strict=True) if total <= MOST_ROWS} | {clearest[0].id}
     return [head for head in heads if head.id in kept]
+
+
+def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
+    """Those furthest above their baselines first; heads that cannot be measured last."""
+    return sorted(heads, key=lambda head: -1.0 if head.strongest is None else head.strongest.margin, reverse=True)
 
 
 def _plan(

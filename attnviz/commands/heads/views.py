@@ -11,6 +11,7 @@ from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.pair_view import PAIR
+from attnviz.commands.heads.panel_view import PANEL
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
@@ -234,5 +235,6 @@ VIEWS: tuple[View[Any, Any], ...] = (
         stems="mean(-all)?", default=False,
     ),
     PAIR,
+    PANEL,
 )  # fmt: skip
 """Every figure of the command, in the order of its documentation."""
