@@ -144,7 +144,8 @@ def _heads_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
             ends, blue = (values - low, high - values), _BLUE[look.theme]
             ax.errorbar(values, rows, xerr=ends, fmt="o", ms=3.5, lw=1.2, color=blue)
             ax.margins(x=0.08)
-            ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"{metric.title}\n({metric.unit})")
+            ax.set_ylim(len(rows) - 0.5, -0.5)
+            ax.set_xlabel(f"{metric.title}\n({metric.unit})", loc="center" if width > 4 else "right")
             ax.set_yticks(rows, [str(head.id) for head in plan.heads])
             _dress(ax, look)
             ax.tick_params(axis="y", length=0)
@@ -167,7 +168,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, look: Look) -> Line2D:
     lines: list[Line2D] = []
     for name, effects, colour, style, marker in (
         ("least important first", [point.least.damage for point in points], _BLUE, "-", "o"),
-        ("their sum, one at a time", [point.least.singles for point in points], _BLUE, "--", ""),
+        ("sum, one at a time", [point.least.singles for point in points], _BLUE, "--", ""),
         ("random order", [point.random.damage for point in points], _ORANGE, ":", "s"),
     ):
         values, low, high = _ends([effect[metric.name] for effect in effects])
@@ -179,7 +180,8 @@ def draw_curve(ax: Axes, plan: EffectsPlan, look: Look) -> Line2D:
     ax.locator_params(axis="x", integer=True)
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + _HEADROOM * (high - low))
-    ax.legend(loc="upper left", fontsize=6.5, handlelength=1.8, labelcolor=outer_ink(look), frameon=False)
+    room = {"fontsize": 6.5, "handlelength": 1.6, "borderaxespad": 0.2}
+    ax.legend(loc="upper left", labelcolor=outer_ink(look), frameon=False, **room)
     _dress(ax, look)
     return lines[0]
 
