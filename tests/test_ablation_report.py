@@ -194,6 +194,19 @@ def test_the_tables(made_up: Ablation, width: int) -> None:
     assert "left out" not in made_up.report(width, top=0)
 
 
+def test_numbers_are_never_cut(made_up: Ablation) -> None:
+    """Below 80 columns intervals are left to ablate.json, however small the numbers are."""
+    tiny = (-1.2e-4, -4.5e-4, -3.4e-4, -1.2e-4)
+    layers = tuple(a_set(*tiny, layer, a_set(*tiny, layer)) for layer in range(3))
+    for result in (replace(made_up, layers=layers), replace(made_up, layers=(), together=layers[0], curve=None)):
+        for width in (60, 80, 100, 170):
+            report = result.report(width)
+            assert "…" not in report
+            assert ("[-3.4e-04, -1.2e-04]" in report.split("Removing one head")[0]) == (width >= 80)
+            assert report.count("3.3e-04") >= 2  # both methods
+        assert ("Selected heads removed together" in result.report(80)) == (result.together is not None)
+
+
 @pytest.mark.parametrize(("method", "words"), [("mean", "its mean over all"), ("uniform", "to all that it may alike")])
 def test_tables_without_gradients_and_curve(method: str, words: str) -> None:
     report = measured(MASKED, "the cat ran", method=method).report(80)

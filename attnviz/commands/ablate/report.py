@@ -31,7 +31,8 @@ from attnviz.results.view import Choices
 
 __all__ = ["REPORT"]
 
-_WIDE = 100
+_WIDE, _ROOM = 100, 80
+"""Columns of a terminal from which on a table has all it can have, and intervals."""
 _COLUMN = 14
 """Letters of a line of a verdict; each takes no more than two lines, of which a set has one by method."""
 _OPTIONS = ("method", "select", "together", "limit", "seed", "curve", "gradient")
@@ -143,7 +144,7 @@ def _tables(result: Ablation, choices: Choices, width: int) -> Iterator[Renderab
     if result.sets:
         yield _set_table(result, width)
     if result.curve is not None:
-        yield _curve_table(result, result.curve.points)
+        yield _curve_table(result, result.curve.points, width)
     yield Text(compensation_text(result))
     yield notes(*_notes(result))
 
@@ -154,12 +155,17 @@ def _measured(of: Callable[[Any], Estimate], title: str, unit: str, intervals: b
     return [values, Column[Any]("95 % interval", lambda row: interval(of(row)), left=True)][: 1 + intervals]
 
 
+def _intervals(result: Ablation, width: int) -> bool:
+    """Whether tables of this width show them: numbers are never cut."""
+    return result.has_intervals and width >= _ROOM
+
+
 def _head_table(result: Ablation, top: int | None, width: int) -> Table:
     heads, n = result.heads[:top], len(result.heads)
     columns = [Column[HeadEffect]("Rank", lambda head: head.rank), Column("Head", lambda head: head.id, left=True)]
     for metric, wide in zip(result.metrics, (True, width >= _WIDE), strict=True):
         of = lambda head, name=metric.name: head.damage[name]  # noqa: E731
-        columns += _measured(of, capital(metric.title), metric.unit, wide and result.has_intervals)
+        columns += _measured(of, capital(metric.title), metric.unit, wide and _intervals(result, width))
     if result.options.gradient:
         columns.append(Column("Gradient", lambda head: amount(head.gradient or 0.0)))
         columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
@@ -177,13 +183,16 @@ def _set_table(result: Ablation, width: int) -> Table:
         Column("Together", lambda line: amount(line.effect.damage[metric.name].value)),
         Column("One at\na time", lambda line: amount(line.effect.singles[metric.name].value)),
         Column("Ratio", lambda line: line.effect.ratio(metric.name)),
-        *_measured(lambda line: line.effect.excess[metric.name], "Difference", "", result.has_intervals),
+        *_measured(lambda line: line.effect.excess[metric.name], "Differ-\nence", "", _intervals(result, width)),
     ]
     if width < _WIDE:
         del columns[4]
+    if result.together is not None:
+        del columns[0]
     if result.has_intervals:
         columns.append(Column("Verdict", lambda line: line.verdict, left=True))
-    return column_table(f"Heads removed together ({metric.title}, {metric.unit})", columns, list(_set_lines(result)))
+    which = "Heads" if result.together is None else "Selected heads"
+    return column_table(f"{which} removed together ({metric.title}, {metric.unit})", columns, list(_set_lines(result)))
 
 
 class _SetLine(NamedTuple):
@@ -197,16 +206,16 @@ class _SetLine(NamedTuple):
 
 def _set_lines(result: Ablation) -> Iterator[_SetLine]:
     for each in result.sets:
-        names = ("selected" if each.layer is None else f"L{each.layer}", "")
+        names = (f"L{each.layer}", "")
         verdict = [*wrap(each.verdict(result.metrics[0].name) or "", _COLUMN), "", ""]
         yield from map(_SetLine, names, result.methods, each.by_method, verdict)
 
 
-def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> Table:
+def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int) -> Table:
     metric = result.metrics[0]
     columns: list[Column[CurvePoint]] = [
         Column("Heads", lambda point: point.removed),
-        *_measured(lambda point: point.least.damage[metric.name], "Least\nimportant", "", result.has_intervals),
+        *_measured(lambda point: point.least.damage[metric.name], "Least\nimportant", "", _intervals(result, width)),
         Column("Sum of\none at a time", lambda point: amount(point.least.singles[metric.name].value)),
         Column("Random\norder", lambda point: amount(point.random.damage[metric.name].value)),
     ]
