@@ -77,8 +77,10 @@ def test_in_float64_the_same_to_rounding() -> None:
     model, tokenizer = next_token_model()
     result = ablate(TEXTS, model.double(), tokenizer=tokenizer, select=["L1"], curve=False, gradient=False)
     assert (len(result.heads), result.layers, result.together, result.curve) == (4, (), None, None)
+    assert (result.options.method, result.methods) == ("mean", ("mean",))  # the default, and no second for single heads
     for head in result.heads:
-        expected = effects_of(model, without(model, tokenizer, [head.id]), tokenizer)
+        assert head.second is None
+        expected = effects_of(model, without(model, tokenizer, [head.id], "mean"), tokenizer)
         assert [each.value for each in head.damage.values()] == pytest.approx(expected, abs=1e-12)
 
 
@@ -100,6 +102,28 @@ def test_layers_together_and_the_curve_do_what_edited_weights_do() -> None:
         assert [value.value for value in each.damage.values()] == pytest.approx(expected, abs=1e-5)
     first = result.curve.points[0].least
     assert first.damage == first.singles == result.heads[-1].damage
+
+
+@pytest.mark.parametrize(("method", "second"), [("mean", "uniform"), ("zero", "mean"), ("uniform", "mean")])
+@pytest.mark.parametrize("together", [False, True], ids=["layers", "a set"])
+def test_heads_together_are_removed_by_a_second_method_too(method: str, second: str, together: bool) -> None:
+    model, tokenizer = next_token_model()
+    result = ablate(TEXTS, model, tokenizer=tokenizer, method=method, select=["L0H1,L1H0-1,L2"], together=together)
+    assert result.methods == (method, second)
+    assert [len(each.heads) for each in result.sets] == [7] if together else [2, 4]
+    for each in result.sets:
+        assert each.second is not None
+        assert (each.second.heads, each.second.layer, each.second.second) == (each.heads, each.layer, None)
+        expected = effects_of(model, without(model, tokenizer, each.heads, second), tokenizer)
+        assert [value.value for value in each.second.damage.values()] == pytest.approx(expected, abs=1e-5)
+        singles = sum((result.head(head).second or {})["loss"].value for head in each.heads)
+        assert each.second.singles["loss"].value == pytest.approx(singles)
+        assert each.second.excess["loss"].value == pytest.approx(expected[0] - singles, abs=1e-5)
+    alone = result.head("L0H1")
+    assert (alone.second is None) == (not together)  # in no set, so in no verdict
+    expected = effects_of(model, without(model, tokenizer, [HeadId(2, 3)], second), tokenizer)
+    again = (result.head("L2H3").second or {}).values()
+    assert [value.value for value in again] == pytest.approx(expected, abs=1e-5)
 
 
 @torch.no_grad()
@@ -185,7 +209,7 @@ def test_neither_padding_nor_order_changes_anything(kind: str) -> None:
     for texts, batch_size in ((TEXTS, 1), (TEXTS[::-1], 3)):
         other = ablate(texts, model, tokenizer=tokenizer, curve=False, batch_size=batch_size)
         assert other.clean_loss == pytest.approx(small(kind).clean_loss, abs=1e-5)
-        for head in small(kind).heads:
+        for head in small(kind, "mean").heads:
             again = other.head(head.id)
             for name, value in head.damage.items():
                 assert again.damage[name].value == pytest.approx(value.value, abs=1e-5)
@@ -252,7 +276,7 @@ def test_logits_in_small_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     model, tokenizer = next_token_model()
     monkeypatch.setattr("attnviz.commands.ablate.effects._CHUNK", 1200)  # three positions of 400 logits at a time
     again = ablate(TEXTS, model, tokenizer=tokenizer, curve=False)
-    for head in small(NEXT).heads:
+    for head in small(NEXT, "mean").heads:
         assert again.head(head.id).damage["kl"].value == pytest.approx(head.damage["kl"].value, abs=1e-6)
         assert again.head(head.id).gradient == pytest.approx(head.gradient, rel=1e-4)
 
@@ -264,14 +288,16 @@ def test_intervals_are_those_of_a_bootstrap_over_texts(tmp_path: Path) -> None:
     model, tokenizer = next_token_model()
     path = sentences(tmp_path / "s.txt", 30)
     result, other = (
-        ablate(path, model, tokenizer=tokenizer, select=["L1H0-1"], seed=seed, gradient=False, curve=False)
+        ablate(
+            path, model, tokenizer=tokenizer, method="zero", select=["L1H0-1"], seed=seed, gradient=False, curve=False
+        )
         for seed in (3, 4)
     )
     lines = path.read_text().splitlines()
     counts = np.array([len(tokenizer(line)["input_ids"]) - 1 for line in lines])
     weights = text_weights(3, range(30), effects.REPLICATES)[1:].numpy()
     for head in result.heads:
-        edited = without(model, tokenizer, [head.id])
+        edited = without(model, tokenizer, [head.id], "zero")
         sums = [effects_of(model, edited, tokenizer, [line])[0] * n for line, n in zip(lines, counts, strict=True)]
         expected = np.quantile(weights @ np.array(sums) / (weights @ counts), [0.025, 0.975])
         value = head.damage["loss"]
@@ -420,7 +446,7 @@ def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch)
     said, told = list[str](), list[Any]()
     progress = lambda *what: told.append(what)  # noqa: E731
     measured(NEXT, TEXTS, select=["L0"], method="mean", curve=True, batch_size=2, warn=said.append, progress=progress)
-    assert said == ["4 inputs, each with 4 heads to remove; a --limit reads fewer sentences"]
+    assert said == ["4 inputs, each with 4 heads to remove by 2 methods; a --limit reads fewer sentences"]
     assert [what for what, done, total in told if done == total == 4] == ["means", "removing", "curve"]
     assert [each[1] for each in told if each[0] == "removing"] == sorted({each[1] for each in told})
 

@@ -35,6 +35,8 @@ def test_tiny_gpt2_on_a_text(tmp_path: Path) -> None:
     ]  # fmt: skip
     content = json.loads((tmp_path / "ablate.json").read_text())
     assert (content["texts"], content["measured"]["kind"]) == ([TEXT], "next-token")
+    assert content["options"]["method"] == "mean"
+    assert list(content["layers"][0]["methods"]) == ["mean", "uniform"]
     assert content["heads"][0]["id"].startswith("L0")  # without its first layer it cannot tell where it is
 
 
@@ -48,6 +50,7 @@ def test_minilm_on_a_text(tmp_path: Path) -> None:
     assert content["figures"] == ["ablate-map.png"]
     assert len(content["heads"]) == 12
     assert content["heads"][0]["cosine"]["value"] > 0.001
+    assert (content["layers"], list(content["heads"][0]["methods"])) == ([], ["mean"])  # and no second passes
 
 
 def test_a_corpus_and_a_masked_language_model(tmp_path: Path) -> None:

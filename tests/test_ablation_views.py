@@ -113,10 +113,23 @@ def test_the_curve(signed: Ablation, positive: Ablation) -> None:
     assert np.asarray(singles.get_ydata()).tolist() == [point.least.singles["loss"].value for point in points]
     assert np.asarray(random.get_ydata()).tolist() == [point.random.damage["loss"].value for point in points]
     assert len(ax.collections) == 2  # bands
+    assert plan_of("curve", signed).notes[-1].endswith("Above the dashed line: more than the sum, by this method.")
     ax = Figure().add_subplot()
     positive.draw("curve", ax)
     assert not ax.collections
     assert "too few for intervals" in " ".join(plan_of("curve", positive).notes)
+
+
+@pytest.mark.parametrize("look", [Look(), Look(width=3.3), Look(width=2.0)], ids=["default", "column", "least"])
+def test_the_legend_of_the_curve_covers_no_line(signed: Ablation, positive: Ablation, look: Look) -> None:
+    for result in (signed, positive):
+        (ax,) = result.figure("curve", look).axes
+        legend = ax.get_legend()
+        assert legend is not None
+        lowest = legend.get_window_extent().y0
+        for line in ax.lines:
+            assert ax.transData.transform(np.asarray(line.get_xydata()))[:, 1].max() < lowest
+        assert all(band.get_window_extent().y1 < lowest for band in ax.collections)
 
 
 @pytest.mark.parametrize("look", [Look(), Look(width=3.3)], ids=["default", "column"])

@@ -26,10 +26,10 @@ def ablate(
     method: Annotated[
         str,
         typer.Option(
-            help="zero (a removed head gives nothing), mean (its mean over all tokens), or uniform (it attends to "
-            "all that it may alike)."
+            help="mean (a removed head gives its mean over all tokens), zero (nothing), or uniform (it attends to all "
+            "that it may alike)."
         ),
-    ] = "zero",
+    ] = "mean",
     select: Annotated[
         list[str] | None,
         typer.Option(help="Heads to remove: L2H8, 2.8, L2 (a layer), L0-3, L*H8. Repeatable; default all."),
@@ -43,7 +43,11 @@ def ablate(
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs that the model reads at once.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap, the random order and projections.")] = 0,
     curve: Annotated[
-        bool, typer.Option("--curve/--no-curve", help="Also remove heads together: by layer, and more and more of all.")
+        bool,
+        typer.Option(
+            "--curve/--no-curve",
+            help="Also remove heads together: by layer, by two methods (twice the passes), and more and more of all.",
+        ),
     ] = True,
     gradient: Annotated[
         bool, typer.Option("--gradient/--no-gradient", help="Also importance by gradients (Michel et al. 2019).")
@@ -53,6 +57,7 @@ def ablate(
     """Remove heads one at a time, or a set, and measure what the model does without them.
 
     GPT-2, and BERT with its masked-LM head: loss and KL divergence; BERT without one: how far its final states move.
+    A verdict on heads removed together takes two methods that agree: --method, and mean (beside mean: uniform).
     Every layer is verified on a sample. Writes ablate-heads.png, ablate-map.png, ablate-curve.png,
     ablate-gradient.png, captions.md, ablate.json and ablate.csv, and prints the heads ranked.
     Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.

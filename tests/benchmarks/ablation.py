@@ -14,13 +14,16 @@ from tests.models import WORDS, bert_tokenizer
 SENTENCES, HEADS = 32, 144
 
 
-def ablation_seconds(**options: Any) -> tuple[float, float]:
-    """How long attnviz takes, and how long 144 times 32 forward passes of a sentence each do.
+def ablation_seconds(**options: Any) -> tuple[float, str, float]:
+    """How long attnviz takes, and, with their name, as many forward passes of a sentence each as it stands for.
+
+    These are one for the model as it is and one for every set of heads that is removed by a method; gradients come on
+    top of attnviz's work only.
 
     The weights are random, the sentences random words, about as many as in those of an English treebank. The passes
     are those of transformers as it comes, without gradients and with as many threads; a round over all 32 sentences is
     timed after every batch of attnviz's, outside of its own time, so that whatever else the machine does slows both
-    down alike. The median round stands for 144 of them.
+    down alike. The median round stands for all of them.
 
     Args:
         options: of :func:`attnviz.ablate`.
@@ -40,7 +43,19 @@ def ablation_seconds(**options: Any) -> tuple[float, float]:
     found = attnviz.ablate(texts, model, tokenizer=tokenizer, progress=tell, **options)
     seconds = time.perf_counter() - begin - sum(rounds)
     assert (len(found.heads), found.n_texts) == (HEADS, SENTENCES)
-    return seconds, HEADS * statistics.median(rounds)
+    times = 1 + removals(found)
+    return seconds, f"{times} × {SENTENCES} forward passes, a sentence each", times * statistics.median(rounds)
+
+
+def removals(found: attnviz.Ablation) -> int:
+    """How many sets of heads were removed, each by one method."""
+    first, *second = found.methods
+    removed = {(first, (head.id,)) for head in found.heads}
+    removed |= {(method, (head.id,)) for head in found.heads if head.second for method in second}
+    removed |= {(method, each.heads) for each in found.sets for method in found.methods}
+    points = () if found.curve is None else found.curve.points
+    removed |= {(first, each.heads) for point in points for each in (point.least, point.random)}
+    return len(removed)
 
 
 def _timed_round(model: BertModel, inputs: list[dict[str, torch.Tensor]]) -> float:

@@ -1,8 +1,8 @@
 """What removing heads does: metrics of a batch, summed over texts, then estimates of heads and sets with intervals."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,16 +15,17 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
 __all__ = [
-    "LESS", "MORE", "BatchMetrics", "Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "HeadSet",
-    "SetEffect", "layer_normalised", "spearman",
+    "VERDICTS", "BatchMetrics", "Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "HeadSet", "SetEffect",
+    "layer_normalised", "spearman",
 ]  # fmt: skip
 
 REPLICATES, _TAIL = 1000, 0.025
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""
 
-MORE, LESS = 1.25, 0.8
-"""A set that does so many times what its heads do one at a time does more, or less, than their sum; attnviz's own
-choice. The interval of the difference has to lie on that side of zero too."""
+VERDICTS = _SUPER, _SUB, _NONE, _NO_COST, _DEPENDS = (
+    "super-additive", "sub-additive", "no difference shown", "no cost", "depends on the method",
+)  # fmt: skip
+"""What can be said of heads removed together; see :meth:`SetEffect.verdict`."""
 
 _CHUNK = 2**24
 """Logits that are computed at a time: 64 MiB in float32."""
@@ -133,40 +134,51 @@ class HeadEffect:
     damage: dict[str, Estimate]  # by metric, per token: positive where the metric gets worse without the head
     gradient: float | None  # its importance by Michel et al. 2019; None where it was not measured
     gradient_normalised: float | None  # divided by the l2 norm over the heads of its layer
+    second: dict[str, Estimate] | None = None  # damage by the second method; None where that was not measured
 
 
 @dataclass(frozen=True)
 class SetEffect:
-    """What removing several heads at once does, beside what they do one at a time."""
+    """What removing several heads at once does by one method, beside what they do one at a time."""
 
     heads: tuple[HeadId, ...]
     layer: int | None  # None for a set over layers
     damage: dict[str, Estimate]  # of the set, by metric, per token; positive as for a head
     singles: dict[str, Estimate]  # sum of what its heads do one at a time
     excess: dict[str, Estimate]  # how much more the set does than that sum
+    second: "SetEffect | None" = None  # the same heads by the second method; None where that was not measured
+
+    @property
+    def by_method(self) -> tuple["SetEffect", ...]:
+        """The set by each method that was measured, as in ``Ablation.methods``."""
+        return (self,) if self.second is None else (self, self.second)
 
     def ratio(self, metric: str) -> float | None:
         """How many times the sum of its heads one at a time it does; None unless both are positive."""
         together, singles = self.damage[metric].value, self.singles[metric].value
         return together / singles if together > 0 and singles > 0 else None
 
-    def verdict(self, metric: str) -> str | None:
-        """Whether it does more than its heads one at a time; None where there are no intervals.
+    def reading(self, metric: str) -> str | None:
+        """What this one method shows, which settles nothing by itself; None where there are no intervals.
 
-        ``compensated``: at least :data:`MORE` times the sum, and the interval of the difference is above zero: while
-        one head was missing, the others made up for some of it. ``overlapping``: at most :data:`LESS` times, and below
-        zero: heads cost the same thing, which can be lost only once. ``additive``: neither, though the difference is
-        clear. ``undecided``: the interval of the difference has zero in it. ``no cost``: what the set costs is not
-        clearly above zero, so that there is nothing to make up for, whatever single heads do.
+        ``no difference shown``: the interval of :attr:`excess` has zero in it. ``no cost``: it has not, but what the
+        set costs is not clearly above zero, whatever single heads do. ``super-additive``: the set does more than the
+        sum of its heads one at a time. ``sub-additive``: less.
         """
-        side, ratio = self.excess[metric].side, self.ratio(metric)
-        if side is None or self.damage[metric].side != 1:
-            return None if side is None else "no cost"
-        if side > 0:
-            return "compensated" if ratio is None or ratio >= MORE else "additive"
-        if side < 0:
-            return "overlapping" if ratio is None or ratio <= LESS else "additive"
-        return "undecided"
+        side = self.excess[metric].side
+        if not side:
+            return None if side is None else _NONE
+        return _NO_COST if self.damage[metric].side != 1 else _SUPER if side > 0 else _SUB
+
+    def verdict(self, metric: str) -> str | None:
+        """What two methods agree on, one of :data:`VERDICTS`: their :meth:`reading`, or ``depends on the method``.
+
+        None where there are no intervals, or only one method.
+        """
+        readings = [each.reading(metric) for each in self.by_method]
+        if len(readings) < 2 or None in readings:
+            return None
+        return readings[0] if readings[0] == readings[1] else _DEPENDS
 
 
 @dataclass(frozen=True)
@@ -188,16 +200,20 @@ class Curve:
 
 
 class Bootstrap:
-    """From sums over each text to means per token, with intervals."""
+    """From sums over each text to means per token, with intervals.
+
+    Attributes:
+        sums: by method, of every set of heads that it removed the sums over texts, [n_texts, 2].
+    """
 
     def __init__(
-        self, seed: int, texts: Sequence[Text], counts: Tensor, kind: str, of_heads: dict[HeadId, Tensor]
+        self, seed: int, texts: Sequence[Text], counts: Tensor, kind: str, sums: Sequence[Mapping[HeadSet, Tensor]]
     ) -> None:
-        """``counts``: measured positions, [n_texts]; ``of_heads``: sums over texts without each head, [n_texts, 2]."""
+        """``counts``: measured positions, [n_texts]; ``sums``: by one method or two, of single heads and sets."""
         replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
         self._weights = text_weights(seed, [text.number for text in texts], replicates)
         self._names, self._tokens = [metric.name for metric in metrics_of(kind)], self._weights @ counts
-        self.of_heads = of_heads
+        self.sums = [dict(each) for each in sums]
 
     def estimates(self, sums: Tensor) -> dict[str, Estimate]:
         """Of sums [n_texts, 2], by the name of the metric."""
@@ -210,7 +226,10 @@ class Bootstrap:
 
     def ranked_heads(self, importance: Tensor | None) -> tuple[HeadEffect, ...]:
         """The heads by the first metric, the most important first; ``importance`` by gradients: [n_layers, n_heads]."""
-        damage = {head: self.estimates(sums) for head, sums in self.of_heads.items()}
+        damage, *more = (
+            {head: self.estimates(total) for heads, total in sums.items() if len(heads) == 1 for head in heads}
+            for sums in self.sums
+        )
         ranked = sorted(damage, key=lambda head: (-damage[head][self._names[0]].value, head))
         normalised = None if importance is None else layer_normalised(importance)
         return tuple(
@@ -220,20 +239,25 @@ class Bootstrap:
                 damage=damage[head],
                 gradient=None if importance is None else float(importance[head]),
                 gradient_normalised=None if normalised is None else float(normalised[head]),
+                second=more[0].get(head) if more else None,
             )
             for rank, head in enumerate(ranked, start=1)
         )
 
-    def of_set(self, heads: HeadSet, sums: Tensor) -> SetEffect:
-        """A set beside its heads one at a time."""
+    def of_set(self, heads: HeadSet) -> SetEffect:
+        """A set beside its heads one at a time, by every method that removed it."""
+        effects = [self._of_set(heads, sums) for sums in self.sums if heads in sums]
+        return replace(effects[0], second=effects[1] if len(effects) > 1 else None)
+
+    def _of_set(self, heads: HeadSet, sums: Mapping[HeadSet, Tensor]) -> SetEffect:
         members = sorted(heads)
-        singles = torch.stack([self.of_heads[head] for head in members]).sum(0)
+        singles = torch.stack([sums[frozenset([head])] for head in members]).sum(0)
         return SetEffect(
             heads=tuple(members),
             layer=members[0].layer if len({head.layer for head in members}) == 1 else None,
-            damage=self.estimates(sums),
+            damage=self.estimates(sums[heads]),
             singles=self.estimates(singles),
-            excess=self.estimates(sums - singles),
+            excess=self.estimates(sums[heads] - singles),
         )
 
 

@@ -14,10 +14,12 @@ from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEf
 from attnviz.commands.ablate.hooks import METHODS, Replacement
 from attnviz.commands.ablate.inputs import STATES, Metric, Sources, kind_of, metrics_of, model_inputs, read_sources
 from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
+from attnviz.corpora.batches import Text
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, select_heads, selection_texts
 from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.wording import counted
 from attnviz.progress import Progress
 from attnviz.results.result import Result
 
@@ -49,6 +51,11 @@ class AblationOptions:
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not (whole and value >= least) and (name, value) != ("limit", None):
                 raise UsageError(f"expected {name.replace('_', '-')} of at least {least}, found {value!r}.")
+
+    @property
+    def second_method(self) -> str:
+        """The method that a verdict needs beside :attr:`method`: ``mean``, and beside that ``uniform``."""
+        return "uniform" if self.method == "mean" else "mean"
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,6 +90,11 @@ class Ablation(Result):
     def sets(self) -> tuple[SetEffect, ...]:
         """The heads that were removed together: those selected, or those of each layer."""
         return self.layers if self.together is None else (self.together,)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """By which heads were removed; by the second only those of :attr:`sets`, for their verdicts."""
+        return (self.options.method, self.options.second_method) if self.sets else (self.options.method,)
 
     @property
     def has_intervals(self) -> bool:
@@ -136,7 +148,7 @@ def ablate(
     revision: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    method: str = "zero",
+    method: str = "mean",
     select: str | HeadId | Sequence[str | HeadId] = (),
     together: bool = False,
     limit: int | None = None,
@@ -159,13 +171,15 @@ def ablate(
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
-        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.commands.ablate.hooks.Replacement`.
+        method: ``zero``, ``mean`` or ``uniform``; see :class:`attnviz.commands.ablate.hooks.Replacement`. Heads that
+            are removed together are removed by ``mean`` too, or by ``uniform`` where this is ``mean``.
         select: heads to remove (``L2H8``, ``L0-3``, …); default all.
         together: remove the selected heads as one set as well; layers and the curve are then left out.
         limit: sentences of each corpus that are read; default all.
         batch_size: inputs that the model reads at once; it changes results only by rounding.
         seed: of the bootstrap, the random order and the random projections.
-        curve: also remove heads together: those of each layer, and ever more of all, the least important first.
+        curve: also remove heads together: those of each layer, by two methods, which doubles the passes, and ever more
+            of all, the least important first.
         gradient: also measure the importance by gradients (Michel et al. 2019).
         progress: told of each stage, how much of it is done, and of how much.
         warn: told of each sentence that is left out because the model cannot read it.
@@ -193,26 +207,24 @@ def _ablate(
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     kind = kind_of(checkpoint)
     inputs, texts = model_inputs(checkpoint, sources.texts, kind, warn)
-    replacement = Replacement(options.method)
-    if options.method == "mean":  # over the texts that are measured, none masked
-        whole, _ = model_inputs(checkpoint, texts, STATES, warn)
-        means = mean_values(checkpoint, whole, options.batch_size, partial(progress, "means"))
-        replacement = Replacement("mean", means)
+    groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
+    replacements = _replacements(checkpoint, texts, options, 1 + bool(groups), partial(progress, "means"))
     if len(inputs) > MANY:
-        warn(f"{len(inputs):,} inputs, each with {len(heads)} heads to remove; a --limit reads fewer sentences")
-    passes = Passes(checkpoint, inputs, replacement, options.batch_size)
+        how = f"{len(heads)} heads to remove by {counted(len(replacements), 'method')}"
+        warn(f"{len(inputs):,} inputs, each with {how}; a --limit reads fewer sentences")
+    passes = Passes(checkpoint, inputs, options.batch_size)
     tally = GradientTally(checkpoint, kind, passes.counts, options.seed) if options.gradient else None
     singles: list[HeadSet] = [frozenset([head]) for head in heads]
-    groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
-    sums = passes.run([*singles, *groups], partial(progress, "removing"), tally)
-    of_heads = dict(zip(heads, sums[: len(heads)], strict=True))
-    bootstrap = Bootstrap(options.seed, texts, passes.counts, kind, of_heads)
-    sets = tuple(bootstrap.of_set(group, total) for group, total in zip(groups, sums[len(heads) :], strict=True))
+    grouped = [head for head in singles if any(head <= group for group in groups)]
+    wanted = list(zip(replacements, ([*singles, *groups], [*grouped, *groups]), strict=False))
+    sums = passes.run(wanted, partial(progress, "removing"), tally)
+    bootstrap = Bootstrap(options.seed, texts, passes.counts, kind, sums)
+    sets = tuple(map(bootstrap.of_set, groups))
     ranked = bootstrap.ranked_heads(None if tally is None else tally.importance)
     curve = None
     if options.curve and not options.together and len(heads) > 1:
         order = [head.id for head in reversed(ranked)]
-        curve = _removal_curve(passes, order, bootstrap, options.seed, partial(progress, "curve"))
+        curve = _removal_curve(passes, replacements[0], order, bootstrap, options.seed, partial(progress, "curve"))
     return Ablation(
         checkpoint=checkpoint,
         sources=sources,
@@ -229,6 +241,18 @@ def _ablate(
     )
 
 
+def _replacements(
+    checkpoint: Checkpoint, texts: Sequence[Text], options: AblationOptions, n: int, tell: Callable[[int, int], None]
+) -> list[Replacement]:
+    """By the first ``n`` methods; means are over these texts, none masked."""
+    methods = (options.method, options.second_method)[:n]
+    if "mean" not in methods:
+        return [Replacement(method) for method in methods]
+    whole, _ = model_inputs(checkpoint, texts, STATES, lambda _: None)
+    means = mean_values(checkpoint, whole, options.batch_size, tell)
+    return [Replacement(method, means if method == "mean" else None) for method in methods]
+
+
 def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
     """The heads of each layer of which there are two or more."""
     sets = [frozenset(each) for _, each in groupby(heads, key=lambda head: head.layer)]
@@ -236,7 +260,12 @@ def _layer_sets(heads: Sequence[HeadId]) -> list[HeadSet]:
 
 
 def _removal_curve(
-    passes: Passes, order: Sequence[HeadId], bootstrap: Bootstrap, seed: int, tell: Callable[[int, int], None]
+    passes: Passes,
+    replacement: Replacement,
+    order: Sequence[HeadId],
+    bootstrap: Bootstrap,
+    seed: int,
+    tell: Callable[[int, int], None],
 ) -> Curve:
     """Remove a few heads, then eighths of them all: in this order, and in a random one."""
     shuffled, n = sorted(order), len(order)
@@ -244,11 +273,9 @@ def _removal_curve(
     few = {2**power for power in range(n.bit_length()) if 2**power <= n / 12}
     counts = sorted({1, *few, *(-(-n * eighth // 8) for eighth in range(1, 9))})
     pairs: list[tuple[HeadSet, HeadSet]] = [(frozenset(order[:k]), frozenset(shuffled[:k])) for k in counts]
-    new = list(dict.fromkeys(heads for pair in pairs for heads in pair if len(heads) > 1))  # one alone is measured
-    sums = {frozenset([head]): of_head for head, of_head in bootstrap.of_heads.items()}
-    sums |= dict(zip(new, passes.run(new, tell), strict=True))
-    points = [
-        CurvePoint(len(least), bootstrap.of_set(least, sums[least]), bootstrap.of_set(drawn, sums[drawn]))
-        for least, drawn in pairs
-    ]
+    known = bootstrap.sums[0]
+    new = list(dict.fromkeys(heads for pair in pairs for heads in pair if heads not in known))
+    if new:
+        known.update(*passes.run([(replacement, new)], tell))
+    points = [CurvePoint(len(least), bootstrap.of_set(least), bootstrap.of_set(drawn)) for least, drawn in pairs]
     return Curve(order=tuple(order), random_order=tuple(shuffled), points=tuple(points))

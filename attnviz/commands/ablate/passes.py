@@ -37,12 +37,15 @@ _AT_ONCE = 2048
 _Tell = Callable[[int, int], None]
 """Told how many inputs are done, of how many."""
 
+_Removal = tuple[hooks.Replacement, HeadSet]
+"""A set of heads, and what stands in their place."""
+
 
 class GradientTally:
     """Adds up how sensitive a model is to each head, text by text (Michel et al. 2019, section 4.1).
 
     Each head is multiplied by a gate, 1 in the model as it is. The derivative of a text's loss by the gate is
-    Att_h(x)^T dL/dAtt_h(x): to first order, how much the loss falls when the head is removed. Its importance is the
+    Att_h(x)^T dL/dAtt_h(x): to first order, how much the loss falls when the head gives zeros. Its importance is the
     mean absolute value over texts.
 
     Where nothing is predicted there is no loss. Then the loss is a random projection v·s / sqrt(n) of the n final
@@ -122,11 +125,8 @@ class Passes:
             nothing is predicted, or nothing has run.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], replacement: hooks.Replacement, batch_size: int
-    ) -> None:
-        self._checkpoint, self._inputs, self._replacement = checkpoint, inputs, replacement
-        self._batch_size = batch_size
+    def __init__(self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> None:
+        self._checkpoint, self._inputs, self._batch_size = checkpoint, inputs, batch_size
         self.counts = torch.zeros(1 + max(each.text for each in inputs), dtype=torch.float64)
         for each in inputs:
             self.counts[each.text] += len(each.positions)
@@ -145,15 +145,22 @@ class Passes:
             tolerance=self._tolerance,
         )
 
-    def run(self, sets: Sequence[HeadSet], tell: _Tell, gradients: GradientTally | None = None) -> Tensor:
-        """The two metrics without each set of heads, summed over each text, [n_sets, n_texts, 2], float64.
+    def run(
+        self,
+        wanted: Sequence[tuple[hooks.Replacement, Sequence[HeadSet]]],
+        tell: _Tell,
+        gradients: GradientTally | None = None,
+    ) -> list[dict[HeadSet, Tensor]]:
+        """The two metrics without each set of heads, by each replacement, summed over texts: [n_texts, 2], float64.
 
-        The first run verifies a sample of the batches; ``gradients`` is filled on the way.
+        All share the unchanged passes. The first run verifies a sample of the batches; ``gradients`` is filled on the
+        way.
 
         Raises:
             VerificationError: the heads, or resumed passes, do not reproduce the model.
         """
-        sums = torch.zeros(len(sets), len(self.counts), 2, dtype=torch.float64)
+        removals = [(replacement, heads) for replacement, sets in wanted for heads in sets]
+        sums = torch.zeros(len(removals), len(self.counts), 2, dtype=torch.float64)
         baseline, first = torch.zeros_like(self.counts), not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
         with hooks.running(self._checkpoint):
@@ -165,28 +172,31 @@ class Passes:
                 if verifying:
                     self._verify(inputs, kept)
                 metrics = BatchMetrics(self._checkpoint, inputs, kept.final)
-                for numbers, changes in self._changes(sets, inputs, kept, metrics):
+                for numbers, changes in self._changes(removals, inputs, kept, metrics):
                     sums[numbers] = sums[numbers].index_add(1, texts, changes)
                 if gradients is not None:
                     gradients.add(inputs, kept, metrics)
                 if metrics.baseline is not None:
                     self.baseline = baseline.index_add_(0, texts, metrics.baseline)
                 tell(done := done + len(inputs.inputs), len(self._inputs))
-        return sums
+        totals = iter(sums)
+        return [dict(zip(sets, totals, strict=False)) for _, sets in wanted]
 
     def _changes(
-        self, sets: Sequence[HeadSet], inputs: InputBatch, kept: hooks.KeptPass, metrics: BatchMetrics
+        self, removals: Sequence[_Removal], inputs: InputBatch, kept: hooks.KeptPass, metrics: BatchMetrics
     ) -> Iterator[tuple[list[int], Tensor]]:
-        """Numbers of sets and what removing them changes in each row; sets of the same first layer share passes."""
-        by_layer: dict[int, list[int]] = {}
-        for number, heads in enumerate(sets):
-            by_layer.setdefault(min(heads).layer, []).append(number)
+        """Numbers of removals and what they change in each row; those of a method and first layer share passes."""
+        alike: dict[tuple[str, int], list[int]] = {}
+        for number, (replacement, heads) in enumerate(removals):
+            alike.setdefault((replacement.method, min(heads).layer), []).append(number)
         mask = inputs.batch.inputs["attention_mask"]
         copies = max(1, _AT_ONCE // mask.numel())
-        for layer, numbers in by_layer.items():
+        for (_, layer), numbers in alike.items():
+            replacement, _ = removals[numbers[0]]
             for first in range(0, len(numbers), copies):
                 some = numbers[first : first + copies]
-                with hooks.removed_heads(self._checkpoint, [sets[number] for number in some], self._replacement, mask):
+                variants = [removals[number][1] for number in some]
+                with hooks.removed_heads(self._checkpoint, variants, replacement, mask):
                     final = hooks.resume(self._checkpoint, kept, layer, len(some))
                 yield some, metrics.changes(final)
 

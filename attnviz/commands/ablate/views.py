@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
 from attnviz.commands.ablate.inputs import STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.report import method_words, source_line, what_is_measured
+from attnviz.commands.ablate.wording import first_order, method_words, source_line, what_is_measured
 from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look, outer_ink
@@ -33,6 +33,8 @@ _POWERS = {1: "", 1_000: "10⁻³ ", 1_000_000: "10⁻⁶ "}
 _ROOT = (lambda values: np.sign(values) * np.sqrt(np.abs(values))), lambda values: np.sign(values) * np.square(values)
 """The scale of the map, and its inverse."""
 _NAMED = 5
+_HEADROOM = 0.25
+"""Of the height of the curve, above it, for the legend."""
 _SIDES = ((5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center", "bottom"), (0, -5, "center", "top"))
 """Where a dot is named: x and y in points from the dot, horizontal and vertical alignment."""
 
@@ -107,7 +109,7 @@ def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
         f"{result.metrics[0].title} on removing ever more of {len(result.heads)} heads, the least important first "
         "(line), beside the sum of what these do one at a time (dashed) and a random order (dotted)"
     )
-    more = "the order was found on the same texts", "above the dashed line: more than the sum"
+    more = "the order was found on the same texts", "above the dashed line: more than the sum, by this method"
     yield _plan(result, "curve", " without more and more of its heads", what, _intervals(result, "bands"), *more)
 
 
@@ -119,7 +121,7 @@ def _plan_gradient(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
     first = result.heads[:_NAMED]
     by_gradient = sorted(result.heads, key=lambda head: -(head.gradient or 0.0))[:_NAMED]
     named = (*first, *(head for head in by_gradient if head not in first))
-    yield _plan(result, "gradient", title, what, how, "one dot a head", heads=named)
+    yield _plan(result, "gradient", title, what, how, first_order(result), "one dot a head", heads=named)
 
 
 def _intervals(result: Ablation, drawn: str) -> str:
@@ -142,7 +144,8 @@ def _heads_figure(plan: EffectsPlan, look: Look, _: bool = False) -> Figure:
             ends, blue = (values - low, high - values), _BLUE[look.theme]
             ax.errorbar(values, rows, xerr=ends, fmt="o", ms=3.5, lw=1.2, color=blue)
             ax.margins(x=0.08)
-            ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"{metric.title}\n({metric.unit})")
+            ax.set_ylim(len(rows) - 0.5, -0.5)
+            ax.set_xlabel(f"{metric.title}\n({metric.unit})", loc="center" if width > 4 else "right")
             ax.set_yticks(rows, [str(head.id) for head in plan.heads])
             _dress(ax, look)
             ax.tick_params(axis="y", length=0)
@@ -165,7 +168,7 @@ def draw_curve(ax: Axes, plan: EffectsPlan, look: Look) -> Line2D:
     lines: list[Line2D] = []
     for name, effects, colour, style, marker in (
         ("least important first", [point.least.damage for point in points], _BLUE, "-", "o"),
-        ("their sum, one at a time", [point.least.singles for point in points], _BLUE, "--", ""),
+        ("sum, one at a time", [point.least.singles for point in points], _BLUE, "--", ""),
         ("random order", [point.random.damage for point in points], _ORANGE, ":", "s"),
     ):
         values, low, high = _ends([effect[metric.name] for effect in effects])
@@ -175,7 +178,10 @@ def draw_curve(ax: Axes, plan: EffectsPlan, look: Look) -> Line2D:
     ax.axhline(0, color=look.greys.frame, lw=PIXEL)
     ax.set(xlim=(0, None), xlabel="heads removed", ylabel=f"{metric.title} ({metric.unit})")
     ax.locator_params(axis="x", integer=True)
-    ax.legend(fontsize=6.5, handlelength=1.8, labelcolor=outer_ink(look), frameon=False)
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + _HEADROOM * (high - low))
+    room = {"fontsize": 6.5, "handlelength": 1.6, "borderaxespad": 0.2}
+    ax.legend(loc="upper left", labelcolor=outer_ink(look), frameon=False, **room)
     _dress(ax, look)
     return lines[0]
 

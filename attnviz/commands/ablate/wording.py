@@ -1,0 +1,155 @@
+"""What is said of an ablation: the sentences that tables, documents and captions share."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from attnviz.commands.ablate.effects import VERDICTS, Estimate, SetEffect
+from attnviz.commands.ablate.inputs import MASKED, STATES, Metric
+from attnviz.commands.ablate.measure import Ablation
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS
+from attnviz.model.wording import counted, quoted, visible
+
+__all__ = [
+    "GIVES", "amount", "compensation_text", "first_order", "interval", "method_words", "source_line",
+    "what_is_measured",
+]  # fmt: skip
+
+_LESS = "together, less the sum of one at a time"
+_MISSED = "the loss is clearly higher already without the least important head"
+GIVES = {
+    "zero": "gives zeros (b_O stays)",
+    "mean": "gives its mean over all tokens of the texts",
+    "uniform": "attends to all that it may alike",
+}
+"""What stands in the place of a removed head, by method."""
+
+
+def source_line(result: Ablation) -> str:
+    """What was measured on: files with their number of sentences, or the text, safe to show."""
+    sources = result.sources
+    files = [f"{visible(corpus.path.name)} ({counted(read, 'sentence')})" for corpus, read in sources.corpora]
+    texts = [quoted(text) for text in sources.given] if len(sources.given) < 3 else [f"{len(sources.given)} texts"]
+    return ", ".join([*files, *texts])
+
+
+def first_order(result: Ablation) -> str:
+    """What the importance by gradients stands for, where heads are not removed like that."""
+    return "" if result.options.method == "zero" else "to first order what zero does, not " + result.options.method
+
+
+def what_is_measured(result: Ablation) -> str:
+    """On what, and what the numbers are."""
+    texts, n = counted(result.n_texts, "text"), result.n_positions
+    if result.kind == STATES:
+        return f"final hidden states of {counted(n, 'token')} in {texts}; the model predicts no tokens"
+    what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
+    return f"{what} in {texts}; loss of the model as it is {amount(result.clean_loss or 0.0)} nats/token"
+
+
+def method_words(result: Ablation) -> str:
+    """What stands in the place of a removed head."""
+    return f"a removed head {GIVES[result.options.method]}"
+
+
+def amount(value: float) -> str:
+    """A number in three digits or so, however small: ``0.0123``, ``1.4e-05``."""
+    if value == 0:
+        return "0"
+    return f"{value:.1e}" if abs(value) < 0.0005 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
+
+
+def interval(estimate: Estimate) -> str:
+    """The interval in brackets; empty where there is none."""
+    low, high = estimate.low, estimate.high
+    return "" if low is None or high is None else f"[{amount(low)}, {amount(high)}]"
+
+
+def compensation_text(result: Ablation) -> str:
+    """A paragraph that says, from the numbers, what heads do together beside what they do one at a time."""
+    metric = result.metrics[0]
+    sentences = [_singles(result, metric)]
+    if not result.has_intervals:
+        few = "1 text is" if result.n_texts == 1 else f"{result.n_texts} texts are"
+        sentences.append(
+            f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so whether heads do more together than one at a "
+            "time is not concluded from these numbers."
+        )
+        for each in result.sets[:1]:
+            name = "selected heads" if each.layer is None else f"{len(each.heads)} heads of layer {each.layer}"
+            sentences.append(f"The {name} {_LESS}: {_less_the_sum(each, result)}.")
+    else:
+        if result.together is not None:
+            verdict, n = result.together.verdict(metric.name), len(result.together.heads)
+            numbers = _less_the_sum(result.together, result)
+            sentences.append(f"The selected heads ({n}) {_LESS}: {verdict} ({numbers}).")
+        elif result.layers:
+            sentences.append(_layers(result, metric))
+        sentences += _curve(result, metric)
+    if result.kind == STATES and result.sets:
+        sentences.append(
+            "Changes of the states in unrelated directions add up in cosine distance, and changes in one direction "
+            "give more than the sum: some of an excess may be that."
+        )
+    return " ".join(sentences)
+
+
+def _singles(result: Ablation, metric: Metric) -> str:
+    values, most = [head.damage[metric.name] for head in result.heads], result.heads[0].id
+    unit = metric.unit if "/" in metric.unit else ""
+    largest = " ".join(part for part in (amount(values[0].value), unit, interval(values[0])) if part)
+    if len(values) == 1:
+        return f"Removing {most} alone gives a {metric.title} of {largest}."
+    middle = median(value.value for value in values)
+    text = (
+        f"Removing one head at a time ({result.options.method}) gives a {metric.title} of at most {largest} ({most}); "
+        f"the median of {len(values)} is {amount(middle)}."
+    )
+    if not metric.signed or not result.has_intervals:
+        return text
+    raised, lowered = (sum(value.side == side for value in values) for side in (1, -1))
+    return (
+        f"{text} {raised} raise the loss and {lowered} lower it (95 % interval on that side of zero, of each head by "
+        f"itself); for {len(values) - raised - lowered} it is not decided."
+    )
+
+
+def _less_the_sum(effect: SetEffect, result: Ablation) -> str:
+    """How much more a set does than its heads one at a time, by each method; what one shows only beside the other."""
+    name, parts = result.metrics[0].name, list[str]()
+    for method, by_one in zip(result.methods, effect.by_method, strict=False):
+        excess = by_one.excess[name]
+        number = " ".join(part for part in (method, amount(excess.value), interval(excess)) if part)
+        reading = by_one.reading(name) if effect.second else None
+        parts.append(f"{number}, {reading}" if reading else number)
+    return "; ".join(parts)
+
+
+def _layers(result: Ablation, metric: Metric) -> str:
+    """The layers by what both methods agree on, with the numbers of those where they do not."""
+    names: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+    for layer in result.layers:
+        verdict, name = layer.verdict(metric.name) or VERDICTS[-1], f"L{layer.layer}"
+        names[verdict].append(f"{name} ({_less_the_sum(layer, result)})" if verdict == VERDICTS[-1] else name)
+    parts = [f"{verdict} in {', '.join(those)}" for verdict, those in names.items() if those]
+    methods = " and ".join(result.methods)
+    return f"The heads of a layer {_LESS}, by {methods}: {'; '.join(parts)}."
+
+
+def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
+    if result.curve is None:
+        return
+    if (free := result.removable) is not None:
+        several = f"the {free} least important heads can go together" if free > 1 else "the least important head can go"
+        ends = f"{several} before the loss is clearly higher (in the steps of the curve)"
+        yield f"By {result.options.method} alone, {ends if free else _MISSED}."
+    n = len(result.curve.order)
+    half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
+    if 1 < half.removed < n:
+        least, drawn = (amount(each.damage[metric.name].value) for each in (half.least, half.random))
+        excess = half.least.excess[metric.name]
+        more = " ".join(part for part in (amount(excess.value), interval(excess)) if part)
+        yield (
+            f"The less important half of all heads ({half.removed}) gives {least} together, as many in a random order "
+            f"{drawn}; less the sum of one at a time, the former is {more} by {result.options.method} alone, which is "
+            "no verdict."
+        )
