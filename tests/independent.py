@@ -4,6 +4,7 @@ Nothing of attnviz is imported here, and its tricks are not repeated: positions 
 what is special, a word or a sink comes from the tokenizer's own encoding.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,11 +38,15 @@ def sink_flags(model: Any, tokenizer: Any, text: str, pair: str | None) -> list[
 
 
 def word_groups(tokenizer: Any, text: str, pair: str | None) -> list[list[int]]:
-    """Token positions of each word, and of each special token alone."""
-    encoding = tokenizer(text, pair)
+    """Token positions of each word (of the scripts of these tests), and of each special token alone."""
+    encoding = tokenizer(text, pair, return_offsets_mapping=True)
     groups: dict[Any, list[int]] = {}
-    for position, word in enumerate(encoding.word_ids()):
-        key = ("special", position) if word is None else (encoding.token_to_sequence(position), word)
+    for position, (start, _) in enumerate(encoding["offset_mapping"]):
+        segment = encoding.token_to_sequence(position)
+        key: Any = ("special", position)
+        if segment is not None:
+            words = re.finditer(r"\w+(?:['-]\w+)*|[^\w\s]", (text, pair)[segment] or "")
+            key = segment, next(word.start() for word in words if word.end() > start)
         groups.setdefault(key, []).append(position)
     return list(groups.values())
 
