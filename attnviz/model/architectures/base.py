@@ -96,7 +96,7 @@ class Architecture(Protocol):
     """What its config calls the name of the feed-forward network's activation."""
 
     language_class: str
-    """Of transformers' Auto classes, the one that loads the model with its language-modelling head."""
+    """The class of transformers that is the model with its language-modelling head."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Raise ArchitectureError where the config asks for what the reference does not reproduce."""
