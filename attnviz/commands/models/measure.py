@@ -149,10 +149,11 @@ def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
     def setting(name: str) -> Any:
         try:
             return getattr(inner, name, None)
-        except RuntimeError:  # transformers' own, of a size that each layer has its own of
+        except RuntimeError:  # transformers' own, where each layer has its own
+            varying.append(name)
             return None
 
-    inner, notes = config, []
+    inner, notes, varying = config, list[str](), list[str]()
     if not isinstance(getattr(config, "hidden_size", None), int):
         with suppress(ValueError):  # several parts, none of them the main one
             inner = config.get_text_config()
@@ -160,7 +161,12 @@ def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
             notes.append(f"sizes are those of its part {inner.model_type!r}; parameters are counted for the whole")
     elif getattr(config, "is_encoder_decoder", False):
         notes.append("encoder and decoder: sizes are the encoder's; parameters are counted for both")
-    return _with_sizes(replace(model, notes=tuple(notes)), setting)
+    model = _with_sizes(replace(model, notes=tuple(notes)), setting)
+    if not varying:
+        return model
+    origins = {size: origin for size, origin in model.origins.items() if size != "d_head"}
+    differs = f"{', '.join(varying)}: each layer has its own"
+    return replace(model, d_head=None, origins=origins, notes=(*notes, differs))
 
 
 def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configuration:
