@@ -41,6 +41,10 @@ class LayerModules:
     contract: nn.Module
     feed_forward_norm: nn.Module
 
+    def after_attention(self, pre_norm: bool) -> nn.Module:
+        """The layer norm that is given the sum of the residual stream and the attention's output."""
+        return self.feed_forward_norm if pre_norm else self.attention_norm
+
 
 @dataclass(frozen=True)
 class Embeddings:
