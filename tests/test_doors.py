@@ -1,6 +1,7 @@
 """What tokenizers, loaders and the file system do with hostile files is caught where they are called, and named."""
 
 import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -9,13 +10,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from attnviz.cli.program import app
+from attnviz.corpora.batches import Text, collate, encode
 from attnviz.errors import CheckpointError
 from attnviz.model import configs
-from attnviz.model.checkpoint import Checkpoint, load_checkpoint
+from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.configs import calling_transformers, empty_model, read_config
 from attnviz.model.sources import find_checkpoint, weight_files
 from tests.conftest import SENTENCE
+from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
 
 CPU = torch.device("cpu")
 
@@ -185,3 +190,106 @@ def test_a_pickle_of_protocol_4_prints_no_warning(bert, capfd):
         with pytest.raises(CheckpointError, match=str(bert)):
             load(bert)
     assert capfd.readouterr() == ("", "")
+
+
+# --- tokenizers: one check for all commands -------------------------------------------------------------------------
+
+
+COMMANDS = ["heads", "outputs", "explain", "rollout", "ablate", "profile"]
+
+
+def run(command: str, folder: Path, text: str, out: Path, *options: str) -> Any:
+    """A command on a text; ``profile`` reads it from a file."""
+    given = text
+    if command == "profile":
+        out.mkdir(parents=True)
+        (out / "texts.txt").write_text(f"{text}\n" * 3)
+        given = str(out / "texts.txt")
+    options = (*options, "--no-syntax") if command in ("heads", "profile") else options
+    options = (*options, "--layer", "1") if command == "explain" else options
+    return CliRunner().invoke(app, [command, given, "-m", str(folder), "-o", str(out), "-q", *options])
+
+
+def change_tokenizer(folder: Path, change: Any) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def without_unknown(content: Any) -> None:
+    del content["model"]["vocab"]["[UNK]"]
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[UNK]"]
+
+
+def overflowing(content: Any) -> None:
+    pattern = {"Regex": r"(a|a?)+$|(.*)*b|\w+"}
+    content["pre_tokenizer"] = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+
+def dropping(content: Any) -> None:
+    single = content["post_processor"]["single"]
+    content["post_processor"]["single"] = [piece for piece in single if "SpecialToken" in piece]
+
+
+def beyond(content: Any) -> None:
+    content["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [5000]
+
+
+def third_type(content: Any) -> None:
+    for piece in content["post_processor"]["single"]:
+        next(iter(piece.values()))["type_id"] = 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("change", "text", "message"),
+    [
+        (without_unknown, "the zebra", "the model's tokenizer fails on .*Missing"),
+        (overflowing, "a" * 40 + "c", "the model's tokenizer fails on .*retry-limit"),
+        (dropping, "the cat", "no tokens are left of|no text of .* could be measured|all are too long"),
+        (beyond, "the cat", "the tokenizer gives token id 5000, but the model's vocabulary ends at 60"),
+        (third_type, "the cat", "this model has 2 token types only, but the text has tokens of type 2"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_broken_tokenizer_is_named_by_every_command(bert, tmp_path, capfd, command, change, text, message):
+    change_tokenizer(bert, change)
+    result = run(command, bert, text, tmp_path / "out")
+    assert result.exit_code == 1, (result.stderr, result.exception)
+    assert re.search(message, " ".join(result.stderr.split()))
+    assert len(capfd.readouterr().err.splitlines()) < 12  # of Rust: three a panic
+
+
+def test_a_mask_token_beyond_the_vocabulary_is_named(tmp_path):
+    from transformers import BertForMaskedLM
+
+    tokenizer = bert_tokenizer()
+    tokenizer.add_special_tokens({"mask_token": "[OTHER]"})
+    folder = save_checkpoint(sharp_bert(0, BertForMaskedLM), tokenizer, tmp_path / "m")
+    result = run("ablate", folder, "the cat ran", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "the tokenizer gives token id 61, but the model's vocabulary ends at 60" in " ".join(result.stderr.split())
+
+
+def test_a_padding_token_beyond_the_vocabulary_does_no_harm():
+    tokenizer = bert_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "[OTHER]"})
+    assert tokenizer.pad_token_id == 61
+    checkpoint = from_loaded(sharp_bert(), tokenizer)
+    batch = collate(checkpoint, encode(checkpoint, [Text("the cat"), Text("the cat ran away")]))
+    assert int(batch.inputs["input_ids"].max()) < 61
+
+
+def test_corpora_are_read_with_the_tokenizers_own_token_types(bert):
+    """As one text is: a tokenizer may give other types than 0."""
+
+    def second_type(content: Any) -> None:
+        for piece in content["post_processor"]["single"]:
+            next(iter(piece.values()))["type_id"] = 1
+
+    change_tokenizer(bert, second_type)
+    checkpoint = load(bert)
+    tokens = checkpoint.tokenize("the cat ran")
+    assert tokens.type_ids == (1,) * 5
+    batch = collate(checkpoint, encode(checkpoint, [Text("the cat ran"), Text("the cat")]))
+    assert batch.inputs["token_type_ids"].tolist() == [[1] * 5, [1] * 4 + [0]]

@@ -1,5 +1,6 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
+from attnviz.model.encoding import encodings
 from attnviz.model.sources import Source, read_json, weight_files
 from attnviz.model.tokens import Tokens, tokenize
 
@@ -97,6 +99,15 @@ class Checkpoint:
             sink_first=self.architecture.sink_first,
             truncate=truncate,
             token_types=getattr(self.config, "type_vocab_size", None),
+        )
+
+    def encode(self, texts: Sequence[str]) -> Sequence[Any]:
+        """The tokenizer's own encodings of texts, checked; see :func:`attnviz.model.encoding.encodings`."""
+        return encodings(
+            self.tokenizer,
+            texts,
+            vocabulary_size=int(self.config.vocab_size),
+            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
         )
 
 
