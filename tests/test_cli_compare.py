@@ -186,8 +186,8 @@ def test_what_cannot_be_done_is_told_in_one_line_and_leaves_nothing_behind(
 def test_a_side_that_does_not_verify_is_exit_code_3(run: Any, models: list[str], monkeypatch: pytest.MonkeyPatch):
     from attnviz.attention import verify
 
-    within, checked = verify._within, []
-    monkeypatch.setattr(verify, "_within", lambda *case: checked.append(case) or (len(checked) < 9 and within(*case)))
+    within, checked = verify.within, []
+    monkeypatch.setattr(verify, "within", lambda *case: checked.append(case) or (len(checked) < 9 and within(*case)))
     result = run(TEXT, *models, "-o", "out")
     assert result.exit_code == 3
     assert len(checked) >= 9  # the first side verified, the second did not

@@ -22,13 +22,15 @@ from transformers import (
     T5Model,
 )
 
+from attnviz.commands.models import measure
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs
 from attnviz.commands.models.configurations import Configuration, parameter_counts, width_of_heads
 from attnviz.commands.models.measure import built_in_configuration, read_configuration
 from attnviz.commands.models.papers import PAPERS, paper_configuration, paper_configurations
 from attnviz.errors import CheckpointError
+from attnviz.model import configs
 from attnviz.model.architectures import architecture_of
-from attnviz.model.checkpoint import empty_model
+from attnviz.model.configs import empty_model
 from tests.conftest import needs_minilm
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
@@ -328,7 +330,26 @@ def test_released_models_are_counted_and_reproduced_as_their_configs_are():
             assert any("parameter counts are wrong" in note for note in row.notes)
 
 
-def test_more_layers_than_anything_has_are_not_built(tmp_path):
-    found = read(tmp_path, model_type="bert", num_hidden_layers=10**9)
-    assert found.reason == "more than 2000 layers, so that parameters are not counted"
-    assert (found.reproduced, found.parameters) == (False, None)
+def test_more_layers_than_anything_has_are_not_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(configs, "_MOST_MODULES", 200)
+    found = read(tmp_path, model_type="bert", num_hidden_layers=10**5)
+    assert found.reason == "its model has more than 200 modules"
+    assert (found.n_layers, found.reproduced, found.parameters) == (10**5, False, None)
+    with pytest.raises(CheckpointError, match="num_hidden_layers=1000000000; expected at most 1,000,000"):
+        read(tmp_path, model_type="bert", num_hidden_layers=10**9)
+
+
+@pytest.mark.parametrize("model_type", ["gemma4_text", "musicgen"])
+def test_an_architecture_whose_sizes_transformers_does_not_tell_is_a_row(tmp_path, model_type):
+    row = read(tmp_path, model_type=model_type)
+    assert (row.architecture, row.reason) == (model_type, f"architecture '{model_type}'")
+    assert row.d_head is None
+
+
+def test_whatever_a_config_raises_is_a_row_of_the_list(tmp_path, monkeypatch):
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("per layer")
+
+    monkeypatch.setattr(measure, "_with_sizes_of", broken)
+    with pytest.raises(CheckpointError, match=r"transformers cannot tell the sizes in .*config\.json: per layer"):
+        read(tmp_path, model_type="llama")

@@ -1,5 +1,6 @@
 """Verification must fail for every wrong attention, pass for the right one, and never compare nothing."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BertForMaskedLM, GPT2LMHeadModel
+from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel, GPT2Model
 from typer.testing import CliRunner
 
 from attnviz.attention import reference as attention
@@ -22,8 +23,9 @@ from attnviz.errors import AttnvizError, VerificationError
 from attnviz.model.architectures.bert import Bert
 from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.checkpoint import Checkpoint, from_loaded
-from tests.conftest import SENTENCE
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from attnviz.model.opening import open_checkpoint
+from tests.conftest import SENTENCE, needs_minilm
+from tests.models import bert_config, bert_tokenizer, gpt2_config, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 KINDS = ["bert", "gpt2"]
 DTYPES = [torch.float32, torch.float64]
@@ -451,14 +453,14 @@ def test_model_runs_once(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_reference_shares_no_memory_with_the_model(monkeypatch, kind):
-    original = verify._compare
+    original = verify.compare_layer
     compared: list[tuple[Tensor, ...]] = []
 
-    def keep(record, pattern, output):
+    def keep(record, pattern, output, *rest):
         compared.append((record.pattern, pattern, record.output, output))
-        return original(record, pattern, output)
+        return original(record, pattern, output, *rest)
 
-    monkeypatch.setattr(verify, "_compare", keep)
+    monkeypatch.setattr(verify, "compare_layer", keep)
     seen: list[VerifiedLayer] = []
     run(checkpoint_of(kind), seen.append)
     assert len(compared) == N_LAYERS
@@ -573,7 +575,7 @@ def test_weights_that_are_not_finite_fail_verification_although_both_sides_agree
     name = "encoder.layer.1.attention.self.query.weight" if kind == "bert" else "h.1.attn.c_attn.weight"
     with torch.no_grad():
         checkpoint.model.get_parameter(name)[0, 0] = float("nan")
-    with pytest.raises(VerificationError, match=r"2 of 3 layers differ\. The model's own attention in layer 1 "):
+    with pytest.raises(VerificationError, match=r"^The model's own attention in layer 1 "):
         run(checkpoint)
 
 
@@ -706,3 +708,152 @@ def test_verified_patterns_need_no_gradient(kind):
     seen: list[VerifiedLayer] = []
     run(checkpoint_of(kind), seen.append)
     assert not any(layer.pattern.requires_grad for layer in seen)
+
+
+# --- what a layer passes on ---------------------------------------------------------------------------------------
+
+
+def linear_of(kind: str, model: Any) -> nn.Module:
+    """The linear map W_O, b_O of layer 1."""
+    return model.encoder.layer[1].attention.output.dense if kind == "bert" else model.h[1].attn.c_proj
+
+
+PASSED_ON: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "output scaled by 1.001": lambda output, bias: output * 1.001,
+    "b_O dropped": lambda output, bias: output - bias,
+    "output dropped": lambda output, bias: torch.zeros_like(output),
+    "one number off": lambda output, bias: output.index_fill(-1, torch.tensor([3]), 0.0),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", PASSED_ON)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_output_that_is_changed_before_the_residual_fails_verification(kind, name, dtype):
+    checkpoint = checkpoint_of(kind, dtype)
+    model: Any = checkpoint.model
+    change, bias = PASSED_ON[name], linear_of(kind, model).bias
+    if kind == "bert":
+        place = model.encoder.layer[1].attention.output.dropout
+        place.register_forward_hook(lambda _, __, output: change(output, bias))
+    else:  # after the place where the reference reads it, and before the sum is read
+        given: list[Tensor] = []
+        model.h[1].attn.register_forward_hook(lambda _, __, result: given.append(result[0]))
+        norm = model.h[1].ln_2
+        norm.register_forward_pre_hook(lambda _, args: (args[0] - given[-1] + change(given[-1], bias),))
+    with pytest.raises(
+        VerificationError, match=r"1 of 3 layers differ\. .* but layer 1 does not pass them on: the sum"
+    ):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_norm_after_the_attention_that_gives_something_else_fails_verification(kind):
+    checkpoint = checkpoint_of(kind)
+    model: Any = checkpoint.model
+    norm = model.encoder.layer[2].attention.output.LayerNorm if kind == "bert" else model.h[2].ln_2
+    norm.register_forward_hook(lambda _, __, output: output * 1.001)
+    with pytest.raises(
+        VerificationError, match=r"layer 2 does not pass them on: the layer norm after its attention is"
+    ):
+        run(checkpoint)
+
+
+@needs_minilm
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
+def test_what_trained_models_pass_on_is_the_sum_to_the_last_bit(name, dtype):
+    checkpoint, _ = open_checkpoint(name, dtype=dtype)
+    assert run(checkpoint).verification.passed_error <= TOLERANCES[checkpoint.dtype].output / 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_whose_squares_overflow_are_refused_with_their_layer(kind):
+    checkpoint = checkpoint_of(kind)
+    with torch.no_grad():
+        linear_of(kind, checkpoint.model).weight.mul_(1e25)
+    with pytest.raises(VerificationError, match=r"layer 1 of the model has values up to .*squares overflow in float32"):
+        run(checkpoint)
+
+
+# --- half precision: what a coarse comparison still sees -----------------------------------------------------------
+
+HALVES = ["float16", "bfloat16"]
+LONGER = "The old man who had never been to sea told his grandson a story, and then another one, about whales and men."
+
+
+def scaled_by(factor: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Eager attention as transformers has it, its scores multiplied by a factor before they are rounded."""
+
+    def eager(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        weights = query @ key.mT * (scaling * factor)
+        weights = torch.softmax(weights if attention_mask is None else weights + attention_mask, dim=-1)
+        return (weights @ value).transpose(1, 2).contiguous(), weights
+
+    return eager
+
+
+@needs_minilm
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ["minilm", "tiny-gpt2"])
+def test_a_scale_one_per_cent_off_is_seen_in_half_precision(monkeypatch, name, dtype):
+    checkpoint, _ = open_checkpoint(name, dtype=dtype)
+    kind = checkpoint.architecture.name
+    for factor in (1.0, 1.01, 0.99):
+        monkeypatch.setattr(MODELING[kind], scaled_by(factor))
+        if factor == 1:
+            seen = verify_attention(checkpoint, checkpoint.tokenize(LONGER)).verification.scale_seen
+            assert seen is not None
+            assert 0 < seen < 0.02
+        else:
+            with pytest.raises(VerificationError, match=r"as if its scores were off by 0\.0"):
+                verify_attention(checkpoint, checkpoint.tokenize(LONGER))
+
+
+FRESH = {
+    "bert": lambda: BertModel(bert_config()).eval(),
+    "gpt2": lambda: GPT2Model(gpt2_config()).eval(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("wrong", ["scale 0", "query and key swapped", None])
+def test_attention_that_is_nearly_even_is_seen_to_be_wrong_in_half_precision(monkeypatch, kind, dtype, wrong):
+    torch.manual_seed(0)
+    checkpoint = from_loaded(FRESH[kind]().to(getattr(torch, dtype)), TOKENIZERS[kind])
+    if wrong is None:
+        assert (run(checkpoint).verification.scale_seen or 1) < 1
+        return
+    changes = {**PATTERN_MUTATIONS, "scale 0": lambda p: replace(p, scale=0.0)}
+    change_parameters(monkeypatch, kind, changes[wrong])
+    with pytest.raises(VerificationError, match=r"\d of 3 layers differ"):
+        run(checkpoint)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_one_small_weight_that_is_wrong_is_seen_in_half_precision_by_its_row(monkeypatch, dtype):
+    disturb(monkeypatch, 1, lambda pattern, output: pattern[0, 1, 5].mul_(torch.tensor([1.5] + [1] * 39).to(dtype)))
+    checkpoint = from_loaded(BertModel(bert_config()).to(dtype).eval(), TOKENIZERS["bert"])
+    with pytest.raises(VerificationError, match=r"layer 1, head 1 \(L1H1\), query 5 .* of the row's largest weight"):
+        verify_attention(checkpoint, checkpoint.tokenize("the cat " * 50, truncate=True))
+
+
+def test_the_line_says_what_half_precision_does_not_see(bert_folder, gpt2_folder, tmp_path):
+    half = heads_command(bert_folder, tmp_path, "--figures", "none", "--dtype", "bfloat16").stdout
+    assert re.search(
+        r"Compared coarsely: in bfloat16 an error of a layer's scale shows from [\d.]+ % on", squeezed(half)
+    )
+    assert "--dtype float32 shows them" in squeezed(half)
+    layer = json.loads((tmp_path / "heads.json").read_text())["verification"]["layers"][0]
+    assert layer["row_error"] >= 0
+    assert layer["scale_error"] <= layer["scale_limit"]
+    assert "coarsely" not in heads_command(bert_folder, tmp_path, "--figures", "none").stdout
+    alone = CliRunner().invoke(app, ["heads", "e", "-m", str(gpt2_folder), "-o", str(tmp_path / "1"), "--no-syntax",
+                                     "--figures", "none", "--dtype", "float16"])  # fmt: skip
+    assert "no error of a layer's scale shows, since its weights are too even or too few" in squeezed(alone.stdout)
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import VerificationError
+from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = ["LayerRecord", "capture_layers", "eager_and_eval"]
@@ -23,12 +24,20 @@ class LayerRecord:
         attention_input: [batch, n, d_model]: what W_Q, W_K and W_V are applied to.
         pattern: [batch, n_heads, n, n]: the model's own.
         output: [batch, n, d_model]: the model's own, after W_O and b_O, before the residual.
+        residual: [batch, n, d_model]: what the output is added to.
+        summed: [batch, n, d_model]: the layer norm after the attention was given this, their sum.
+        normed: [batch, n, d_model]: what this norm gave.
+        norm: the norm itself.
     """
 
     layer: int
     attention_input: Tensor
     pattern: Tensor
     output: Tensor
+    residual: Tensor
+    summed: Tensor
+    normed: Tensor
+    norm: nn.Module
 
 
 def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Callable[[LayerRecord], None]) -> None:
@@ -55,7 +64,8 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
     with ExitStack() as stack:
         stack.enter_context(eager_and_eval(checkpoint.model))
         for layer, modules in enumerate(checkpoint.architecture.modules(checkpoint.model)):
-            stack.enter_context(_hooked(layer, modules.pattern, modules.output, visit_next))
+            norm = modules.after_attention(checkpoint.architecture.pre_norm)
+            stack.enter_context(_hooked(layer, modules, norm, visit_next))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         checkpoint.model(**inputs, use_cache=False)
@@ -67,13 +77,14 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
 
 
 @contextmanager
-def _hooked(
-    layer: int, pattern_module: nn.Module, output_module: nn.Module, visit: Callable[[LayerRecord], None]
-) -> Iterator[None]:
+def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[[LayerRecord], None]) -> Iterator[None]:
     seen: dict[str, Tensor] = {}
 
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen["input"] = args[0] if args else kwargs["hidden_states"]
+    def keeps(name: str) -> Callable[..., None]:
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            seen[name] = args[0] if args else kwargs["hidden_states"]
+
+        return before
 
     def after_pattern(_: nn.Module, __: Any, result: Any) -> None:
         if not isinstance(result[1], Tensor):
@@ -84,13 +95,23 @@ def _hooked(
         seen["pattern"] = result[1]
 
     def after_output(_: nn.Module, __: Any, result: Any) -> None:
-        output = result[0] if isinstance(result, tuple) else result
-        visit(LayerRecord(layer, seen.pop("input"), seen.pop("pattern"), output))
+        seen["output"] = result[0] if isinstance(result, tuple) else result
+
+    def after_norm(_: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:
+        if missing := {"attention_input", "pattern", "output"} - set(seen):
+            raise VerificationError(
+                f"layer {layer} of the model ran the norm after its attention without {' and '.join(sorted(missing))}; "
+                "nothing can be verified against this model."
+            )
+        visit(LayerRecord(layer, summed=args[0], normed=result, norm=norm, **seen))
+        seen.clear()
 
     handles = [
-        pattern_module.register_forward_pre_hook(before, with_kwargs=True),
-        pattern_module.register_forward_hook(after_pattern),
-        output_module.register_forward_hook(after_output),
+        modules.block.register_forward_pre_hook(keeps("residual"), with_kwargs=True),
+        modules.pattern.register_forward_pre_hook(keeps("attention_input"), with_kwargs=True),
+        modules.pattern.register_forward_hook(after_pattern),
+        modules.output.register_forward_hook(after_output),
+        norm.register_forward_hook(after_norm),
     ]
     try:
         yield

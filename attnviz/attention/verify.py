@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import LayerRecord, capture_layers
+from attnviz.attention.checks import LayerCheck, Verification, compare_layer, locate, within, worse_of
 from attnviz.attention.tolerances import TOLERANCES, Tolerance
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
@@ -27,48 +28,6 @@ __all__ = [
 
 _SAME_WEIGHTS = 1e-4
 """Fingerprints of a pattern that is recomputed from the same weights differ by rounding alone, in any number format."""
-
-
-@dataclass(frozen=True)
-class LayerCheck:
-    """How closely one layer's heads reproduce the model.
-
-    Attributes:
-        layer: counted from 0.
-        heads_compared: heads whose pattern was compared.
-        pattern_error: largest absolute difference of a weight, over heads, queries and keys.
-        output_error: largest absolute difference of the output divided by ``output_scale``.
-        output_scale: the layer's largest absolute output in the model.
-    """
-
-    layer: int
-    heads_compared: int
-    pattern_error: float
-    output_error: float
-    output_scale: float
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What was compared, and how closely; it exists only where everything passed."""
-
-    tolerance: Tolerance
-    layers: tuple[LayerCheck, ...]
-
-    @property
-    def heads_compared(self) -> int:
-        """Heads whose pattern was compared, over all layers."""
-        return sum(check.heads_compared for check in self.layers)
-
-    @property
-    def pattern_error(self) -> float:
-        """The largest difference of an attention weight in any layer."""
-        return max(check.pattern_error for check in self.layers)
-
-    @property
-    def output_error(self) -> float:
-        """The largest relative difference of the attention output in any layer."""
-        return max(check.output_error for check in self.layers)
 
 
 @dataclass(frozen=True)
@@ -92,7 +51,7 @@ class VerifiedLayer:
 
     def __post_init__(self) -> None:
         """Refuse what did not verify, so that no number can be taken from it."""
-        if not _within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
+        if not within(self.check, self.tolerance) or self.check.heads_compared != self.pattern.shape[1]:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
 
 
@@ -181,10 +140,10 @@ def verify_attention(
 
     def compare(record: LayerRecord) -> None:
         pattern, output = _recompute(checkpoint, record.layer, record.attention_input, model_inputs["attention_mask"])
-        check = _compare(record, pattern, output)
+        check = compare_layer(record, pattern, output, checkpoint, tolerance)
         checks.append(check)
-        if not _within(check, tolerance):
-            mismatches.append(_locate(record, pattern, output, check, tolerance, lambda _: tokens.labels))
+        if not within(check, tolerance):
+            mismatches.append(locate(record, pattern, output, check, checkpoint, tolerance, lambda _: tokens.labels))
         if mismatches:
             return
         inputs.append(record.attention_input)
@@ -222,24 +181,11 @@ def verify_record(
     """
     tolerance = TOLERANCES[checkpoint.dtype]
     pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask)
-    check = _compare(record, pattern, output)
-    if not _within(check, tolerance):
-        _, where = _locate(record, pattern, output, check, tolerance, labels)
+    check = compare_layer(record, pattern, output, checkpoint, tolerance)
+    if not within(check, tolerance):
+        _, where = locate(record, pattern, output, check, checkpoint, tolerance, labels)
         raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
     return VerifiedLayer(check, tolerance, pattern)
-
-
-def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
-    """The larger errors of two checks of the same layer."""
-    if one is None:
-        return other
-    return LayerCheck(
-        layer=other.layer,
-        heads_compared=other.heads_compared,
-        pattern_error=max(one.pattern_error, other.pattern_error),
-        output_error=max(one.output_error, other.output_error),
-        output_scale=max(one.output_scale, other.output_scale),
-    )
 
 
 def _recompute(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -260,65 +206,3 @@ def _fingerprint(pattern: Tensor) -> Tensor:
     vectors = torch.rand(5, pattern.shape[-1], generator=generator).to(pattern)
     fingerprint: Tensor = vectors[0] @ (pattern @ vectors[1:].T)
     return fingerprint.float()
-
-
-def _compare(record: LayerRecord, pattern: Tensor, output: Tensor) -> LayerCheck:
-    if pattern.shape != record.pattern.shape:
-        raise VerificationError(
-            f"layer {record.layer}: the reference gives patterns of shape {tuple(pattern.shape)}, "
-            f"the model of shape {tuple(record.pattern.shape)}."
-        )
-    scale = float(record.output.abs().max())
-    difference = float((output - record.output).abs_().max())
-    return LayerCheck(
-        layer=record.layer,
-        heads_compared=pattern.shape[1],
-        pattern_error=float((pattern - record.pattern).abs_().max()),
-        output_error=difference / scale if scale > 0 else difference,
-        output_scale=scale,
-    )
-
-
-def _within(check: LayerCheck, tolerance: Tolerance) -> bool:
-    """Written so that a comparison with NaN is a failure."""
-    return check.pattern_error <= tolerance.pattern and check.output_error <= tolerance.output
-
-
-def _locate(
-    record: LayerRecord,
-    pattern: Tensor,
-    output: Tensor,
-    check: LayerCheck,
-    tolerance: Tolerance,
-    labels: Callable[[int], Sequence[str]],
-) -> tuple[float, str]:
-    """The worst difference of a layer that does not verify: how many times its tolerance, and where in words."""
-    if not (torch.isfinite(record.pattern).all() and torch.isfinite(record.output).all()):
-        message = (
-            f"The model's own attention in layer {record.layer} has values that are not finite in "
-            f"{str(record.output.dtype).removeprefix('torch.')}; a wider --dtype may help."
-        )
-        return float("inf"), message
-    if not check.pattern_error <= tolerance.pattern:
-        found = (pattern - record.pattern).abs().nan_to_num_(nan=torch.inf)
-        batch, head, query, key = _argmax(found)
-        message = (
-            f"The largest difference is in layer {record.layer}, head {head} (L{record.layer}H{head}), "
-            f"query {query} ({labels(batch)[query]!r}), key {key} ({labels(batch)[key]!r}): "
-            f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
-            f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
-        )
-        return check.pattern_error / tolerance.pattern, message
-    batch, query, dimension = _argmax((output - record.output).abs().nan_to_num_(nan=torch.inf))
-    message = (
-        f"All patterns agree, but the attention output of layer {record.layer} (all {pattern.shape[1]} heads together) "
-        f"differs most at query {query} ({labels(batch)[query]!r}), dimension {dimension}: "
-        f"the model gives {record.output[batch, query, dimension]:.6g}, "
-        f"the reference {output[batch, query, dimension]:.6g} "
-        f"(tolerance {tolerance.output:g} of the layer's largest output, {check.output_scale:.6g})."
-    )
-    return check.output_error / tolerance.output, message
-
-
-def _argmax(values: Tensor) -> tuple[int, ...]:
-    return tuple(int(index) for index in torch.unravel_index(values.argmax(), values.shape))

@@ -14,8 +14,9 @@ from attnviz.attention.capture import LayerRecord, capture_layers
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import LayerCheck, Verification, verify_record, worse_of
 from attnviz.corpora.reading import Span, Text
-from attnviz.errors import CheckpointError, TextError
+from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.encoding import lost_segments
 
 __all__ = ["EVERY", "Batch", "Item", "SampledAttention", "Text", "batches", "collate", "encode"]
 
@@ -35,6 +36,7 @@ class Item:
         sink: [n], special tokens and, in GPT-2, position 0.
         members: for each span of the text, the positions of the tokens that overlap it.
         pieces: [n], the characters of the text that each token stands for; empty ones for special tokens.
+        type_ids: [n], the tokenizer's token types; None for zeros, or where the model has none.
     """
 
     ids: tuple[int, ...]
@@ -42,6 +44,7 @@ class Item:
     members: tuple[tuple[int, ...], ...]
     source: Text
     pieces: tuple[str, ...] = ()
+    type_ids: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -85,25 +88,19 @@ def encode(
     """
     if not texts:
         return []
-    limit, vocabulary = int(checkpoint.config.max_position_embeddings), int(checkpoint.config.vocab_size)
-    encodings: Sequence[Any] = checkpoint.tokenizer([text.text for text in texts], verbose=False).encodings
+    limit = int(checkpoint.config.max_position_embeddings)
     items = []
-    for text, encoding in zip(texts, encodings, strict=True):
+    for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
         special = [segment is None for segment in encoding.sequence_ids]
         offsets = [(0, 0) if no else pair for no, pair in zip(special, encoding.offsets, strict=True)]
         members = _members(offsets, text.spans)
         why = ""
         if len(encoding.ids) > limit:
             why = f"it has {len(encoding.ids)} tokens, but the model has {limit} positions"
-        elif all(special):
+        elif lost_segments(encoding, 1):
             why = "no tokens are left of it"
         elif text.answer is not None and not all(members):
             why = "the model has no token for its pronoun or one of its names"
-        elif max(encoding.ids) >= vocabulary:
-            raise CheckpointError(
-                f"the tokenizer gives token id {max(encoding.ids)}, but the model's vocabulary ends at "
-                f"{vocabulary - 1}: this tokenizer does not belong to this model."
-            )
         if why:
             if skipped is None:
                 raise TextError(f"{text.place or 'a text'}: {why}.")
@@ -111,7 +108,8 @@ def encode(
             continue
         special[0] = special[0] or checkpoint.architecture.sink_first
         pieces = tuple(text.text[start:end] for start, end in offsets)
-        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces))
+        types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
+        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types))
     return items
 
 
@@ -139,12 +137,14 @@ def collate(checkpoint: Checkpoint, items: Sequence[Item]) -> Batch:
     """Pad items to one length, on the device of the model."""
     n, device = max(map(len, items)), checkpoint.device
     pad = checkpoint.tokenizer.pad_token_id or 0  # masked, so any token will do
+    pad = pad if pad < int(checkpoint.config.vocab_size) else 0
     ids = torch.tensor([[*item.ids, *[pad] * (n - len(item))] for item in items], device=device)
     valid = torch.tensor([[True] * len(item) + [False] * (n - len(item)) for item in items], device=device)
     sink = torch.tensor([[*item.sink, *[True] * (n - len(item))] for item in items], device=device)
     inputs = {"input_ids": ids, "attention_mask": valid.long()}
     if checkpoint.architecture.segments:
-        inputs["token_type_ids"] = torch.zeros_like(ids)
+        types = [item.type_ids or (0,) * len(item) for item in items]
+        inputs["token_type_ids"] = torch.tensor([[*each, *[0] * (n - len(each))] for each in types], device=device)
     return Batch(tuple(items), inputs, valid, ~sink)
 
 

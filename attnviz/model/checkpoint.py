@@ -1,24 +1,28 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import nn
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from attnviz.errors import ArchitectureError, AttnvizError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, Architecture, architecture_of
+from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of
+from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
+from attnviz.model.encoding import encodings
 from attnviz.model.sources import Source, read_json, weight_files
 from attnviz.model.tokens import Tokens, tokenize
 
-__all__ = ["Checkpoint", "empty_model", "from_loaded", "load_checkpoint", "read_config"]
+__all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+_SPARE_NUMBERS = 10_000_000
+"""By so many a config may exceed its weights and still get a message that names the weights."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,15 @@ class Checkpoint:
             token_types=getattr(self.config, "type_vocab_size", None),
         )
 
+    def encode(self, texts: Sequence[str]) -> Sequence[Any]:
+        """The tokenizer's own encodings of texts, checked; see :func:`attnviz.model.encoding.encodings`."""
+        return encodings(
+            self.tokenizer,
+            texts,
+            vocabulary_size=int(self.config.vocab_size),
+            token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
+        )
+
 
 def load_checkpoint(
     source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
@@ -118,9 +131,9 @@ def load_checkpoint(
         CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
-    architecture = _architecture_in(source.folder, dtype)
-    _check_weights(source.folder)
-    model, head = _model_and_head(source, architecture, dtype, language_head)
+    config, architecture = _config_in(source.folder, dtype)
+    weights = _read_weights(source.folder, config)
+    model, head = _model_and_head(source, architecture, config, weights, dtype, language_head)
     if head is not None:
         head.to(device).eval()
     tokenizer = _load_tokenizer(source.folder)
@@ -144,66 +157,100 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     return Checkpoint(str(name), None, architecture, base, tokenizer, architecture.language_head(model))
 
 
-def read_config(folder: Path) -> Any:
-    """The transformers config of a folder; nothing but its config.json is read.
-
-    Raises:
-        CheckpointError: transformers does not know such a config.
-    """
-    from transformers import AutoConfig
-
-    with _calling_transformers(f"transformers cannot read {folder / 'config.json'}"):
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-
-
-def empty_model(config: Any) -> nn.Module:
-    """The bare model of a config on torch's meta device: its shapes without its weights, so without their memory.
-
-    Raises:
-        CheckpointError: transformers cannot build it.
-    """
-    from transformers import AutoModel
-
-    with _calling_transformers("transformers cannot build its model"), torch.device("meta"):
-        model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
-    return model
-
-
-def _architecture_in(folder: Path, dtype: torch.dtype) -> Architecture:
-    """The architecture by the config alone, so that what is not reproduced is refused before any weight is read."""
+def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
+    """The config and its architecture, so that what is not reproduced is refused before any weight is read."""
     model_type = read_json(folder / "config.json").get("model_type")
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
             f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
         )
+    refuse_other_weights(folder)
     config = read_config(folder)
+    config.chunk_size_feed_forward = 0  # saves memory, changes no number, and fails where it does not divide a text
     try:
-        return architecture_of(config, dtype)
+        return config, architecture_of(config, dtype)
     except ArchitectureError as error:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
 
-def _check_weights(folder: Path) -> None:
-    for path in weight_files(folder):
-        if path.suffix != ".safetensors":
-            continue
+def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
+    """All weights of a checkpoint, from the very files that are hashed; transformers reads no file by itself."""
+    files = weight_files(folder)
+    _check_sizes(folder, config, sum(path.stat().st_size for path in files))
+    weights: dict[str, Tensor] = {}
+    for path in files:
+        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    return weights
+
+
+def _check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
+    """Refuse a config whose model is far larger than the files, before memory is taken for it."""
+    try:
+        expected = sum(parameter.numel() for parameter in empty_model(config, _spare(n_bytes)).parameters())
+        if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
+            raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
+    except CheckpointError as error:
+        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES)
+        raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
+
+
+def _spare(n_bytes: int) -> int:
+    """The most modules for which a file of so many bytes could have weights, with some to spare."""
+    return 2000 + n_bytes // 50
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
+            "download or save the checkpoint again."
+        ) from error
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    with calling_transformers(f"cannot read the weights in {path}"):
         try:
-            with safe_open(path, framework="pt"):
-                pass
-        except SafetensorError as error:
+            weights = torch.load(path, map_location="cpu", weights_only=True)
+        except UnpicklingError as error:
             raise CheckpointError(
-                f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
-                "download or save the checkpoint again."
+                f"the weights in {path.parent} are a pickle that torch's weights-only loader refuses, because reading "
+                "it would run code; expected model.safetensors: convert it on a machine where you trust it."
             ) from error
+        if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+            raise TypeError("expected a dict of tensors by name, as torch.save(model.state_dict()) writes it")
+    return weights
 
 
 def _model_and_head(
-    source: Source, architecture: Architecture, dtype: torch.dtype, language_head: bool
+    source: Source,
+    architecture: Architecture,
+    config: Any,
+    weights: dict[str, Tensor],
+    dtype: torch.dtype,
+    language_head: bool,
 ) -> tuple[Any, nn.Module | None]:
     """The bare model and, on request, its language-modelling head, where the checkpoint has all of its weights."""
+
+    def build(class_name: str) -> tuple[Any, dict[str, Any]]:
+        with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"):
+            model, report = getattr(transformers, class_name).from_pretrained(
+                None,
+                config=config,
+                state_dict=dict(weights),
+                dtype=dtype,
+                attn_implementation="eager",
+                ignore_mismatched_sizes=True,  # reported, so that the message is ours
+                output_loading_info=True,
+            )
+        return model, report
+
+    import transformers
+
     if language_head:
-        whole, report = _load_model(source.folder, dtype, architecture.language_class)
+        whole, report = build(architecture.language_class)
         bare = architecture.base_model(whole)
         inside = f"{whole.base_model_prefix}."
         of_head = [key for key in report["missing_keys"] if not key.startswith(inside)]
@@ -216,31 +263,9 @@ def _model_and_head(
             ]
             _check_report(source, architecture, report)
             return bare, architecture.language_head(whole)
-    model, report = _load_model(source.folder, dtype, "AutoModel")
+    model, report = build(f"{architecture.class_prefix}Model")
     _check_report(source, architecture, report)
     return model, None
-
-
-def _load_model(folder: Path, dtype: torch.dtype, class_name: str) -> tuple[Any, dict[str, Any]]:
-    import transformers
-
-    with _calling_transformers(f"transformers cannot load the checkpoint in {folder}"):
-        try:
-            model, report = getattr(transformers, class_name).from_pretrained(
-                folder,
-                dtype=dtype,
-                attn_implementation="eager",
-                local_files_only=True,
-                trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # reported, so that the message is ours
-                output_loading_info=True,
-            )
-        except UnpicklingError as error:
-            raise CheckpointError(
-                f"the weights in {folder} are a pickle that torch's weights-only loader refuses, because reading it "
-                "would run code; expected model.safetensors: convert it on a machine where you trust it."
-            ) from error
-    return model, report
 
 
 def _check_report(source: Source, architecture: Architecture, report: dict[str, Any]) -> None:
@@ -272,29 +297,5 @@ def _load_tokenizer(folder: Path) -> Any:
             f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
             f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
         )
-    with _calling_transformers(f"cannot read the tokenizer in {folder}"):
+    with calling_transformers(f"cannot read the tokenizer in {folder}"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-
-
-@contextmanager
-def _calling_transformers(what: str) -> Iterator[None]:
-    """Hold back transformers' progress bars and reports, and make a CheckpointError of whatever it raises.
-
-    It is about a folder's files: a broken config alone makes it raise KeyError, TypeError, AssertionError and more.
-    """
-    from transformers.utils import logging
-
-    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    except (AttnvizError, MemoryError):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise CheckpointError(f"{what}: {reason}") from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if progress:
-            logging.enable_progress_bar()

@@ -121,7 +121,7 @@ def weight_files(folder: Path) -> list[Path]:
     """The files of a checkpoint's weights, safetensors before pickles, every shard of either.
 
     Raises:
-        CheckpointError: none, or a shard that the index names is missing.
+        CheckpointError: none, or a shard that the index names is missing, or not a file's name alone.
     """
     for name in (_SAFETENSORS, _PICKLE):
         if (folder / name).is_file():
@@ -156,6 +156,12 @@ def _shards(index: Path) -> list[Path]:
     weight_map = read_json(index).get("weight_map", {})
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise CheckpointError(f"cannot read {index}: expected a weight_map from names of weights to names of files.")
+    for shard in weight_map.values():
+        if shard in ("", ".", "..") or Path(shard).name != shard or "\\" in shard:
+            raise CheckpointError(
+                f"{index} names weights outside the checkpoint, {shard!r}; expected names of files beside it, "
+                "without a folder."
+            )
     return sorted({index.parent / shard for shard in weight_map.values()})
 
 

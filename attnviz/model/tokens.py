@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.errors import CheckpointError, TextError
+from attnviz.errors import TextError
+from attnviz.model.encoding import encodings, lost_segments
 from attnviz.model.wording import visible
 from attnviz.model.words import word_spans
 
@@ -134,11 +135,6 @@ def tokenize(
         TextError: no text, blank, not valid Unicode, no tokens left, or longer than the model.
         CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
     """
-    if not getattr(tokenizer, "is_fast", False):
-        raise CheckpointError(
-            f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
-            "it alone says which characters and words its tokens come from."
-        )
     _check_text(text, "text")
     if pair is not None:
         _check_text(pair, "pair")
@@ -147,7 +143,14 @@ def tokenize(
                 "a pair was given, but this architecture has no sentence segments; expected one text: "
                 "join the two yourself, or choose a BERT checkpoint."
             )
-    encoding = _encode(tokenizer, text, pair)
+    types = token_types if segments else None
+
+    def encoded(max_length: int | None = None) -> Any:
+        return encodings(
+            tokenizer, [text], pair, vocabulary_size=vocabulary_size, token_types=types, max_length=max_length
+        )[0]
+
+    encoding = encoded()
     found = len(encoding.ids)
     if found > max_positions:
         if not truncate:
@@ -155,12 +158,15 @@ def tokenize(
                 f"the text has {found} tokens, but the model has {max_positions} positions; "
                 "shorten the text, or pass --truncate (truncate=True) to cut it there."
             )
-        encoding = _encode(tokenizer, text, pair, max_positions)
+        encoding = encoded(max_positions)
         if len(encoding.ids) > max_positions:
             raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
-    if all(segment is None for segment in encoding.sequence_ids):
-        raise TextError("no tokens are left of the text after tokenization; expected at least one visible character.")
-    _check_ids(encoding, vocabulary_size, token_types if segments else None)
+    if lost_segments(encoding, 1 if pair is None else 2):
+        which = "the text" if pair is None else "the text or of its pair"
+        raise TextError(
+            f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
+            "tokenizer whose post-processor keeps the text."
+        )
     texts = (text,) if pair is None else (text, pair)
     return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
 
@@ -233,19 +239,6 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [label(token, tokenizer.convert_ids_to_tokens(token)) for token in ids]
 
 
-def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> None:
-    """Refuse ids that the model's tables have no rows for."""
-    token, kind = max(encoding.ids), max(encoding.type_ids)
-    if token >= vocabulary_size:
-        ends = f"the model's vocabulary ends at {vocabulary_size - 1}: this tokenizer does not belong to this model"
-        raise CheckpointError(f"the tokenizer gives token id {token}, but {ends}.")
-    if token_types is not None and kind >= token_types:
-        raise TextError(
-            f"this model has {'one token type' if token_types == 1 else f'{token_types} token types'} only, but the "
-            f"text has tokens of type {kind}; expected one text without a pair, or a BERT with two token types."
-        )
-
-
 def _check_text(text: object, name: str) -> None:
     if not isinstance(text, str):
         raise TextError(f"expected the {name} as a string, found {type(text).__name__}.")
@@ -260,11 +253,6 @@ def _check_text(text: object, name: str) -> None:
             f"the {name} is not valid UTF-8: found byte 0x{byte:02x} at character {error.start}; "
             "expected text encoded as UTF-8."
         ) from error
-
-
-def _encode(tokenizer: Any, text: str, pair: str | None, max_length: int | None = None) -> Any:
-    cut = {"truncation": max_length is not None, "max_length": max_length}
-    return tokenizer(text, pair, **cut, return_token_type_ids=True, verbose=False).encodings[0]
 
 
 def _tokens(

@@ -5,6 +5,7 @@ What cannot be measured is None.
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -71,12 +72,17 @@ def verification_entry(
         "heads_compared": verification.heads_compared,
         "pattern_tolerance": verification.tolerance.pattern,
         "output_tolerance": verification.tolerance.output,
+        "row_tolerance": verification.tolerance.row,
         "layers": [
             {
                 "layer": check.layer,
                 "pattern_error": check.pattern_error,
                 "output_error": check.output_error,
                 "output_scale": check.output_scale,
+                "passed_error": check.passed_error,
+                "row_error": check.row_error,
+                "scale_error": check.scale_error,
+                "scale_limit": None if check.scale_limit == math.inf else check.scale_limit,
                 **more(check),
             }
             for check in verification.layers

@@ -115,7 +115,23 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
         f" {verification.heads_compared} heads in {model.n_layers} layers of {visible(model.name)} ({dtype}, "
         f"{model.device}){sample}: weights within {error(verification.pattern_error)} of the model's own (tolerance "
         f"{tolerance.pattern:.0e}), outputs within {error(verification.output_error)} of the largest{more} (tolerance "
-        f"{tolerance.output:.0e}).",
+        f"{tolerance.output:.0e}).{_coarsely(verification, dtype)}",
+    )
+
+
+def _coarsely(verification: "Verification", dtype: str) -> str:
+    """In half precision, what the comparison could see and what not."""
+    seen, row = verification.scale_seen, verification.tolerance.row
+    if seen is None or row is None:
+        return ""
+    scale = (
+        f"an error of a layer's scale shows from {100 * seen:.1f} % on"
+        if seen < 1
+        else "no error of a layer's scale shows, since its weights are too even or too few"
+    )
+    return (
+        f" Compared coarsely: in {dtype} {scale}, one of a single weight from {row:.0%} of its row's largest on; "
+        "smaller ones, or a scale wrong in one head alone, do not; --dtype float32 shows them."
     )
 
 

@@ -14,6 +14,7 @@ from attnviz.corpora.batches import Batch, Item, Text, collate, encode
 from attnviz.corpora.reading import Corpus, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.encoding import mask_token
 
 __all__ = [
     "MASKED", "METRICS", "NEXT", "STATES", "InputBatch", "Metric", "ModelInput", "Sources", "input_batches", "kind_of",
@@ -172,7 +173,7 @@ def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[Mo
         return [ModelInput(item, text, tuple(range(len(item))), ())]
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
-    mask = checkpoint.tokenizer.mask_token_id
+    mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
     return [
         ModelInput(replace(item, ids=(*item.ids[:at], mask, *item.ids[at + 1 :])), text, (at,), (token,))
         for at, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
@@ -31,9 +32,6 @@ _NAMES = {
 
 _ONE_WIDTH = ("bert", "gpt2")
 """Architectures whose heads are always d_model / n_heads wide, whatever else a config says."""
-
-_MOST_LAYERS = 2_000
-"""Of a model that is built for its parameters: a second or two a thousand, and no real one has as many."""
 
 _LONGEST = 160
 """Characters of a reason that is transformers' own."""
@@ -137,29 +135,47 @@ def read_configuration(file: ConfigFile) -> Configuration:
 
 def _of_config(model: Configuration, file: ConfigFile) -> Configuration:
     """The configuration of an architecture that transformers knows."""
-    from attnviz.model.checkpoint import read_config
+    from attnviz.model.configs import calling_transformers, read_config
 
     config = read_config(file.folder)
-    inner, notes = config, []
+    with calling_transformers(f"transformers cannot tell the sizes in {file.path}"):
+        model = _with_sizes_of(model, config)
+    return _counted(model, config, file)
+
+
+def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
+    """The configuration with the sizes of its main part; what differs from layer to layer has no size."""
+
+    def setting(name: str) -> Any:
+        try:
+            return getattr(inner, name, None)
+        except RuntimeError:  # transformers' own, where each layer has its own
+            varying.append(name)
+            return None
+
+    inner, notes, varying = config, list[str](), list[str]()
     if not isinstance(getattr(config, "hidden_size", None), int):
-        inner = config.get_text_config()
+        with suppress(ValueError):  # several parts, none of them the main one
+            inner = config.get_text_config()
         if inner is not config:
             notes.append(f"sizes are those of its part {inner.model_type!r}; parameters are counted for the whole")
     elif getattr(config, "is_encoder_decoder", False):
         notes.append("encoder and decoder: sizes are the encoder's; parameters are counted for both")
-    model = _with_sizes(replace(model, notes=tuple(notes)), lambda name: getattr(inner, name, None))
-    return _counted(model, config, file)
+    model = _with_sizes(replace(model, notes=tuple(notes)), setting)
+    if not varying:
+        return model
+    origins = {size: origin for size, origin in model.origins.items() if size != "d_head"}
+    differs = f"{', '.join(varying)}: each layer has its own"
+    return replace(model, d_head=None, origins=origins, notes=(*notes, differs))
 
 
 def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configuration:
     """The configuration with its parameters, and with the verdict on whether it is reproduced."""
     from torch import nn
 
-    from attnviz.model.checkpoint import empty_model
+    from attnviz.model.configs import empty_model
 
     architecture, reason = _reproduced(model, config)
-    if (model.n_layers or 0) > _MOST_LAYERS:
-        return replace(model, reason=reason or f"more than {_MOST_LAYERS} layers, so that parameters are not counted")
     try:
         empty = empty_model(config)
     except CheckpointError as error:

@@ -9,9 +9,9 @@ from attnviz.model.architectures.base import Architecture, Embeddings, LayerModu
 from attnviz.model.architectures.bert import Bert
 from attnviz.model.architectures.gpt2 import GPT2
 
-__all__ = ["ARCHITECTURES", "Architecture", "Embeddings", "LayerModules", "architecture_of"]
+__all__ = ["ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of"]
 
-_SIZES = {
+SIZES = {
     "num_hidden_layers": "layers",
     "num_attention_heads": "heads",
     "hidden_size": "a width",
@@ -35,7 +35,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         raise ArchitectureError(
             f"the reference attention does not reproduce the architecture {model_type!r}; expected one of: {known}."
         )
-    for size, what in _SIZES.items():
+    for size, what in SIZES.items():
         if getattr(config, size) < 1:
             raise ArchitectureError(f"the config has {size}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]

@@ -41,6 +41,10 @@ class LayerModules:
     contract: nn.Module
     feed_forward_norm: nn.Module
 
+    def after_attention(self, pre_norm: bool) -> nn.Module:
+        """The layer norm that is given the sum of the residual stream and the attention's output."""
+        return self.feed_forward_norm if pre_norm else self.attention_norm
+
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -96,7 +100,7 @@ class Architecture(Protocol):
     """What its config calls the name of the feed-forward network's activation."""
 
     language_class: str
-    """Of transformers' Auto classes, the one that loads the model with its language-modelling head."""
+    """The class of transformers that is the model with its language-modelling head."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Raise ArchitectureError where the config asks for what the reference does not reproduce."""

@@ -26,7 +26,7 @@ class Bert:
     pre_norm = False
     epsilon_setting = "layer_norm_eps"
     activation_setting = "hidden_act"
-    language_class = "AutoModelForMaskedLM"
+    language_class = "BertForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse decoders, cross-attention and relative positions.

@@ -26,7 +26,7 @@ class GPT2:
     pre_norm = True
     epsilon_setting = "layer_norm_epsilon"
     activation_setting = "activation_function"
-    language_class = "AutoModelForCausalLM"
+    language_class = "GPT2LMHeadModel"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
         """Refuse cross-attention, and float64 where scores are upcast to float32; other flags are reproduced.

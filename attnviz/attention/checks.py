@@ -1,0 +1,271 @@
+"""How one layer's recomputed attention is held against the model's, and where it differs most."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from attnviz.attention.capture import LayerRecord
+from attnviz.attention.coarse import fit_scale, row_error
+from attnviz.attention.tolerances import Tolerance
+from attnviz.errors import VerificationError
+from attnviz.model.checkpoint import Checkpoint
+
+__all__ = ["LayerCheck", "Verification", "compare_layer", "locate", "within", "worse_of"]
+
+_SURE = 1.5
+"""Of a scale's limit: an error of this size is noticed even where rounding makes it look smaller."""
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """How closely one layer's heads reproduce the model.
+
+    Attributes:
+        layer: counted from 0.
+        heads_compared: heads whose pattern was compared.
+        pattern_error: largest absolute difference of a weight, over heads, queries and keys.
+        output_error: largest absolute difference of the output divided by ``output_scale``.
+        output_scale: the layer's largest absolute output in the model.
+        passed_error: largest difference of what the layer passes on from what it should: of the sum of residual and
+            output as a share of ``output_scale``, or of the norm of this sum as a share of its largest value.
+        row_error: in half precision, the largest difference of a weight as a share of its row's largest.
+        scale_error, scale_limit: in half precision, see :class:`attnviz.attention.coarse.ScaleFit`.
+    """
+
+    layer: int
+    heads_compared: int
+    pattern_error: float
+    output_error: float
+    output_scale: float
+    passed_error: float = 0.0
+    row_error: float | None = None
+    scale_error: float | None = None
+    scale_limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was compared, and how closely; it exists only where everything passed."""
+
+    tolerance: Tolerance
+    layers: tuple[LayerCheck, ...]
+
+    @property
+    def heads_compared(self) -> int:
+        """Heads whose pattern was compared, over all layers."""
+        return sum(check.heads_compared for check in self.layers)
+
+    @property
+    def pattern_error(self) -> float:
+        """The largest difference of an attention weight in any layer."""
+        return max(check.pattern_error for check in self.layers)
+
+    @property
+    def output_error(self) -> float:
+        """The largest relative difference of the attention output in any layer."""
+        return max(check.output_error for check in self.layers)
+
+    @property
+    def passed_error(self) -> float:
+        """The largest relative difference of what any layer passes on."""
+        return max(check.passed_error for check in self.layers)
+
+    @property
+    def scale_seen(self) -> float | None:
+        """In half precision, the error of any one layer's scale that is noticed for sure; None in the others."""
+        limits = [check.scale_limit for check in self.layers if check.scale_limit is not None]
+        return _SURE * max(limits) if limits else None
+
+
+def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
+    """The larger errors of two checks of the same layer, and the smaller limit: an error has to pass both."""
+    if one is None:
+        return other
+    return LayerCheck(
+        layer=other.layer,
+        heads_compared=other.heads_compared,
+        pattern_error=max(one.pattern_error, other.pattern_error),
+        output_error=max(one.output_error, other.output_error),
+        output_scale=max(one.output_scale, other.output_scale),
+        passed_error=max(one.passed_error, other.passed_error),
+        row_error=_either(max, one.row_error, other.row_error),
+        scale_error=_either(max, one.scale_error, other.scale_error),
+        scale_limit=_either(min, one.scale_limit, other.scale_limit),
+    )
+
+
+def compare_layer(
+    record: LayerRecord, pattern: Tensor, output: Tensor, checkpoint: Checkpoint, tolerance: Tolerance
+) -> LayerCheck:
+    """Compare the reference's pattern [batch, n_heads, n, n] and output [batch, n, d_model] with the model's.
+
+    What the layer passes on is compared with what follows from the model's own output.
+
+    Raises:
+        VerificationError: the patterns have different shapes, or the model's own values overflow.
+    """
+    _refuse_overflow(record)
+    if pattern.shape != record.pattern.shape:
+        raise VerificationError(
+            f"layer {record.layer}: the reference gives patterns of shape {tuple(pattern.shape)}, "
+            f"the model of shape {tuple(record.pattern.shape)}."
+        )
+    scale = float(record.output.abs().max())
+    difference = float((output - record.output).abs_().max())
+    coarse: dict[str, float] = {}
+    if tolerance.row is not None:
+        fit = fit_scale(pattern, record.pattern, tolerance.scale)
+        coarse = {"row_error": float(row_error(pattern, record.pattern).max())}
+        coarse |= {"scale_error": fit.error, "scale_limit": fit.limit}
+    return LayerCheck(
+        layer=record.layer,
+        heads_compared=pattern.shape[1],
+        pattern_error=float((pattern - record.pattern).abs_().max()),
+        output_error=difference / scale if scale > 0 else difference,
+        output_scale=scale,
+        passed_error=_passed_error(record, checkpoint),
+        **coarse,
+    )
+
+
+def _refuse_overflow(record: LayerRecord) -> None:
+    """Refuse values that are not finite, and those whose squares, as norms add them up, are not."""
+    dtype = str(record.output.dtype).removeprefix("torch.")
+    wide = torch.promote_types(record.output.dtype, torch.float32)
+    largest = float(record.summed.abs().max())
+    if not math.isfinite(largest) or not math.isfinite(record.pattern.sum(dtype=wide)):
+        raise VerificationError(
+            f"The model's own attention in layer {record.layer} has values that are not finite in {dtype}; a wider "
+            "--dtype may help. Nothing was drawn."
+        )
+    if largest**2 > torch.finfo(wide).max / record.summed[0].numel():
+        raise VerificationError(
+            f"layer {record.layer} of the model has values up to {largest:.1e}, whose squares overflow in "
+            f"{dtype}; expected a model whose norms can be computed: --dtype float64 may help. Nothing was drawn."
+        )
+
+
+def _passed_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
+    """Errors of the sum of residual and output, and of its norm, [batch, n, d_model] each, as shares of their scales.
+
+    Rounding the sum to the number format is no error: in a residual stream far larger than the output it is all of it.
+    """
+    expected, again = _expected(record, checkpoint)
+    rounding = 2 * torch.finfo(expected.dtype).eps * expected.abs()
+    summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
+    return _share(summed, record.output), _share((record.normed - again).abs_(), record.normed)
+
+
+def _expected(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
+    """The sum of residual and output, and the norm of the sum that the model has, [batch, n, d_model] each."""
+    norm: Any = record.norm
+    epsilon = float(getattr(checkpoint.config, checkpoint.architecture.epsilon_setting))
+    again = layer_norm(record.summed, norm.weight.shape, norm.weight, norm.bias, epsilon)
+    return record.residual + record.output, again
+
+
+def _passed_error(record: LayerRecord, checkpoint: Checkpoint) -> float:
+    """The largest of these errors; where the model adds and norms as the reference does, all bits agree."""
+    expected, again = _expected(record, checkpoint)
+    if torch.equal(record.summed, expected) and torch.equal(record.normed, again):
+        return 0.0
+    return max(float(error.max()) for error in _passed_errors(record, checkpoint))
+
+
+def _share(difference: Tensor, of: Tensor) -> Tensor:
+    return difference / of.abs().max().clamp_min(torch.finfo(of.dtype).tiny)
+
+
+def _either(choose: Callable[[float, float], float], one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else choose(one, other)
+
+
+def within(check: LayerCheck, tolerance: Tolerance) -> bool:
+    """Written so that a comparison with NaN is a failure."""
+    passed = check.output_error <= tolerance.output and check.passed_error <= tolerance.output
+    return (
+        check.pattern_error <= tolerance.pattern and passed and _rows_agree(check, tolerance) and _scale_agrees(check)
+    )
+
+
+def _rows_agree(check: LayerCheck, tolerance: Tolerance) -> bool:
+    return check.row_error is None or tolerance.row is None or check.row_error <= tolerance.row
+
+
+def _scale_agrees(check: LayerCheck) -> bool:
+    return check.scale_error is None or check.scale_limit is None or check.scale_error <= check.scale_limit
+
+
+def locate(
+    record: LayerRecord,
+    pattern: Tensor,
+    output: Tensor,
+    check: LayerCheck,
+    checkpoint: Checkpoint,
+    tolerance: Tolerance,
+    labels: Callable[[int], Sequence[str]],
+) -> tuple[float, str]:
+    """The worst difference of a layer that does not verify: how many times its tolerance, and where in words."""
+    if not check.pattern_error <= tolerance.pattern:
+        found = (pattern - record.pattern).abs().nan_to_num_(nan=torch.inf)
+        batch, head, query, key = _argmax(found)
+        message = (
+            f"The largest difference is in layer {record.layer}, head {head} (L{record.layer}H{head}), "
+            f"query {query} ({labels(batch)[query]!r}), key {key} ({labels(batch)[key]!r}): "
+            f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
+            f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
+        )
+        return check.pattern_error / tolerance.pattern, message
+    if not _rows_agree(check, tolerance):
+        batch, head, query, key = _argmax(row_error(pattern, record.pattern).nan_to_num_(nan=torch.inf))
+        message = (
+            f"In layer {record.layer}, head {head} (L{record.layer}H{head}), query {query} ({labels(batch)[query]!r}), "
+            f"key {key} ({labels(batch)[key]!r}) the model attends {record.pattern[batch, head, query, key]:.6g}, "
+            f"the reference {pattern[batch, head, query, key]:.6g}: {check.row_error:.2g} of the row's largest weight "
+            f"(tolerance {tolerance.row:g})."
+        )
+        return float(check.row_error or 0) / (tolerance.row or 1), message
+    if not _scale_agrees(check):
+        message = (
+            f"No single weight differs by more than rounding, but those of layer {record.layer} differ together, as if "
+            f"its scores were off by {check.scale_error:.2g} of themselves (limit {check.scale_limit:.2g})."
+        )
+        return float(check.scale_error or 0) / (check.scale_limit or 1), message
+    if check.output_error <= tolerance.output:
+        return check.passed_error / tolerance.output, _located_passed(record, checkpoint, tolerance, labels)
+    batch, query, dimension = _argmax((output - record.output).abs().nan_to_num_(nan=torch.inf))
+    message = (
+        f"All patterns agree, but the attention output of layer {record.layer} (all {pattern.shape[1]} heads together) "
+        f"differs most at query {query} ({labels(batch)[query]!r}), dimension {dimension}: "
+        f"the model gives {record.output[batch, query, dimension]:.6g}, "
+        f"the reference {output[batch, query, dimension]:.6g} "
+        f"(tolerance {tolerance.output:g} of the layer's largest output, {check.output_scale:.6g})."
+    )
+    return check.output_error / tolerance.output, message
+
+
+def _located_passed(
+    record: LayerRecord, checkpoint: Checkpoint, tolerance: Tolerance, labels: Callable[[int], Sequence[str]]
+) -> str:
+    """Where what the layer passes on differs most from what it should."""
+    summed, normed = (error.nan_to_num_(nan=torch.inf) for error in _passed_errors(record, checkpoint))
+    of_norm = bool(normed.max() > summed.max())
+    batch, query, dimension = _argmax(normed if of_norm else summed)
+    own = (record.normed if of_norm else record.summed)[batch, query, dimension]
+    what = "the layer norm after its attention" if of_norm else "the sum of its input and its attention's output"
+    expected = "" if of_norm else f", not {record.residual[batch, query, dimension]:.6g} + "
+    expected += "" if of_norm else f"{record.output[batch, query, dimension]:.6g}"
+    return (
+        f"All patterns and attention outputs agree, but layer {record.layer} does not pass them on: {what} is "
+        f"{own:.6g} at query {query} ({labels(batch)[query]!r}), dimension {dimension}{expected} "
+        f"(tolerance {tolerance.output:g} of the largest)."
+    )
+
+
+def _argmax(values: Tensor) -> tuple[int, ...]:
+    return tuple(int(index) for index in torch.unravel_index(values.argmax(), values.shape))

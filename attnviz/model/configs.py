@@ -1,0 +1,145 @@
+"""A config.json, and the empty model that it describes: the door between a checkpoint's files and transformers.
+
+Whatever transformers, its tokenizers or torch raise about a file becomes a CheckpointError here. Numbers that would
+take memory or time before anything is checked are refused first.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from attnviz.errors import AttnvizError, CheckpointError
+from attnviz.model.sources import read_json
+
+__all__ = ["calling_transformers", "empty_model", "read_config", "refuse_other_weights"]
+
+_COUNTED = ("layer", "label", "head", "expert", "depth", "block", "stage")
+"""Words in the names of settings of which transformers makes one thing each, in lists or modules."""
+
+_LARGEST_COUNT = 1_000_000
+_MOST_MODULES = 50_000
+"""Of a model that is built empty: some seconds; 2,000 layers of BERT have as many."""
+
+_OTHER_WEIGHTS = {
+    "transformers_weights": "would load other weights than those of the checkpoint, which are hashed",
+    "quantization_config": "asks for quantized weights, which the reference attention does not reproduce",
+    "fusion_config": "would exchange modules of the model",
+}
+
+
+def read_config(folder: Path) -> Any:
+    """The transformers config of a folder, set to eager attention; nothing but its config.json is read.
+
+    Raises:
+        CheckpointError: transformers does not know such a config, or a number in it is beyond any model.
+    """
+    from transformers import AutoConfig
+
+    path = folder / "config.json"
+    _refuse_counts(read_json(path), path)
+    with calling_transformers(f"transformers cannot read {path}"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config._attn_implementation = "eager"  # the file may name a kernel to be fetched and run
+    return config
+
+
+def refuse_other_weights(folder: Path) -> None:
+    """Refuse a config.json, or a file beside it, by which the model would not be that of the checkpoint's own weights.
+
+    Raises:
+        CheckpointError: naming the setting or the file.
+    """
+    content = read_json(folder / "config.json")
+    for key, what in _OTHER_WEIGHTS.items():
+        if content.get(key) is not None:
+            raise CheckpointError(
+                f"{folder / 'config.json'} has {key}, which {what}; save the whole model anew, without it."
+            )
+    if (folder / "adapter_config.json").is_file():
+        raise CheckpointError(
+            f"{folder} has an adapter (adapter_config.json), whose weights come on top of the model's; "
+            "merge it into the model (merge_and_unload) and save that, or remove it."
+        )
+
+
+def empty_model(config: Any, most_modules: int = _MOST_MODULES) -> nn.Module:
+    """The bare model of a config on torch's meta device: its shapes without its weights, so without their memory.
+
+    Args:
+        config: of transformers.
+        most_modules: that it may have; the empty modules themselves take memory and time.
+
+    Raises:
+        CheckpointError: transformers cannot build it, or it has more modules.
+    """
+    from transformers import AutoModel
+
+    with (
+        calling_transformers("transformers cannot build its model"),
+        torch.device("meta"),
+        _limited_modules(min(most_modules, _MOST_MODULES)),
+    ):
+        model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
+    return model
+
+
+@contextmanager
+def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointError) -> Iterator[None]:
+    """Hold back transformers' and torch's progress bars, reports and warnings; make an error of whatever is raised.
+
+    It is about a folder's files: a broken config alone makes transformers raise KeyError, TypeError, AssertionError and
+    more, and a tokenizer written in Rust panics, which is no Exception.
+    """
+    from transformers.utils import logging
+
+    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (AttnvizError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise error_type(f"{what}: {reason}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if progress:
+            logging.enable_progress_bar()
+
+
+def _refuse_counts(content: Any, path: Path) -> None:
+    """Refuse numbers of layers, labels, … for which transformers would fill the memory with lists."""
+    for key, value in content.items():
+        if isinstance(value, dict):
+            _refuse_counts(value, path)
+        elif isinstance(value, int) and value > _LARGEST_COUNT and any(word in key for word in _COUNTED):
+            raise CheckpointError(f"{path} has {key}={value}; expected at most {_LARGEST_COUNT:,}. Mend config.json.")
+
+
+@contextmanager
+def _limited_modules(most: int) -> Iterator[None]:
+    """Raise once more modules were built."""
+    built = 0
+
+    def count(*_: Any) -> None:
+        nonlocal built
+        built += 1
+        if built > most:
+            raise CheckpointError(f"its model has more than {most:,} modules")
+
+    hook = register_module_module_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()

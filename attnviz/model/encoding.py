@@ -1,0 +1,105 @@
+"""Text through a tokenizer: the one door, where whatever a tokenizer does to a text is caught and named."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from attnviz.errors import CheckpointError, TextError
+from attnviz.model.configs import calling_transformers
+from attnviz.model.wording import quoted
+
+__all__ = ["encodings", "lost_segments", "mask_token"]
+
+
+def encodings(
+    tokenizer: Any,
+    texts: Sequence[str],
+    pair: str | None = None,
+    *,
+    vocabulary_size: int,
+    token_types: int | None = None,
+    max_length: int | None = None,
+) -> Sequence[Any]:
+    """What a fast tokenizer makes of texts, with special tokens: its own encodings, checked against the model's tables.
+
+    Args:
+        tokenizer: of transformers, backed by the ``tokenizers`` library.
+        texts: any number of them.
+        pair: a second segment, of one text.
+        vocabulary_size: rows of the model's embedding matrix.
+        token_types: rows of the model's table of token types; None where it has none.
+        max_length: in tokens; longer texts are cut.
+
+    Raises:
+        CheckpointError: the tokenizer is not a fast one, fails on a text, or gives ids that the model has no rows for.
+        TextError: it gives token types that the model has no rows for.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise CheckpointError(
+            f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
+            "it alone says which characters and words its tokens come from."
+        )
+    cut = {"truncation": max_length is not None, "max_length": max_length}
+    what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
+    with calling_transformers(what), _short_panics():
+        made: Sequence[Any] = tokenizer(
+            list(texts), None if pair is None else [pair], **cut, return_token_type_ids=True, verbose=False
+        ).encodings
+    for encoding in made:
+        _check_ids(encoding, vocabulary_size, token_types)
+    return made
+
+
+def lost_segments(encoding: Any, n_segments: int) -> bool:
+    """Whether no token is left of one of the segments: special tokens are not of it, whatever the tokenizer says."""
+    ordinary = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+    return len({segment for segment, special in ordinary if segment is not None and not special}) < n_segments
+
+
+def mask_token(tokenizer: Any, vocabulary_size: int) -> int | None:
+    """The id of the tokenizer's mask token; None where it has none.
+
+    Raises:
+        CheckpointError: the model has no row for it.
+    """
+    mask: int | None = tokenizer.mask_token_id
+    if mask is not None and not 0 <= mask < vocabulary_size:
+        raise _beyond(mask, vocabulary_size)
+    return mask
+
+
+@contextmanager
+def _short_panics() -> Iterator[None]:
+    """A panic of the library, which is written in Rust, prints two lines, not 250, whatever the environment says."""
+    before = os.environ.get("RUST_BACKTRACE")
+    os.environ["RUST_BACKTRACE"] = "0"
+    try:
+        yield
+    finally:
+        del os.environ["RUST_BACKTRACE"]
+        if before is not None:
+            os.environ["RUST_BACKTRACE"] = before
+
+
+def _named(texts: Sequence[str]) -> str:
+    return quoted(texts[0]) if len(texts) == 1 else f"one of {len(texts)} texts from {quoted(texts[0])} on"
+
+
+def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> None:
+    """Refuse ids that the model's tables have no rows for."""
+    token, kind = max(encoding.ids, default=0), max(encoding.type_ids, default=0)
+    if token >= vocabulary_size:
+        raise _beyond(token, vocabulary_size)
+    if token_types is not None and kind >= token_types:
+        raise TextError(
+            f"this model has {'one token type' if token_types == 1 else f'{token_types} token types'} only, but the "
+            f"text has tokens of type {kind}; expected one text without a pair, or a BERT with two token types."
+        )
+
+
+def _beyond(token: int, vocabulary_size: int) -> CheckpointError:
+    return CheckpointError(
+        f"the tokenizer gives token id {token}, but the model's vocabulary ends at {vocabulary_size - 1}: this "
+        "tokenizer does not belong to this model."
+    )

@@ -1,0 +1,295 @@
+"""What tokenizers, loaders and the file system do with hostile files is caught where they are called, and named."""
+
+import json
+import re
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from attnviz.cli.program import app
+from attnviz.corpora.batches import Text, collate, encode
+from attnviz.errors import CheckpointError
+from attnviz.model import configs
+from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.model.configs import calling_transformers, empty_model, read_config
+from attnviz.model.sources import find_checkpoint, weight_files
+from tests.conftest import SENTENCE
+from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
+
+CPU = torch.device("cpu")
+
+
+def load(folder: Path, **options: Any) -> Checkpoint:
+    return load_checkpoint(find_checkpoint(str(folder)), CPU, torch.float32, **options)
+
+
+@pytest.fixture
+def bert(bert_folder: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(bert_folder, tmp_path / "bert"))
+
+
+@pytest.fixture
+def gpt2(gpt2_folder: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(gpt2_folder, tmp_path / "gpt2"))
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+# --- weights: what is loaded is what is hashed --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["transformers_weights", "quantization_config", "fusion_config"])
+@pytest.mark.parametrize("language_head", [True, False])
+def test_a_config_that_asks_for_other_weights_is_refused_by_name(bert, key, language_head):
+    weights = load_file(bert / "model.safetensors")
+    save_file({name: 2 * tensor for name, tensor in weights.items()}, bert / "other.safetensors")
+    change_json(bert / "config.json", **{key: "other.safetensors"})
+    with pytest.raises(CheckpointError, match=rf"config\.json has {key}, which .*save the whole model anew"):
+        load(bert, language_head=language_head)
+
+
+def test_an_adapter_beside_the_weights_is_refused(bert):
+    (bert / "adapter_config.json").write_text('{"base_model_name_or_path": "elsewhere"}')
+    with pytest.raises(CheckpointError, match=r"has an adapter \(adapter_config\.json\)"):
+        load(bert)
+
+
+def test_a_distributed_checkpoint_beside_good_weights_is_not_read(bert):
+    expected = load(bert).model.state_dict()
+    (bert / "shard-00001-model-00001-of-00001.safetensors").write_bytes(b"truncated")
+    loaded = load(bert).model.state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("name", ["../other/x.safetensors", "/{other}/x.safetensors", "sub/x.safetensors", "..", ""])
+def test_an_index_cannot_name_weights_elsewhere(bert, name):
+    shutil.copytree(bert, bert.parent / "other")
+    (bert / "sub").mkdir()
+    for folder in (bert.parent / "other", bert / "sub"):
+        shutil.copy(bert / "model.safetensors", folder / "x.safetensors")
+    (bert / "model.safetensors").unlink()
+    name = name.replace("/{other}", str(bert.parent / "other"))
+    index = {"weight_map": dict.fromkeys(load_file(bert.parent / "other" / "x.safetensors"), name)}
+    (bert / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"names weights outside the checkpoint, .*without a folder"):
+        find_checkpoint(str(bert))
+
+
+def test_links_as_in_the_cache_of_the_hub_are_followed(bert, tmp_path):
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for path in list(bert.iterdir()):
+        path.rename(blobs / path.name)
+        path.symlink_to(blobs / path.name)
+    assert weight_files(bert) == [bert / "model.safetensors"]
+    assert load(bert).n_layers == 3
+
+
+# --- configs: nothing is fetched, nothing is built that the weights cannot fill ------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["kernels-community/any-repo@main:fn", "flash_attention_2", "no-such"])
+@pytest.mark.parametrize("language_head", [True, False])
+def test_a_kernel_named_in_the_config_is_not_asked_for(bert, monkeypatch, kernel, language_head):
+    from transformers import modeling_utils
+
+    def asked(*_: Any, **__: Any) -> None:
+        pytest.fail("a kernel was asked for")
+
+    monkeypatch.setattr(modeling_utils, "lazy_import_flash_attention", asked)
+    change_json(bert / "config.json", _attn_implementation=kernel, attn_implementation=kernel)
+    assert load(bert, language_head=language_head).config._attn_implementation == "eager"
+    assert read_config(bert)._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"hidden_size": 8192}, r"hidden_size=8192.*numbers, its weights have [\d,]+ bytes"),
+        ({"vocab_size": 30_000_000}, r"vocab_size=30000000.*its model has [\d,]+ numbers"),
+        ({"intermediate_size": 10_000_000}, r"its model has [\d,]+ numbers"),
+        ({"num_hidden_layers": 900_000}, r"num_hidden_layers=900000.*more than [\d,]+ modules"),
+        ({"num_hidden_layers": 10_000_000}, "num_hidden_layers=10000000; expected at most 1,000,000"),
+        ({"num_labels": 10**12}, "num_labels=1000000000000; expected at most 1,000,000"),
+    ],
+    ids=str,
+)
+def test_a_config_far_beyond_its_weights_is_refused_before_anything_is_built(bert, monkeypatch, changes, found):
+    from transformers import BertModel
+
+    change_json(bert / "config.json", **changes)
+    monkeypatch.setattr(BertModel, "from_pretrained", lambda *_, **__: pytest.fail("built"))
+    with pytest.raises(CheckpointError, match=rf"config\.json.*{found}"):
+        load(bert)
+
+
+def test_a_pickle_is_measured_before_a_model_is_built_for_it_too(bert):
+    torch.save(load_file(bert / "model.safetensors"), bert / "pytorch_model.bin")
+    (bert / "model.safetensors").unlink()
+    change_json(bert / "config.json", hidden_size=8192)
+    with pytest.raises(CheckpointError, match=r"config\.json does not fit its weights .*hidden_size=8192"):
+        load(bert)
+
+
+def test_the_modules_of_an_empty_model_are_limited_in_any_architecture(monkeypatch):
+    from transformers import T5Config
+
+    monkeypatch.setattr(configs, "_MOST_MODULES", 200)
+    config = T5Config(d_model=8, d_ff=8, num_layers=2, num_heads=2, d_kv=4, vocab_size=10)
+    assert sum(parameter.numel() for parameter in empty_model(config).parameters())
+    config.num_decoder_layers = 50
+    with pytest.raises(CheckpointError, match="its model has more than 200 modules"):
+        empty_model(config)
+    assert sum(1 for _ in torch.nn.Sequential(*[torch.nn.Identity() for _ in range(300)])) == 300  # the hook is gone
+
+
+def test_a_text_that_chunks_do_not_divide_runs(bert):
+    expected = load(bert)
+    change_json(bert / "config.json", chunk_size_feed_forward=4)
+    chunked = load(bert)
+    inputs = expected.tokenize(SENTENCE).model_inputs(CPU)
+    assert torch.equal(chunked.model(**inputs)[0], expected.model(**inputs)[0])
+
+
+# --- whatever is raised ---------------------------------------------------------------------------------------------
+
+
+class PanicException(BaseException):
+    """What Rust code raises when it panics."""
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, RecursionError, PanicException])
+def test_whatever_a_library_raises_is_named(error):
+    with pytest.raises(CheckpointError, match=r"^cannot read x: .?broken"), calling_transformers("cannot read x"):
+        raise error("broken")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_what_is_no_fault_of_a_file_is_not_held_back(error):
+    with pytest.raises(error), calling_transformers("cannot read x"):
+        raise error
+
+
+def test_a_pickle_of_protocol_4_prints_no_warning(bert, capfd):
+    import pickle
+
+    (bert / "pytorch_model.bin").write_bytes(pickle.dumps({"a": [1]}, protocol=4))
+    (bert / "model.safetensors").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with pytest.raises(CheckpointError, match=str(bert)):
+            load(bert)
+    assert capfd.readouterr() == ("", "")
+
+
+# --- tokenizers: one check for all commands -------------------------------------------------------------------------
+
+
+COMMANDS = ["heads", "outputs", "explain", "rollout", "ablate", "profile"]
+
+
+def run(command: str, folder: Path, text: str, out: Path, *options: str) -> Any:
+    """A command on a text; ``profile`` reads it from a file."""
+    given = text
+    if command == "profile":
+        out.mkdir(parents=True)
+        (out / "texts.txt").write_text(f"{text}\n" * 3)
+        given = str(out / "texts.txt")
+    options = (*options, "--no-syntax") if command in ("heads", "profile") else options
+    options = (*options, "--layer", "1") if command == "explain" else options
+    return CliRunner().invoke(app, [command, given, "-m", str(folder), "-o", str(out), "-q", *options])
+
+
+def change_tokenizer(folder: Path, change: Any) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+def without_unknown(content: Any) -> None:
+    del content["model"]["vocab"]["[UNK]"]
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[UNK]"]
+
+
+def overflowing(content: Any) -> None:
+    pattern = {"Regex": r"(a|a?)+$|(.*)*b|\w+"}
+    content["pre_tokenizer"] = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+
+def dropping(content: Any) -> None:
+    single = content["post_processor"]["single"]
+    content["post_processor"]["single"] = [piece for piece in single if "SpecialToken" in piece]
+
+
+def beyond(content: Any) -> None:
+    content["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [5000]
+
+
+def third_type(content: Any) -> None:
+    for piece in content["post_processor"]["single"]:
+        next(iter(piece.values()))["type_id"] = 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("change", "text", "message"),
+    [
+        (without_unknown, "the zebra", "the model's tokenizer fails on .*Missing"),
+        (overflowing, "a" * 40 + "c", "the model's tokenizer fails on .*retry-limit"),
+        (dropping, "the cat", "no tokens are left of|no text of .* could be measured|all are too long"),
+        (beyond, "the cat", "the tokenizer gives token id 5000, but the model's vocabulary ends at 60"),
+        (third_type, "the cat", "this model has 2 token types only, but the text has tokens of type 2"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_broken_tokenizer_is_named_by_every_command(bert, tmp_path, capfd, command, change, text, message):
+    change_tokenizer(bert, change)
+    result = run(command, bert, text, tmp_path / "out")
+    assert result.exit_code == 1, (result.stderr, result.exception)
+    assert re.search(message, " ".join(result.stderr.split()))
+    assert len(capfd.readouterr().err.splitlines()) < 12  # of Rust: three a panic
+
+
+def test_a_mask_token_beyond_the_vocabulary_is_named(tmp_path):
+    from transformers import BertForMaskedLM
+
+    tokenizer = bert_tokenizer()
+    tokenizer.add_special_tokens({"mask_token": "[OTHER]"})
+    folder = save_checkpoint(sharp_bert(0, BertForMaskedLM), tokenizer, tmp_path / "m")
+    result = run("ablate", folder, "the cat ran", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "the tokenizer gives token id 61, but the model's vocabulary ends at 60" in " ".join(result.stderr.split())
+
+
+def test_a_padding_token_beyond_the_vocabulary_does_no_harm():
+    tokenizer = bert_tokenizer()
+    tokenizer.add_special_tokens({"pad_token": "[OTHER]"})
+    assert tokenizer.pad_token_id == 61
+    checkpoint = from_loaded(sharp_bert(), tokenizer)
+    batch = collate(checkpoint, encode(checkpoint, [Text("the cat"), Text("the cat ran away")]))
+    assert int(batch.inputs["input_ids"].max()) < 61
+
+
+def test_corpora_are_read_with_the_tokenizers_own_token_types(bert):
+    """As one text is: a tokenizer may give other types than 0."""
+
+    def second_type(content: Any) -> None:
+        for piece in content["post_processor"]["single"]:
+            next(iter(piece.values()))["type_id"] = 1
+
+    change_tokenizer(bert, second_type)
+    checkpoint = load(bert)
+    tokens = checkpoint.tokenize("the cat ran")
+    assert tokens.type_ids == (1,) * 5
+    batch = collate(checkpoint, encode(checkpoint, [Text("the cat ran"), Text("the cat")]))
+    assert batch.inputs["token_type_ids"].tolist() == [[1] * 5, [1] * 4 + [0]]
