@@ -116,7 +116,10 @@ def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
     run("trees.conllu", figures=True)
     Path("out/mine.png").write_bytes(b"mine")
     assert Path("out/relations.png").exists()
-    assert "removed" in run("gap.tsv").stderr
+    refused = run("gap.tsv")
+    assert refused.exit_code == 1
+    assert "out holds pictures of “trees.conllu”, which this run, of “gap.tsv”, would remove" in refused.stderr
+    assert "removed" in run("gap.tsv", "--overwrite").stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["mine.png", "profile.csv", "profile.json"]
 
 

@@ -60,5 +60,6 @@ def explain(
             truncate=truncate,
             progress=progress,
         ),
+        texts=(sentence, second),
         tensors=save_stages,
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import attnviz
-from attnviz.cli.runner import Run, command, results_folder
+from attnviz.cli.folders import results_folder
+from attnviz.cli.runner import Run, command
 from attnviz.corpora.long_runs import own_file, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
@@ -20,7 +21,7 @@ __all__ = ["profile"]
 
 @command(
     figures="Any of roles, scores, relations, layers, likeness (with commas between); all; none.",
-    out="Folder for the results; default attnviz-out/MODEL.",
+    out="Folder for the results; default attnviz-out/MODEL/CORPUS.",
 )
 def profile(
     run: Run,
@@ -65,7 +66,7 @@ def profile(
     if not corpora and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     source = run.find_model()
-    folder = results_folder(run.out, [run.model])
+    folder = results_folder(run.out, "profile", [run.model], (), corpora or ())
     unfinished = folder / "profile.unfinished"
     run.kept = own_file(unfinished, process)
 
@@ -95,7 +96,7 @@ def profile(
             yield from filter(None, [scikit_learn_missing()])
         yield from _keep(document, source, store)
 
-    run.execute(measure, path=folder, top=top, rate=True, finish=finish)
+    run.execute(measure, corpora=corpora or (), top=top, rate=True, finish=finish)
 
 
 def _keep(document: dict[str, Any], source: "Source", store: bool | None) -> Iterator[str]:

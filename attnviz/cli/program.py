@@ -4,9 +4,6 @@ Data goes to standard output, progress and messages to standard error. Everythin
 inside the command, so that ``attnviz --help`` answers at once.
 """
 
-import gc
-import io
-import sys
 from typing import Annotated
 
 import typer
@@ -21,7 +18,7 @@ from attnviz.cli.profile import profile
 from attnviz.cli.rollout import rollout
 from attnviz.version import __version__
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     name="attnviz",
@@ -35,17 +32,6 @@ app = typer.Typer(
 
 for command in (heads, compare, profile, explain, outputs, ablate, rollout, models):
     app.command()(command)
-
-_SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second
-
-
-def main() -> None:
-    """The console script ``attnviz``."""
-    gc.set_threshold(*_SELDOM)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
-    app()
 
 
 def _show_version(wanted: bool) -> None:

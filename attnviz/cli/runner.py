@@ -1,8 +1,6 @@
 """How every command runs: shared options, folder, measurement, files, tables or JSON, exit codes."""
 
 import inspect
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Unpack
 
 import typer
 
+from attnviz.cli.folders import check_out, results_folder
 from attnviz.cli.options import Shared
+from attnviz.cli.start import INTERRUPTED
 from attnviz.cli.terminal import print_results, printable, progress, say, say_what_was_written, split_names
 from attnviz.errors import AttnvizError, ProcessError, UsageError, VerificationError
 from attnviz.progress import Progress
+from attnviz.signals import handled, interruption
 
 if TYPE_CHECKING:
     from attnviz.model.sources import Source
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from attnviz.results.result import Result
     from attnviz.results.view import ChoiceNames
 
-__all__ = ["Run", "check_out", "command", "errors_to_exit_codes", "results_folder"]
-
-_INTERRUPTED = 130
+__all__ = ["Run", "command", "errors_to_exit_codes"]
 
 
 @dataclass
@@ -54,7 +53,9 @@ class Run(Shared):
         self,
         measure: "Callable[[Progress, Callable[[str], None]], Result | None]",
         *,
-        path: Path | None = None,
+        texts: Sequence[str | None] = (),
+        corpora: Sequence[Path] = (),
+        models: Sequence[str] = (),
         scale: str = "shared",
         adds: Sequence[str] = (),
         rate: bool = False,
@@ -68,7 +69,9 @@ class Run(Shared):
         Args:
             measure: makes the result; told of progress and given a function for messages. None where another process
                 writes it.
-            path: of the folder; default that of :func:`results_folder`, by command and model.
+            texts: that the results are of; they name the folder, whose pictures of others are not removed.
+            corpora: likewise.
+            models: that name the folder too; default the one of ``--model``.
             scale: of colours.
             adds: figures that other options ask for, such as ``lines`` for ``--from``.
             rate: show how fast the work goes and how long it will take.
@@ -91,9 +94,14 @@ class Run(Shared):
         if self.silent:
             measure(lambda *_: None, lambda _: None)
             return
-        path = path or results_folder(self.out, [self.model], self.command)
-        with OutputFolder(path, layout_of(self.command)) as output, progress(self.quiet, rate) as tell:
+        given = [text for text in texts if text is not None]
+        path = results_folder(self.out, self.command, models or [self.model], given, corpora)
+        with (
+            OutputFolder(path, layout_of(self.command), self.overwrite) as output,
+            progress(self.quiet, rate) as tell,
+        ):
             self.folder = output
+            output.refuse_other_texts([*given, *map(str, corpora)])
             tell("loading", 0, 0)
             result = measure(tell, lambda message: say(message, self.quiet))
             if result is None:
@@ -147,7 +155,7 @@ def command(
     Args:
         figures: help of ``--figures``, with the names of the command's views.
         drawn: those drawn by default, where not all are.
-        out: help of ``--out``, where the folder is another than ``attnviz-out/COMMAND-MODEL``.
+        out: help of ``--out``, where there is more to say of it.
     """
     own_help: dict[str, Any] = {
         "figures": Annotated[str | None, typer.Option(help=figures, show_default=drawn or False)],
@@ -183,9 +191,9 @@ def command(
 
 @contextmanager
 def errors_to_exit_codes(run: Run) -> Iterator[Run]:
-    """One line on standard error for what the user can mend; 130 for Ctrl-C and SIGTERM; bugs keep their traceback."""
+    """One line on standard error for what the user can mend; 130 for an interruption; bugs keep their traceback."""
     try:
-        with _terminated_as_interrupted():
+        with handled(interruption()):
             yield run
     except AttnvizError as error:
         if not run.silent or isinstance(error, VerificationError | ProcessError):
@@ -197,43 +205,4 @@ def errors_to_exit_codes(run: Run) -> Iterator[Run]:
         kept = run.what_is_kept
         if not run.silent:
             typer.echo(f"attnviz: interrupted{'.' if kept else f'; {how_far}.'}{printable(kept)}", err=True)
-        raise typer.Exit(_INTERRUPTED) from error
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """A scheduler's SIGTERM is Ctrl-C: what a run leaves half-done is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def results_folder(out: str | None, models: Sequence[str], command: str = "") -> Path:
-    """Where results go: the folder that the user names, or else ``attnviz-out/COMMAND-MODEL``."""
-    if out is not None:
-        return Path(out)
-    return Path("attnviz-out") / "-".join(filter(None, [command, *map(_model_in_path, models)]))
-
-
-def check_out(out: str | None) -> None:
-    """Refuse an empty name of a folder, which Path would take for this one.
-
-    Raises:
-        UsageError: it is empty or blank.
-    """
-    if out is not None and not out.strip():
-        raise UsageError("-o is empty; expected a folder (. for this one).")
-
-
-def _model_in_path(model: str) -> str:
-    """A model as part of a folder's name: the last part of a checkpoint folder, or the name, slashes replaced."""
-    from attnviz.model.sources import BUILT_IN
-
-    folder = Path(model).expanduser()
-    name = folder.resolve().name if model not in BUILT_IN and folder.is_dir() else model.replace("/", "--")
-    return name or "model"
+        raise typer.Exit(INTERRUPTED) from error

@@ -6,8 +6,6 @@ text; at the end the first adds up what all have counted. torch is imported wher
 
 import hashlib
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import OutputError, ProcessError
+from attnviz.signals import handled
 
 if TYPE_CHECKING:
     from attnviz.corpora.reading import Text
@@ -29,7 +28,6 @@ _PATIENCE = timedelta(days=7)
 """How long a process that is done waits for the others."""
 
 _DIGITS = 1 << 62
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -231,27 +229,20 @@ class Unfinished:
 
 @contextmanager
 def interruptions_noted() -> Iterator[Callable[[], bool]]:
-    """While the block runs, note a first Ctrl-C or SIGTERM, so that a batch can be finished; a second interrupts.
+    """While the block runs, note a first interruption, so that a batch can be finished; a second interrupts.
 
     Yields:
         whether there was one; ask between two pieces of work, and raise KeyboardInterrupt.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals go to the main thread
-        return
     noted: list[int] = []
 
-    def note(number: int, _: Any) -> None:
+    def note(number: int, _: object) -> None:
         if noted:
             raise KeyboardInterrupt
         noted.append(number)
 
-    before = [signal.signal(number, note) for number in _SIGNALS]
-    try:
+    with handled(note):
         yield lambda: bool(noted)
-    finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _digest(text: "Text") -> int:

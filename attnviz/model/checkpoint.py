@@ -1,5 +1,6 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import nn
 
 from attnviz.errors import ArchitectureError, AttnvizError, CheckpointError
 from attnviz.model.architectures import ARCHITECTURES, Architecture, architecture_of
-from attnviz.model.sources import Source, read_json, weight_files
+from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
 
 __all__ = ["Checkpoint", "empty_model", "from_loaded", "load_checkpoint", "read_config"]
@@ -33,6 +34,7 @@ class Checkpoint:
         tokenizer: the fast tokenizer that belongs to it.
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
             norm); None where it was not asked for, or the checkpoint has none.
+        weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Checkpoint:
     model: nn.Module
     tokenizer: Any
     language_head: nn.Module | None = None
+    weights_sha256: str | None = None
 
     @property
     def config(self) -> Any:
@@ -124,7 +127,8 @@ def load_checkpoint(
     if head is not None:
         head.to(device).eval()
     tokenizer = _load_tokenizer(source.folder)
-    return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head)
+    weights = weights_sha256(source)
+    return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head, weights)
 
 
 def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
@@ -141,7 +145,8 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    return Checkpoint(str(name), None, architecture, base, tokenizer, architecture.language_head(model))
+    head = architecture.language_head(model)
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
 
 
 def read_config(folder: Path) -> Any:
@@ -167,6 +172,15 @@ def empty_model(config: Any) -> nn.Module:
     with _calling_transformers("transformers cannot build its model"), torch.device("meta"):
         model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
     return model
+
+
+def _parameters_sha256(model: nn.Module) -> str:
+    """Of a model in memory, with the names and shapes of its parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in model.state_dict().items():
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _architecture_in(folder: Path, dtype: torch.dtype) -> Architecture:

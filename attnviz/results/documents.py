@@ -40,6 +40,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "name": model.name,
         "architecture": model.architecture.name,
         "revision": model.revision,
+        "weights_sha256": model.weights_sha256,
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
         "d_model": model.d_model,

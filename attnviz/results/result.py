@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from attnviz.arguments import check_switch
 from attnviz.errors import UsageError
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
@@ -106,6 +107,7 @@ class Result:
         figures: Sequence[str] | None = None,
         formats: Sequence[str] = ("png",),
         look: "Look | None" = None,
+        overwrite: bool = False,
         progress: Progress | None = None,
         **choices: "Unpack[ChoiceNames]",
     ) -> dict[str, Any]:
@@ -117,6 +119,7 @@ class Result:
             figures: names of views, or ``all``; default those of the command line, empty for none.
             formats: any of ``png``, ``svg``, ``pdf``.
             look: theme, scale and width.
+            overwrite: remove pictures of another text that are there.
             progress: told of every figure drawn.
             choices: what to draw and list; see :class:`attnviz.results.view.Choices`.
 
@@ -124,7 +127,8 @@ class Result:
             the document as it was written.
 
         Raises:
-            OutputError: the folder cannot be written to, or holds foreign files of our names.
+            OutputError: the folder cannot be written to, or holds foreign files of our names, or pictures of another
+                text.
             UsageError: an unknown figure, format, option or head.
         """
         from attnviz.results.output_folder import OutputFolder, check_folder
@@ -132,7 +136,8 @@ class Result:
         check_folder(folder)
         wanted = self._choices(look, choices)
         self.wanted_views(figures, formats)
-        with OutputFolder(Path(folder), layout_of(self.command)) as output:
+        check_switch("overwrite", overwrite)
+        with OutputFolder(Path(folder), layout_of(self.command), overwrite) as output:
             return self.write(output, wanted, figures=figures, formats=formats, progress=progress)
 
     def write(
@@ -160,8 +165,9 @@ class Result:
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), 0)
         content = self._document(list(captions), choices)
-        write_captions(output, content, captions)
-        return output.commit(content)
+        with output.alone():
+            write_captions(output, content, captions)
+            return output.commit(content)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
         """The views that are asked for and that this result has; of named ones, all must be there.

@@ -277,7 +277,7 @@ def _check_types(model: object, device: object, **numbers: object) -> None:
 def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:
     architecture = checkpoint.architecture.name
     shape = model_shape(architecture, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
-    return find_profile(source, shape, warn)
+    return find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn)
 
 
 def _warn(message: str) -> None:

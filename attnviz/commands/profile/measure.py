@@ -21,7 +21,7 @@ from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.opening import resolve_device, resolve_dtype
-from attnviz.model.sources import Source, find_checkpoint, weights_sha256
+from attnviz.model.sources import Source, find_checkpoint
 from attnviz.model.wording import visible
 from attnviz.patterns.registry import NAMES, REPEATS
 from attnviz.progress import Progress
@@ -48,7 +48,7 @@ class Profile(Result):
     """What the heads of a model do on the given corpora; parts that these cannot give are None.
 
     Attributes:
-        checkpoint, weights_sha256: the model, and the hash of its weights; None of a model that was already loaded.
+        checkpoint, weights_sha256: the model, and the hash of its weights.
         corpora: what was measured, and how much of it.
         seed: of everything random.
         verification, texts_verified: how closely the heads reproduce the model, and on how many texts.
@@ -229,9 +229,10 @@ def _checkpoint(
 ) -> tuple[Checkpoint, str | None]:
     """The model and the hash of its weights; under torchrun each process takes a GPU of its own."""
     if isinstance(model, Checkpoint):
-        return model, None
+        return model, model.weights_sha256
     source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
     place = resolve_device(device)
     if place == torch.device("cuda") and process.count > 1:
         place = torch.device("cuda", process.local_rank % torch.cuda.device_count())
-    return load_checkpoint(source, place, resolve_dtype(dtype, place)), weights_sha256(source)
+    checkpoint = load_checkpoint(source, place, resolve_dtype(dtype, place))
+    return checkpoint, checkpoint.weights_sha256

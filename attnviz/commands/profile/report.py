@@ -35,7 +35,7 @@ _ROLES = 4
 def _content(profile: Profile, _: Choices) -> dict[str, Any]:
     """The document of profile.json; a part that the corpora cannot give is None."""
     return {
-        "model": model_entry(profile.checkpoint) | {"weights_sha256": profile.weights_sha256},
+        "model": model_entry(profile.checkpoint),
         "corpora": [
             {
                 "path": str(count.corpus.path), "sha256": count.corpus.sha256, "sentences": count.texts,
