@@ -9,7 +9,7 @@ import typer
 import attnviz
 from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run, command
-from attnviz.corpora.long_runs import own_file, this_process
+from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
 
@@ -68,7 +68,7 @@ def profile(
     source = run.find_model()
     folder = results_folder(run.out, "profile", [run.model], (), corpora or ())
     unfinished = folder / "profile.unfinished"
-    run.kept = own_file(unfinished, process)
+    run.keeps(own_file(unfinished, process))
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
         return attnviz.profile_heads(
@@ -88,8 +88,7 @@ def profile(
         )
 
     def finish(document: dict[str, Any]) -> Iterator[str]:
-        for kept in unfinished.parent.glob(f"{unfinished.name}*"):
-            kept.unlink(missing_ok=True)
+        remove_kept(unfinished, process)
         if run.figures in (None, "all") and not run.no_figures and document["statistics"] is not None:
             from attnviz.commands.profile.likeness import scikit_learn_missing
 

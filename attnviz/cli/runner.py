@@ -34,13 +34,15 @@ class Run(Shared):
     Attributes:
         command: its name, which is also that of its folder in :mod:`attnviz.commands`.
         folder: that it writes to, once there is one.
-        kept: the file in which it keeps what it has measured, until it is done.
+        kept: the file in which it keeps what it has measured, until it is done; see :meth:`keeps`.
+        kept_before: which file of an earlier run stood there.
         silent: whether another process says what is to be said.
     """
 
     command: str = ""
     folder: "OutputFolder | None" = None
     kept: Path | None = None
+    kept_before: tuple[int, int] | None = None
     silent: bool = False
 
     def find_model(self) -> "Source":
@@ -136,12 +138,25 @@ class Run(Shared):
             return named
         return list(dict.fromkeys([*([] if named == ["none"] else named), *adds]))
 
+    def keeps(self, file: Path) -> None:
+        """Name the file in which it will keep what it has measured."""
+        self.kept, self.kept_before = file, _which(file)
+
     @property
     def what_is_kept(self) -> str:
-        """A sentence on what an unfinished run leaves, with a space before it; empty where it leaves nothing."""
-        if self.kept is None or not self.kept.exists():
+        """A sentence on what this run has kept, with a space before it; empty where it has kept nothing."""
+        if self.kept is None or _which(self.kept) in (None, self.kept_before):
             return ""
         return f" What was measured is kept in {self.kept}: the same command goes on from there."
+
+
+def _which(file: Path) -> tuple[int, int] | None:
+    """What tells a file from another one that is put in its place; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def command(
@@ -197,7 +212,8 @@ def errors_to_exit_codes(run: Run) -> Iterator[Run]:
             yield run
     except AttnvizError as error:
         if not run.silent or isinstance(error, VerificationError | ProcessError):
-            typer.echo(f"attnviz: {printable(str(error) + run.what_is_kept)}", err=True)
+            kept = "" if isinstance(error, VerificationError) else run.what_is_kept  # it would fail there again
+            typer.echo(f"attnviz: {printable(str(error) + kept)}", err=True)
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
         written = run.folder is not None and run.folder.committed

@@ -55,13 +55,14 @@ def measure_corpora(settings: RunSettings) -> "CorpusRun":
     """
     state = settings.unfinished.load()
     if state is not None:
-        done = sum(each["texts"] for each in state["measured"])
+        with settings.unfinished.believed():
+            run, done = CorpusRun(settings, state), sum(each["texts"] for each in state["measured"])
         settings.warn(
             f"going on after {done} texts that an earlier run has measured; "
             f"to begin anew, delete {settings.unfinished.path}"
         )
         try:
-            return CorpusRun(settings, state).measured_whole()
+            return run.measured_whole()
         except ChangedCorpusError:
             settings.warn("a corpus has changed where it was measured before: beginning anew")
     return CorpusRun(settings).measured_whole()

@@ -169,7 +169,8 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser(corpora, parser) if syntax else None
-    checkpoint, weights = _checkpoint(model, revision, device, dtype, process)
+    checkpoint = _checkpoint(model, revision, device, dtype, process)
+    weights = checkpoint.weights_sha256
     identity = {
         "attnviz": __version__, "model": checkpoint.name, "weights": weights, "dtype": str(checkpoint.dtype),
         "seed": seed, "limit": limit, "corpora": [str(corpus.path) for corpus in corpora],
@@ -199,6 +200,7 @@ def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) 
     counts = tuple(CorpusCount(corpus, done.texts, done.tokens, done.left_out) for corpus, done in corpora)
     for count in counts:
         if not count.texts:
+            run.settings.unfinished.remove()
             raise CorpusError(
                 f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
                 "not within what the model can see."
@@ -226,13 +228,12 @@ def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) 
 
 def _checkpoint(
     model: str | Path | Source | Checkpoint, revision: str | None, device: str, dtype: str, process: Process
-) -> tuple[Checkpoint, str | None]:
-    """The model and the hash of its weights; under torchrun each process takes a GPU of its own."""
+) -> Checkpoint:
+    """The model; under torchrun each process takes a GPU of its own."""
     if isinstance(model, Checkpoint):
-        return model, model.weights_sha256
+        return model
     source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
     place = resolve_device(device)
     if place == torch.device("cuda") and process.count > 1:
         place = torch.device("cuda", process.local_rank % torch.cuda.device_count())
-    checkpoint = load_checkpoint(source, place, resolve_dtype(dtype, place))
-    return checkpoint, checkpoint.weights_sha256
+    return load_checkpoint(source, place, resolve_dtype(dtype, place))
