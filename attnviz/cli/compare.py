@@ -110,7 +110,10 @@ def _check_form(texts: list[str], models: list[str]) -> None:
     """Refuse what is neither of the two forms."""
     if sorted((len(texts), len(models))) != [1, 2]:
         found = f"{len(texts)} text{'s' * (len(texts) != 1)} and {len(models)} model{'s' * (len(models) != 1)}"
-        raise UsageError(f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.")
+        quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""
+        raise UsageError(
+            f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.{quotes}"
+        )
     if texts.count("-") > 1:
         raise UsageError("both texts are -, but standard input can be read only once; give one of them as TEXT.")
 

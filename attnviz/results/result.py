@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from attnviz.arguments import check_switch
 from attnviz.errors import UsageError
+from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
 
@@ -27,7 +28,18 @@ if TYPE_CHECKING:
     from attnviz.results.report import Report
     from attnviz.results.view import ChoiceNames, Choices, View
 
-__all__ = ["Result", "checked_views", "layout_of", "report_of", "views_of"]
+__all__ = ["Document", "Result", "checked_views", "layout_of", "report_of", "views_of"]
+
+
+class Document(dict[str, Any]):
+    """A document as it was written; its repr is a line, since a notebook shows what a cell ends with."""
+
+    def __init__(self, content: dict[str, Any], folder: Path) -> None:
+        super().__init__(content)
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self['files']), 'file')} in {self.folder}; a dict with the keys {', '.join(self)}>"
 
 
 class Result:
@@ -110,7 +122,7 @@ class Result:
         overwrite: bool = False,
         progress: Progress | None = None,
         **choices: "Unpack[ChoiceNames]",
-    ) -> dict[str, Any]:
+    ) -> Document:
         """Write figures with captions.md, the JSON document and the CSV table into a folder: all of them, or nothing.
 
         Args:
@@ -124,7 +136,7 @@ class Result:
             choices: what to draw and list; see :class:`attnviz.results.view.Choices`.
 
         Returns:
-            the document as it was written.
+            the document as it was written, a dict.
 
         Raises:
             OutputError: the folder cannot be written to, or holds foreign files of our names, or pictures of another
@@ -138,7 +150,8 @@ class Result:
         self.wanted_views(figures, formats)
         check_switch("overwrite", overwrite)
         with OutputFolder(Path(folder), layout_of(self.command), overwrite) as output:
-            return self.write(output, wanted, figures=figures, formats=formats, progress=progress)
+            written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
+        return Document(written, Path(folder))
 
     def write(
         self,

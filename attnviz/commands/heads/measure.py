@@ -228,6 +228,11 @@ def analyze(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
             f"found {local_window} and {long_range_from}."
         )
+    if local_window >= long_range_from:
+        raise UsageError(
+            f"expected long_range_from above local_window, found {long_range_from} and {local_window}: a distance of "
+            f"{local_window} would be local and long-range at once."
+        )
     check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")

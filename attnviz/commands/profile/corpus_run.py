@@ -16,6 +16,7 @@ from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unf
 from attnviz.corpora.reading import Corpus, Parser, read_texts, ready
 from attnviz.errors import CorpusError, OutputError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.wording import counted
 from attnviz.progress import Progress
 
 __all__ = ["CorpusRun", "RunSettings", "measure_corpora"]
@@ -58,7 +59,7 @@ def measure_corpora(settings: RunSettings) -> "CorpusRun":
         with settings.unfinished.believed():
             run, done = CorpusRun(settings, state), sum(each["texts"] for each in state["measured"])
         settings.warn(
-            f"going on after {done} texts that an earlier run has measured; "
+            f"going on after {counted(done, 'text')} that an earlier run has measured; "
             f"to begin anew, delete {settings.unfinished.path}"
         )
         try:

@@ -22,7 +22,7 @@ from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.opening import resolve_device, resolve_dtype
 from attnviz.model.sources import Source, find_checkpoint
-from attnviz.model.wording import visible
+from attnviz.model.wording import counted, visible
 from attnviz.patterns.registry import NAMES, REPEATS
 from attnviz.progress import Progress
 from attnviz.results.result import Result
@@ -105,7 +105,7 @@ class Profile(Result):
         elif role.startswith("syntactic"):
             kinds = {"conllu" if self.gold else "txt"}
         read = [
-            f"{visible(count.corpus.path.name)} ({count.texts:,} texts, {count.tokens:,} tokens)"
+            f"{visible(count.corpus.path.name)} ({counted(count.texts, 'text')}, {counted(count.tokens, 'token')})"
             for count in self.corpora
             if count.corpus.kind in kinds
         ]
