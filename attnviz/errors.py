@@ -14,7 +14,7 @@
 
 Every message says what was expected, what was found and what to do. Only these are caught at the
 edge (``attnviz.cli.runner.errors_to_exit_codes``); anything else is a bug and keeps its traceback. Exit code 0 is done,
-130 interrupted (Ctrl-C, SIGTERM).
+130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
 """
 
 __all__ = [

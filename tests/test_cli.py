@@ -222,7 +222,7 @@ def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
     ]  # fmt: skip
     heads("--format", "png", "--select", "L0H1")
     assert {"overview.svg", "overview.png", "heads/L00H01.png"} <= set(names_in("out"))
-    heads("--select", "L0H1", text="the dog ran")
+    heads("--select", "L0H1", "--overwrite", text="the dog ran")
     assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "heads/L00H01.png", "overview.png"]
 
 
@@ -238,7 +238,7 @@ def test_all_figures_of_a_pair_are_drawn_with_captions_and_removed_with_the_next
     drawn = json.loads(result.stdout)["figures"]
     assert {"pair.png", "pair/L00H01.png", "lines.png", "mean.png"} <= set(drawn)
     assert [name for name, _ in read_captions(Path("out/captions.md").read_text())] == drawn
-    heads("--figures", "none", text="the dog ran")
+    heads("--figures", "none", "--overwrite", text="the dog ran")
     assert names_in("out") == ["heads.csv", "heads.json"]
 
 
@@ -273,12 +273,24 @@ def test_attention_is_saved_where_it_is_asked_for(heads):
     torch.testing.assert_close(tensors["layer.1"].sum(-1), torch.ones(4, 9))
 
 
-def test_the_default_folder_is_named_after_the_model(here, bert_folder):
-    arguments = ["heads", "the cat ran", "-m", str(bert_folder), "--no-syntax", "--figures", "none"]
-    result = runner.invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert names_in("attnviz-out/tiny-bert") == ["heads.csv", "heads.json"]
-    assert result.stderr == f"Wrote 2 files to {Path('attnviz-out/tiny-bert')}\n"
+def test_every_text_has_a_default_folder_of_its_own(here, bert_folder):
+    arguments = ["-m", str(bert_folder), "--no-syntax", "--figures", "none"]
+    for text in ("The cat ran!", "the cat ran?", "the cat ran!"):
+        result = runner.invoke(app, ["heads", text, *arguments])
+        assert result.exit_code == 0, result.output
+    first, second, third = sorted(path.name for path in Path("attnviz-out/tiny-bert").iterdir())
+    assert all(re.fullmatch(r"the-cat-ran-[0-9a-f]{8}", name) for name in (first, second, third))
+    name = result.stderr.removeprefix("Wrote 2 files to ").rstrip()
+    assert json.loads(Path(name, "heads.json").read_text())["text"] == "the cat ran!"
+
+
+def test_pictures_of_another_text_are_refused_before_the_model_is_run(heads, monkeypatch):
+    assert heads("--select", "L0H0").exit_code == 0
+    monkeypatch.setattr("attnviz.analyze", lambda *_, **__: pytest.fail("the model was run"))
+    result = heads("--select", "L0H0", text="the dog ran")
+    assert result.exit_code == 1
+    assert "out holds pictures of “The cat that I saw ran away”, which this run, of “the dog ran”" in plain(result)
+    assert "--overwrite" in result.stderr
 
 
 # --- texts from standard input, and hostile ones
@@ -527,7 +539,7 @@ def test_a_bug_keeps_its_traceback(heads, monkeypatch):
 
 def test_a_run_says_how_many_files_of_an_earlier_run_it_removed(heads):
     heads("--select", "L0")
-    result = heads("--select", "L0H0", "--figures", "heads", text="the dog ran")
+    result = heads("--select", "L0H0", "--figures", "heads", "--overwrite", text="the dog ran")
     assert result.stderr.splitlines()[-1] == "Wrote 4 files to out; removed 4 files of an earlier run there"
     assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "heads/L00H00.png"]
 

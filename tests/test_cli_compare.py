@@ -129,7 +129,7 @@ def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any, models: li
 def test_json_prints_the_document_quiet_nothing_and_another_comparison_replaces_files(run: Any, models: list[str]):
     assert run(TEXT, *models, "-o", "out", "--top", "1", "--quiet", figures=True).output == ""
     Path("out/mine.txt").write_text("mine")
-    result = run(OTHER, *models, "-o", "out", "--json")
+    result = run(OTHER, *models, "-o", "out", "--json", "--overwrite")
     assert json.loads(result.stdout) == document()
     assert "removed 4 files of an earlier run" in result.stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["compare.csv", "compare.json", "mine.txt"]

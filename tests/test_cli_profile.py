@@ -16,7 +16,7 @@ from attnviz.cli.program import app
 from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
 from attnviz.corpora import batches
-from attnviz.corpora.long_runs import Process
+from attnviz.corpora.long_runs import Process, Unfinished
 from tests import corpora
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -116,7 +116,10 @@ def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
     run("trees.conllu", figures=True)
     Path("out/mine.png").write_bytes(b"mine")
     assert Path("out/relations.png").exists()
-    assert "removed" in run("gap.tsv").stderr
+    refused = run("gap.tsv")
+    assert refused.exit_code == 1
+    assert "out holds pictures of “trees.conllu”, which this run, of “gap.tsv”, would remove" in refused.stderr
+    assert "removed" in run("gap.tsv", "--overwrite").stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["mine.png", "profile.csv", "profile.json"]
 
 
@@ -146,6 +149,54 @@ def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, mo
         assert run("trees.conllu").exit_code == 130
     assert "going on after 40 texts" in run("trees.conllu").stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+
+
+def interrupted_run(run: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    def stopping(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CorpusRun, "_count", stopping)
+        assert run("trees.conllu", "--batch-size", "8", *arguments).exit_code == 130
+
+
+def test_a_finished_run_deletes_what_it_has_kept_itself_only(run: Any):
+    Path("out").mkdir()
+    others = ["profile.unfinished-1-of-2", "profile.unfinished-notes.txt", "profile.unfinished.old"]
+    for name in others:
+        Path("out", name).write_text("mine")
+    assert run("trees.conllu").exit_code == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json", *others]
+
+
+def test_it_is_not_said_that_a_run_goes_on_where_it_cannot(run: Any, monkeypatch: pytest.MonkeyPatch):
+    interrupted_run(run, monkeypatch)
+    for result in (run("trees.conllu", "--seed", "1"), run("missing.conllu"), run("gap.tsv")):
+        assert result.exit_code == 1
+        assert "goes on from there" not in result.stderr
+    kept = Path("out/profile.unfinished")
+    assert kept.exists()
+
+
+def test_what_was_measured_in_vain_does_not_stay(run: Any):
+    Path("long.txt").write_text("the cat " * 100 + "\n")
+    result = run("long.txt", "--no-syntax")
+    assert result.exit_code == 1
+    assert "no text of long.txt could be measured" in result.stderr
+    assert "goes on" not in result.stderr
+    assert not Path("out").exists()
+
+
+def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
+    interrupted_run(run, monkeypatch)
+    save = Unfinished.save
+    monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "tallies": {}}))
+    monkeypatch.setattr(CorpusRun, "_count", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert run("trees.conllu").exit_code == 130
+    result = run("trees.conllu")
+    assert result.exit_code == 1
+    assert "found something else, or a damaged file" in result.stderr
+    assert "goes on" not in result.stderr
 
 
 @pytest.mark.parametrize(

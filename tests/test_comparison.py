@@ -321,5 +321,5 @@ def test_saving_draws_the_heads_that_differ_most_and_keeps_pictures_of_the_same_
     with pytest.raises(OutputError, match=r"differences/L99H99\.png, which attnviz did not write"):
         models.save(tmp_path, figures=[])
     (tmp_path / "differences" / "L99H99.png").unlink()
-    models.save(tmp_path, figures=[])
+    models.save(tmp_path, figures=[], overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.csv", "compare.json"]

@@ -51,9 +51,9 @@ def contents(folder):
     }
 
 
-def save(folder, files=("overview.png",), analysis=None, content=b"picture"):
+def save(folder, files=("overview.png",), analysis=None, content=b"picture", overwrite=True):
     analysis = analysis or hand_made()
-    with OutputFolder(folder, HEADS) as output:
+    with OutputFolder(folder, HEADS, overwrite) as output:
         for name in files:
             output.write(name, content)
         return output.commit(document_of(analysis, figures=files))
@@ -74,7 +74,7 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
     assert found["figures"] == ["overview.png", "heads/L00H00.png"]
     sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8}
     name = {"name": "by-hand", "architecture": "bert", "revision": None}
-    assert found["model"] == {**name, **sizes, "device": "cpu", "dtype": "float32"}
+    assert found["model"] == {**name, "weights_sha256": None, **sizes, "device": "cpu", "dtype": "float32"}
     assert [token["text"] for token in found["tokens"]] == list(LABELS)
     assert found["tokens"][:2] == [
         {"id": 100, "text": "[CLS]", "special": True, "word": None},

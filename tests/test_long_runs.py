@@ -1,5 +1,6 @@
 """Long runs: what an unfinished one leaves and whether it is still the same, and which process does what."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from attnviz.corpora.long_runs import (
     gathered,
     joined_processes,
     own_file,
+    remove_kept,
     this_process,
 )
 from attnviz.errors import OutputError, ProcessError
@@ -64,6 +66,50 @@ def test_a_file_that_is_something_else_is_not_replaced(tmp_path: Path, content: 
     with pytest.raises(OutputError, match="found something else, or a damaged file; delete it to begin anew"):
         Unfinished(tmp_path / "u", {}).load()
     assert (tmp_path / "u").read_bytes() == content
+
+
+@pytest.mark.parametrize("at", [0, 60, -1, -40])
+def test_a_flipped_bit_is_noticed(tmp_path: Path, at: int):
+    kept = Unfinished(tmp_path / "u", {"seed": 1})
+    kept.save({"sums": torch.arange(1000.0)})
+    content = bytearray((tmp_path / "u").read_bytes())
+    content[at] ^= 4
+    (tmp_path / "u").write_bytes(content)
+    with pytest.raises(OutputError, match="found something else, or a damaged file; delete it to begin anew"):
+        kept.load()
+
+
+def test_a_bit_flipped_among_the_numbers_is_noticed(tmp_path: Path):
+    kept = Unfinished(tmp_path / "u", {})
+    kept.save({"sums": torch.full((1000,), 1.5)})
+    content = (tmp_path / "u").read_bytes()
+    one = torch.tensor(1.5).numpy().tobytes()
+    assert content.count(one) >= 1000
+    (tmp_path / "u").write_bytes(content.replace(one, torch.tensor(1.25).numpy().tobytes(), 1))
+    with pytest.raises(OutputError, match="a damaged file"):
+        kept.load()
+
+
+def test_a_folder_or_a_pipe_in_its_place_is_no_unfinished_run(tmp_path: Path):
+    os.mkfifo(tmp_path / "u")
+    with pytest.raises(OutputError, match="found something else"):
+        Unfinished(tmp_path / "u", {}).load()
+    with pytest.raises(OutputError, match="found something else"):
+        Unfinished(tmp_path, {}).load()
+
+
+def test_only_the_parts_of_this_run_are_deleted(tmp_path: Path):
+    base = tmp_path / "u"
+    for process in (Process(), Process(0, 2), Process(1, 2), Process(1, 3)):
+        Unfinished(own_file(base, process), {}).save({})
+    for name in ("u-notes", "u.new", "u-2-of-2.new"):
+        (tmp_path / name).write_text("mine")
+    remove_kept(base, Process(0, 2))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["u", "u-2-of-2.new", "u-2-of-3", "u-notes", "u.new"]
+    (tmp_path / "u.new").write_bytes(base.read_bytes()[:60])  # killed while it saved
+    remove_kept(base, Process())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["u-2-of-2.new", "u-2-of-3", "u-notes"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path):

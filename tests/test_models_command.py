@@ -114,7 +114,6 @@ def test_a_name_that_is_a_papers_and_cached_gives_both(cache):
         (["./nothing"], 1, "attnviz: expected a folder with a config.json at nothing, found nothing."),
         ([""], 2, "attnviz: NAME is empty"),
         (["-o", " "], 2, "attnviz: -o is empty"),
-        (["gpt2-xl", "org/nothing"], 1, "attnviz: no configuration of 'org/nothing'"),
     ],
 )
 def test_errors_are_one_message_and_an_exit_code(arguments, code, message):

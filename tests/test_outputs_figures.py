@@ -137,7 +137,7 @@ def test_the_maps_of_shares_are_those_of_the_heads_in_per_cent(bert):
     assert np.allclose(along.values.sum(1) + biases, 100, atol=1e-3)
     assert np.allclose(norms.values.sum(1), 100, atol=1e-3)
     assert along.norm.vmin == -along.norm.vmax
-    assert (norms.norm.vmin, norms.norm.vmax) == (0, norms.values.max())
+    assert (norms.norm.vmin, norms.norm.vmax) == (0, np.ceil(norms.values.max()))
     assert {"equal shares 25.0", along.write(along.values[0, 0])} <= set(texts_of(bert.figure("shares")))
     assert [along.write(value) for value in (-0.1, -50.0, 12.6, np.nan)] == ["0", "−50", "13", "–"]
 

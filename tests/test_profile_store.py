@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -170,6 +171,8 @@ DAMAGED = {
     "deep": ("[" * 100_000, "RecursionError|recursion"),
     "NaN": (json.dumps(changed(seed=float("nan"))), "found NaN, which is no number of JSON"),
     "no model": (changed(model=None), "found nothing for model"),
+    "a score of 55": (role_with(score=55.0), "found 55 for score, which is never above 1"),
+    "an interval of 2": (role_with(interval=[0.1, 2.0]), "found 2 for interval"),
     "no hash": (changed(model={**MODEL, "weights_sha256": None}), "found nothing for weights_sha256"),
     "other weights": (changed(model={**MODEL, "weights_sha256": "ef" * 32}), "found one of another model"),
     "another shape": (changed(model={**MODEL, "n_heads": 4}), "found one of another model"),
@@ -206,6 +209,15 @@ def test_a_damaged_profile_is_left_out_with_one_message_and_the_shipped_one_is_f
     assert message.startswith(start)
     assert re.search(reason, message)
     assert message.endswith("; delete it, or make it again with attnviz profile.")
+
+
+def test_a_pipe_in_place_of_a_profile_is_left_out(shipped, user_folder):
+    put(shipped)
+    user_folder.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(user_folder / f"{SHAPE}-{WEIGHTS}.json")
+    found, warnings = find()
+    assert found.shipped
+    assert "found something that is no file" in warnings[0]
 
 
 def test_a_damaged_shipped_profile_asks_for_a_new_installation(shipped):

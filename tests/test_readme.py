@@ -59,7 +59,7 @@ def test_commands_of_the_readme_run_as_written(command: str, tmp_path: Path, mon
     if kind == "models":
         assert done.stdout.count("minilm")
     else:
-        assert (tmp_path / "attnviz-out" / folder / f"{kind}.json").is_file()
+        assert len(list((tmp_path / "attnviz-out" / folder).glob(f"*/{kind}.json"))) == 1
 
 
 @needs_minilm
@@ -158,7 +158,7 @@ def test_the_profile_in_python_of_the_readme_runs(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     Path("novel.txt").write_text("The cat ran away.\nThe dog saw the cat.\n", encoding="utf-8")
     code = python_with("profile_heads(")
-    names: dict[str, object] = {"attnviz": attnviz}
+    names: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), names)
     found = {str(role.id) for role in names["profile"].roles if role.role == "induction" and role.passed}  # type: ignore[attr-defined]
     assert {"L1H0", "L1H1", "L1H2", "L1H3"} == found
@@ -221,11 +221,17 @@ def test_the_walkthrough_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(list(Path("out").glob("*/heads.json"))) == 7
 
 
+def test_each_python_block_of_the_readme_imports_attnviz() -> None:
+    blocks = [each for each in re.findall(r"^```python\n(.*?)^```", README, re.M | re.S) if "attnviz." in each]
+    assert len(blocks) >= 9
+    assert [block for block in blocks if not re.search(r"^import attnviz$", block, re.M)] == []
+
+
 @needs_minilm
 @pytest.mark.parametrize("words", ["analysis.draw(", "attnviz.compare("])
 def test_the_python_of_views_and_comparisons_runs(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"attnviz": attnviz}
+    names: dict[str, object] = {}
     exec(compile(python_with(words), "README.md", "exec"), names)
     if "page" in names:
         assert [len(ax.images) for ax in names["page"].axes[:2]] == [1, 1]  # type: ignore[attr-defined]

@@ -127,7 +127,8 @@ def test_heads_lists_the_induction_head_with_its_score_and_baseline(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["heads", COUNTING, "--model", "tiny-gpt2", "--no-syntax"])
     assert result.exit_code == 0, result.output
-    content = json.loads((tmp_path / "attnviz-out" / "tiny-gpt2" / "heads.json").read_text(encoding="utf-8"))
+    (written,) = (tmp_path / "attnviz-out" / "tiny-gpt2").glob("*/heads.json")
+    content = json.loads(written.read_text(encoding="utf-8"))
     n_heads = content["model"]["n_layers"] * content["model"]["n_heads"]
     assert content["verification"]["heads_compared"] == n_heads == len(content["heads"])
     labels = {head["id"]: head["label"] for head in content["heads"]}

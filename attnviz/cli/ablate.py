@@ -1,10 +1,12 @@
 """The command ``attnviz ablate``."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import attnviz
+from attnviz.cli.folders import is_file
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text
 from attnviz.errors import UsageError
@@ -65,6 +67,7 @@ def ablate(
     if texts.count("-") > 1:
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
     given = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
+    corpora = [Path(each) for each in given if is_file(each)]
     source = run.find_model()
     run.execute(
         lambda progress, warn: attnviz.ablate(
@@ -83,6 +86,8 @@ def ablate(
             progress=progress,
             warn=warn,
         ),
+        texts=[each for each in given if not is_file(each)],
+        corpora=corpora,
         top=top,
         rate=True,
     )

@@ -8,7 +8,7 @@ import typer
 
 import attnviz
 from attnviz.cli import options
-from attnviz.cli.runner import Run, command, results_folder
+from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text
 from attnviz.errors import UsageError
 from attnviz.progress import Progress
@@ -23,8 +23,9 @@ _FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 T
 
 @command(
     figures="Any of overview, map, differences (with commas between); all; none.",
-    out="Folder for the results; default attnviz-out/compare-MODEL. Pictures of an earlier run stay there "
-    "where it was of the same comparison; its other files are replaced or removed.",
+    out="Folder for the results; default attnviz-out/compare-MODEL/TEXT. Pictures of an earlier run stay "
+    "there where it was of the same comparison; its other files are replaced or removed, those of another text with "
+    "--overwrite only.",
 )
 def compare(
     run: Run,
@@ -102,14 +103,17 @@ def compare(
             sides.append(analysis)
         return attnviz.compare(*sides)
 
-    run.execute(measure, path=results_folder(run.out, names, "compare"), scale=scale, select=select or (), top=top)
+    run.execute(measure, texts=[*sentences, second], models=names, scale=scale, select=select or (), top=top)
 
 
 def _check_form(texts: list[str], models: list[str]) -> None:
     """Refuse what is neither of the two forms."""
     if sorted((len(texts), len(models))) != [1, 2]:
         found = f"{len(texts)} text{'s' * (len(texts) != 1)} and {len(models)} model{'s' * (len(models) != 1)}"
-        raise UsageError(f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.")
+        quotes = " A text of several words stands in quotes." if len(texts) > 2 else ""
+        raise UsageError(
+            f"expected one text and two models, or two texts and one model: {_FORMS}; found {found}.{quotes}"
+        )
     if texts.count("-") > 1:
         raise UsageError("both texts are -, but standard input can be read only once; give one of them as TEXT.")
 

@@ -57,5 +57,6 @@ def explain(
             truncate=truncate,
             progress=progress,
         ),
+        texts=(sentence, second),
         tensors=save_stages,
     )

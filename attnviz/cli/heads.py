@@ -7,7 +7,7 @@ import typer
 
 import attnviz
 from attnviz.cli import options
-from attnviz.cli.runner import Run, command, results_folder
+from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text, split_names
 from attnviz.progress import Progress
 
@@ -17,8 +17,9 @@ __all__ = ["heads"]
 @command(
     figures="Any of overview, heads, lines, map, mean, pair, panel (with commas between); all that the text has; none.",
     drawn="overview,heads",
-    out="Folder for the results; default attnviz-out/MODEL. Pictures of an earlier run stay there where it "
-    "was of the same model, text and options; its other files are replaced or removed.",
+    out="Folder for the results; default attnviz-out/MODEL/TEXT. Pictures of an earlier run stay there where it "
+    "was of the same model, text and options; its other files are replaced or removed, those of another text with "
+    "--overwrite only.",
 )
 def heads(
     run: Run,
@@ -97,7 +98,7 @@ def heads(
 
     run.execute(
         measure,
-        path=results_folder(run.out, [run.model]),
+        texts=(sentence, second),
         scale=scale,
         adds=["lines"] * (start is not None) + ["map"] * bool(statistics),
         select=select or (),

@@ -46,7 +46,7 @@ Truncate = Annotated[
     bool, typer.Option("--truncate", help="Cut a text that is longer than the model instead of refusing it.")
 ]
 Out = Annotated[
-    str | None, typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/COMMAND-MODEL.")
+    str | None, typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/COMMAND-MODEL/TEXT.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON document, and nothing else.")]
 
@@ -87,5 +87,8 @@ class Shared:
     device: Annotated[str, typer.Option("--device", "-d", help="auto, cpu, cuda, cuda:N or mps.")] = "auto"
     dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32"
     out: Out = None
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Remove pictures of another text that are in the folder.")
+    ] = False
     as_json: AsJson = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables, no progress, no messages.")] = False

@@ -70,4 +70,4 @@ def outputs(
             progress=progress,
         )
 
-    run.execute(measure, scale=scale, select=select or (), top=top, tensors=save_outputs)
+    run.execute(measure, texts=(sentence, second), scale=scale, select=select or (), top=top, tensors=save_outputs)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import attnviz
-from attnviz.cli.runner import Run, command, results_folder
-from attnviz.corpora.long_runs import own_file, this_process
+from attnviz.cli.folders import results_folder
+from attnviz.cli.runner import Run, command
+from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
 
@@ -20,7 +21,7 @@ __all__ = ["profile"]
 
 @command(
     figures="Any of roles, scores, relations, layers, likeness (with commas between); all; none.",
-    out="Folder for the results; default attnviz-out/MODEL.",
+    out="Folder for the results; default attnviz-out/MODEL/CORPUS.",
 )
 def profile(
     run: Run,
@@ -65,9 +66,9 @@ def profile(
     if not corpora and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     source = run.find_model()
-    folder = results_folder(run.out, [run.model])
+    folder = results_folder(run.out, "profile", [run.model], (), corpora or ())
     unfinished = folder / "profile.unfinished"
-    run.kept = own_file(unfinished, process)
+    run.keeps(own_file(unfinished, process))
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Profile | None":
         return attnviz.profile_heads(
@@ -87,15 +88,14 @@ def profile(
         )
 
     def finish(document: dict[str, Any]) -> Iterator[str]:
-        for kept in unfinished.parent.glob(f"{unfinished.name}*"):
-            kept.unlink(missing_ok=True)
+        remove_kept(unfinished, process)
         if run.figures in (None, "all") and not run.no_figures and document["statistics"] is not None:
             from attnviz.commands.profile.likeness import scikit_learn_missing
 
             yield from filter(None, [scikit_learn_missing()])
         yield from _keep(document, source, store)
 
-    run.execute(measure, path=folder, top=top, rate=True, finish=finish)
+    run.execute(measure, corpora=corpora or (), top=top, rate=True, finish=finish)
 
 
 def _keep(document: dict[str, Any], source: "Source", store: bool | None) -> Iterator[str]:

@@ -4,12 +4,10 @@ Data goes to standard output, progress and messages to standard error. Everythin
 inside the command, so that ``attnviz --help`` answers at once.
 """
 
-import gc
-import io
-import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from attnviz.cli.ablate import ablate
 from attnviz.cli.compare import compare
@@ -21,7 +19,7 @@ from attnviz.cli.profile import profile
 from attnviz.cli.rollout import rollout
 from attnviz.version import __version__
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     name="attnviz",
@@ -33,19 +31,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+class _Command(TyperCommand):
+    """A command that knows what a text without quotes looks like to it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # click's UsageError, or typer's copy of it
+            if "unexpected extra argument" in (message := getattr(error, "message", "")):
+                hint = f'A text of several words stands in quotes: {ctx.command_path} "The cat ran away".'
+                vars(error)["message"] = f"{message} {hint}"
+            raise
+
+
 for command in (heads, compare, profile, explain, outputs, ablate, rollout, models):
-    app.command()(command)
-
-_SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second
-
-
-def main() -> None:
-    """The console script ``attnviz``."""
-    gc.set_threshold(*_SELDOM)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? for what it cannot show
-    app()
+    app.command(cls=_Command)(command)
 
 
 def _show_version(wanted: bool) -> None:

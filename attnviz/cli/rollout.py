@@ -72,6 +72,7 @@ def rollout(
             truncate=truncate,
             progress=progress,
         ),
+        texts=(sentence, second),
         top=top,
         tensors=save_rollout,
     )

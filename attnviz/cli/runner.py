@@ -1,8 +1,6 @@
 """How every command runs: shared options, folder, measurement, files, tables or JSON, exit codes."""
 
 import inspect
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Unpack
 
 import typer
 
+from attnviz.cli.folders import check_out, results_folder
 from attnviz.cli.options import Shared
+from attnviz.cli.start import INTERRUPTED
 from attnviz.cli.terminal import print_results, printable, progress, say, say_what_was_written, split_names
 from attnviz.errors import AttnvizError, ProcessError, UsageError, VerificationError
 from attnviz.progress import Progress
+from attnviz.signals import handled, interruption
 
 if TYPE_CHECKING:
     from attnviz.model.sources import Source
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from attnviz.results.result import Result
     from attnviz.results.view import ChoiceNames
 
-__all__ = ["Run", "check_out", "command", "errors_to_exit_codes", "results_folder"]
-
-_INTERRUPTED = 130
+__all__ = ["Run", "command", "errors_to_exit_codes"]
 
 
 @dataclass
@@ -35,13 +34,15 @@ class Run(Shared):
     Attributes:
         command: its name, which is also that of its folder in :mod:`attnviz.commands`.
         folder: that it writes to, once there is one.
-        kept: the file in which it keeps what it has measured, until it is done.
+        kept: the file in which it keeps what it has measured, until it is done; see :meth:`keeps`.
+        kept_before: which file of an earlier run stood there.
         silent: whether another process says what is to be said.
     """
 
     command: str = ""
     folder: "OutputFolder | None" = None
     kept: Path | None = None
+    kept_before: tuple[int, int] | None = None
     silent: bool = False
 
     def find_model(self) -> "Source":
@@ -54,7 +55,9 @@ class Run(Shared):
         self,
         measure: "Callable[[Progress, Callable[[str], None]], Result | None]",
         *,
-        path: Path | None = None,
+        texts: Sequence[str | None] = (),
+        corpora: Sequence[Path] = (),
+        models: Sequence[str] = (),
         scale: str = "shared",
         adds: Sequence[str] = (),
         rate: bool = False,
@@ -68,7 +71,9 @@ class Run(Shared):
         Args:
             measure: makes the result; told of progress and given a function for messages. None where another process
                 writes it.
-            path: of the folder; default that of :func:`results_folder`, by command and model.
+            texts: that the results are of; they name the folder, whose pictures of others are not removed.
+            corpora: likewise.
+            models: that name the folder too; default the one of ``--model``.
             scale: of colours.
             adds: figures that other options ask for, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
@@ -91,9 +96,14 @@ class Run(Shared):
         if self.silent:
             measure(lambda *_: None, lambda _: None)
             return
-        path = path or results_folder(self.out, [self.model], self.command)
-        with OutputFolder(path, layout_of(self.command)) as output, progress(self.quiet, rate) as tell:
+        given = [text for text in texts if text is not None]
+        path = results_folder(self.out, self.command, models or [self.model], given, corpora)
+        with (
+            OutputFolder(path, layout_of(self.command), self.overwrite) as output,
+            progress(self.quiet, rate) as tell,
+        ):
             self.folder = output
+            output.refuse_other_texts([*given, *map(str, corpora)])
             tell("loading", 0, 0)
             result = measure(tell, lambda message: say(message, self.quiet))
             if result is None:
@@ -128,12 +138,25 @@ class Run(Shared):
             return named
         return list(dict.fromkeys([*([] if named == ["none"] else named), *adds]))
 
+    def keeps(self, file: Path) -> None:
+        """Name the file in which it will keep what it has measured."""
+        self.kept, self.kept_before = file, _which(file)
+
     @property
     def what_is_kept(self) -> str:
-        """A sentence on what an unfinished run leaves, with a space before it; empty where it leaves nothing."""
-        if self.kept is None or not self.kept.exists():
+        """A sentence on what this run has kept, with a space before it; empty where it has kept nothing."""
+        if self.kept is None or _which(self.kept) in (None, self.kept_before):
             return ""
         return f" What was measured is kept in {self.kept}: the same command goes on from there."
+
+
+def _which(file: Path) -> tuple[int, int] | None:
+    """What tells a file from another one that is put in its place; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def command(
@@ -147,7 +170,7 @@ def command(
     Args:
         figures: help of ``--figures``, with the names of the command's views.
         drawn: those drawn by default, where not all are.
-        out: help of ``--out``, where the folder is another than ``attnviz-out/COMMAND-MODEL``.
+        out: help of ``--out``, where there is more to say of it.
     """
     own_help: dict[str, Any] = {
         "figures": Annotated[str | None, typer.Option(help=figures, show_default=drawn or False)],
@@ -183,13 +206,14 @@ def command(
 
 @contextmanager
 def errors_to_exit_codes(run: Run) -> Iterator[Run]:
-    """One line on standard error for what the user can mend; 130 for Ctrl-C and SIGTERM; bugs keep their traceback."""
+    """One line on standard error for what the user can mend; 130 for an interruption; bugs keep their traceback."""
     try:
-        with _terminated_as_interrupted():
+        with handled(interruption()):
             yield run
     except AttnvizError as error:
         if not run.silent or isinstance(error, VerificationError | ProcessError):
-            typer.echo(f"attnviz: {printable(str(error) + run.what_is_kept)}", err=True)
+            kept = "" if isinstance(error, VerificationError) else run.what_is_kept  # it would fail there again
+            typer.echo(f"attnviz: {printable(str(error) + kept)}", err=True)
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
         written = run.folder is not None and run.folder.committed
@@ -197,43 +221,4 @@ def errors_to_exit_codes(run: Run) -> Iterator[Run]:
         kept = run.what_is_kept
         if not run.silent:
             typer.echo(f"attnviz: interrupted{'.' if kept else f'; {how_far}.'}{printable(kept)}", err=True)
-        raise typer.Exit(_INTERRUPTED) from error
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """A scheduler's SIGTERM is Ctrl-C: what a run leaves half-done is removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def results_folder(out: str | None, models: Sequence[str], command: str = "") -> Path:
-    """Where results go: the folder that the user names, or else ``attnviz-out/COMMAND-MODEL``."""
-    if out is not None:
-        return Path(out)
-    return Path("attnviz-out") / "-".join(filter(None, [command, *map(_model_in_path, models)]))
-
-
-def check_out(out: str | None) -> None:
-    """Refuse an empty name of a folder, which Path would take for this one.
-
-    Raises:
-        UsageError: it is empty or blank.
-    """
-    if out is not None and not out.strip():
-        raise UsageError("-o is empty; expected a folder (. for this one).")
-
-
-def _model_in_path(model: str) -> str:
-    """A model as part of a folder's name: the last part of a checkpoint folder, or the name, slashes replaced."""
-    from attnviz.model.sources import BUILT_IN
-
-    folder = Path(model).expanduser()
-    name = folder.resolve().name if model not in BUILT_IN and folder.is_dir() else model.replace("/", "--")
-    return name or "model"
+        raise typer.Exit(INTERRUPTED) from error

@@ -3,6 +3,7 @@
 Data goes to standard output, progress and messages to standard error.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -55,6 +56,9 @@ def progress(quiet: bool, rate: bool = False) -> Iterator[Callable[[str, int, in
 
         def tell(what: str, done: int, total: int) -> None:
             if what not in tasks:
+                for earlier in display.tasks:
+                    if earlier.total is None:  # of unknown length, and over: it would go on pulsing
+                        display.update(earlier.id, visible=False)
                 tasks[what] = display.add_task(what, total=total or None, rate="")
             speed = display.tasks[display.task_ids.index(tasks[what])].speed
             display.update(tasks[what], completed=done, total=total or None, rate=f"{speed:.0f}/s" if speed else "")
@@ -116,6 +120,8 @@ def print_results(
         OutputError: they cannot be printed, because the disk is full; a reader that went away is no error.
     """
     try:
+        if sys.stdout is None and (as_json or not quiet):
+            raise OSError(errno.EBADF, "standard output is closed")
         if as_json:
             from attnviz.results.output_folder import json_text
 
@@ -126,9 +132,11 @@ def print_results(
             console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
             console.width = max(console.width, _NARROWEST)  # better over the edge than with numbers cut short
             console.print(tables(console.width))
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             message = f"cannot print the results: {error.strerror}; the files in {folder} are complete."
             raise OutputError(message) from error

@@ -5,31 +5,33 @@ text; at the end the first adds up what all have counted. torch is imported wher
 """
 
 import hashlib
+import io
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import OutputError, ProcessError
+from attnviz.signals import handled
 
 if TYPE_CHECKING:
     from attnviz.corpora.reading import Text
 
 __all__ = [
     "ChangedCorpusError", "Measured", "Process", "Unfinished", "gathered", "interruptions_noted", "joined_processes",
-    "own_file", "this_process",
+    "own_file", "remove_kept", "this_process",
 ]  # fmt: skip
 
 _PATIENCE = timedelta(days=7)
 """How long a process that is done waits for the others."""
 
 _DIGITS = 1 << 62
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_HEADER = b"attnviz, an unfinished run; SHA-256 of what follows: "
+"""What the file of an unfinished run begins with; the hash and a line's end come next."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,15 @@ def this_process() -> Process:
 def own_file(path: Path, process: Process) -> Path:
     """The file's name with the number of the process, where there are several."""
     return path if process.count == 1 else path.with_name(f"{path.name}-{process.rank + 1}-of-{process.count}")
+
+
+def remove_kept(path: Path, process: Process) -> None:
+    """Delete what the processes of this run have kept; nothing of another run, and no file of the user's."""
+    for rank in range(process.count):
+        own = own_file(path, replace(process, rank=rank))
+        for each in (own, _new(own)):
+            if each.is_file() and each.read_bytes()[: len(_HEADER)] == _HEADER:
+                each.unlink()
 
 
 @contextmanager
@@ -190,14 +201,12 @@ class Unfinished:
             return None
         import torch
 
-        try:
-            content = torch.load(self.path, weights_only=True)
+        with self.believed():
+            header, _, saved = (self.path.read_bytes() if self.path.is_file() else b"").partition(b"\n")
+            if header != _header(saved):
+                raise ValueError("the hash is another")
+            content = torch.load(io.BytesIO(saved), weights_only=True)
             settings, state = dict(content["settings"]), dict(content["state"])
-        except Exception as error:
-            raise OutputError(
-                f"expected what an interrupted run has measured in {self.path}, found something else, or a damaged "
-                "file; delete it to begin anew, or choose another folder with -o."
-            ) from error
         other = [name for name in {**settings, **self._settings} if settings.get(name) != self._settings.get(name)]
         if other:
             changes = ", ".join(f"{name} {settings.get(name)}, now {self._settings.get(name)}" for name in other)
@@ -206,6 +215,21 @@ class Unfinished:
                 "same settings to go on, another folder with -o, or delete it to begin anew."
             )
         return state
+
+    @contextmanager
+    def believed(self) -> Iterator[None]:
+        """While what the file holds is read and made use of, whatever is wrong with it is one message.
+
+        Raises:
+            OutputError: for any other error of the block.
+        """
+        try:
+            yield
+        except Exception as error:
+            raise OutputError(
+                f"expected what an interrupted run has measured in {self.path}, found something else, or a damaged "
+                "file; delete it to begin anew, or choose another folder with -o."
+            ) from error
 
     def save(self, state: dict[str, Any]) -> None:
         """Write the file whole or not at all.
@@ -217,41 +241,50 @@ class Unfinished:
             return
         import torch
 
-        new = self.path.with_name(f"{self.path.name}.new")
+        new, content = _new(self.path), io.BytesIO()
+        torch.save({"settings": self._settings, "state": state}, content)
+        saved = content.getvalue()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save({"settings": self._settings, "state": state}, new)
+            new.write_bytes(_header(saved) + b"\n" + saved)
             new.replace(self.path)
-        except (OSError, RuntimeError) as error:  # torch raises the latter where it cannot open a file
+        except OSError as error:
             with suppress(OSError):
                 new.unlink()
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else "no room, or no permission"
-            raise OutputError(f"cannot keep what was measured in {self.path}: {reason}.") from error
+            raise OutputError(f"cannot keep what was measured in {self.path}: {error.strerror or error}.") from error
+
+    def remove(self) -> None:
+        """Delete the file: nobody could go on from it."""
+        if self.path is not None:
+            remove_kept(self.path, Process())
 
 
 @contextmanager
 def interruptions_noted() -> Iterator[Callable[[], bool]]:
-    """While the block runs, note a first Ctrl-C or SIGTERM, so that a batch can be finished; a second interrupts.
+    """While the block runs, note a first interruption, so that a batch can be finished; a second interrupts.
 
     Yields:
         whether there was one; ask between two pieces of work, and raise KeyboardInterrupt.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals go to the main thread
-        return
     noted: list[int] = []
 
-    def note(number: int, _: Any) -> None:
+    def note(number: int, _: object) -> None:
         if noted:
             raise KeyboardInterrupt
         noted.append(number)
 
-    before = [signal.signal(number, note) for number in _SIGNALS]
-    try:
+    with handled(note):
         yield lambda: bool(noted)
-    finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
-            signal.signal(number, handler)
+
+
+def _header(saved: bytes) -> bytes:
+    """The first line of the file of an unfinished run, by which a damaged one is told."""
+    return _HEADER + hashlib.sha256(saved).hexdigest().encode()
+
+
+def _new(path: Path) -> Path:
+    """Where a file is written before it takes the place of the earlier one."""
+    return path.with_name(f"{path.name}.new")
 
 
 def _digest(text: "Text") -> int:

@@ -1,5 +1,6 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
-from attnviz.model.sources import Source, read_json, weight_files
+from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
@@ -37,6 +38,7 @@ class Checkpoint:
         tokenizer: the fast tokenizer that belongs to it.
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
             norm); None where it was not asked for, or the checkpoint has none.
+        weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Checkpoint:
     model: nn.Module
     tokenizer: Any
     language_head: nn.Module | None = None
+    weights_sha256: str | None = None
 
     @property
     def config(self) -> Any:
@@ -137,7 +140,8 @@ def load_checkpoint(
     if head is not None:
         head.to(device).eval()
     tokenizer = _load_tokenizer(source.folder)
-    return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head)
+    digest = weights_sha256(source)
+    return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head, digest)
 
 
 def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
@@ -154,7 +158,17 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    return Checkpoint(str(name), None, architecture, base, tokenizer, architecture.language_head(model))
+    head = architecture.language_head(model)
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
+
+
+def _parameters_sha256(model: nn.Module) -> str:
+    """Of a model in memory, with the names and shapes of its parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in model.state_dict().items():
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:

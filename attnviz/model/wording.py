@@ -31,8 +31,8 @@ def shortened(text: str, longest: int) -> str:
 
 
 def counted(n: int, unit: str) -> str:
-    """A count with its noun in the plural: ``1 token``, ``9 tokens``."""
-    return f"{n} {unit}{'' if n == 1 else 's'}"
+    """A count with its noun in the plural: ``1 token``, ``9 tokens``, ``2,001 tokens``."""
+    return f"{n:,} {unit}{'' if n == 1 else 's'}"
 
 
 def ordinal(number: int) -> str:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import Source, weights_sha256
+from attnviz.model.wording import counted
 
 __all__ = ["SYNTACTIC", "HeadProfile", "StoredCorpus", "StoredProfile", "StoredRole", "find_profile", "model_shape",
            "profile_file_name", "store_profile"]  # fmt: skip
@@ -115,7 +116,7 @@ class StoredProfile:
     @property
     def measured_on(self) -> str:
         """The corpora with their sizes, for people."""
-        named = [f"{corpus.name}, {corpus.sentences:,} texts" for corpus in self.corpora]
+        named = [f"{corpus.name}, {counted(corpus.sentences, 'text')}" for corpus in self.corpora]
         return "; ".join(named) or "random tokens, repeated"
 
     @property
@@ -220,6 +221,8 @@ def _user_folder() -> Path | None:
 
 def _read(path: Path, shipped: bool, shape: str, weights: str) -> StoredProfile:
     """A stored profile; OSError where it cannot be read, ValueError where it is damaged or of other weights."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise ValueError("found something that is no file")
     content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     document = _entry(content, "the document")
     model = _typed(document, "model", dict)
@@ -252,9 +255,9 @@ def _role(content: dict[str, Any], sizes: dict[str, int]) -> tuple[HeadId, Store
     interval = _typed(content, "interval", list)
     if len(interval) != 2:
         raise ValueError(f"found an interval of {len(interval)} numbers")
-    low, high = (_typed({"interval": bound}, "interval", float) for bound in interval)
+    low, high = (_share({"interval": bound}, "interval") for bound in interval)
     direction = None if content.get("direction") is None else _typed(content, "direction", str)
-    score, baseline = (_typed(content, key, float) for key in ("score", "baseline"))
+    score, baseline = (_share(content, key) for key in ("score", "baseline"))
     n, passed = _typed(content, "n", int), _typed(content, "passed", bool)
     return head, StoredRole(_typed(content, "role", str), score, baseline, n, (low, high), passed, direction)
 
@@ -270,6 +273,14 @@ def _typed(content: dict[str, Any], key: str, kind: type[T]) -> T:
         value = float(value)
     if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError(f"found {'nothing' if value is None else type(value).__name__} for {key}")
+    return value
+
+
+def _share(content: dict[str, Any], key: str) -> float:
+    """A score, a baseline or a bound of an interval; all are cosines, or shares."""
+    value = _typed(content, key, float)
+    if not -1.0 <= value <= 1.0:
+        raise ValueError(f"found {value:g} for {key}, which is never above 1")
     return value
 
 

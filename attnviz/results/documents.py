@@ -32,7 +32,9 @@ CAPTIONS = "captions.md"
 """The name of the file."""
 
 _ENTRY = re.compile(r"\*\*([^*]+)\*\*: (.*)")
-_MARKUP = re.compile(r"([\\`*_<>\[\]#|&$])")
+_MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_FORMULA = ("=", "+", "-", "@", "\t")
+"""What a spreadsheet takes for the beginning of a formula."""
 
 
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
@@ -41,6 +43,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "name": model.name,
         "architecture": model.architecture.name,
         "revision": model.revision,
+        "weights_sha256": model.weights_sha256,
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
         "d_model": model.d_model,
@@ -91,12 +94,19 @@ def verification_entry(
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
-    """A CSV file with a header; None is an empty cell, and values of other names are left out."""
+    """A CSV file with a header; None is an empty cell, and values of other names are left out.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
     return buffer.getvalue()
+
+
+def _text(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def write_captions(output: OutputFolder, document: dict[str, Any], captions: dict[str, str]) -> None:

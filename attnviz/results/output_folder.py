@@ -2,18 +2,21 @@
 
 import errno
 import json
+import os
 import re
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnviz.errors import OutputError, UsageError
+from attnviz.model.wording import quoted
+from attnviz.results.folder_lock import LockedError, alone_in, lock, unlock
+from attnviz.signals import held_back
+from attnviz.version import __version__
 
 __all__ = ["Layout", "OutputFolder", "check_folder", "json_text"]
 
@@ -23,6 +26,12 @@ _MANIFESTS = tuple(sorted(f"{folder.name}.json" for folder in _COMMANDS.iterdir(
 """What every command calls its document."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_STAGING = re.compile(r"\.attnviz-([0-9]+)-[a-z0-9_]{8}")
+"""The name of a run's hidden folder, with the number of its process."""
+
+_MOVING = "moving"
+"""Key of the document that stands in the folder while files are moved: it lists those of both runs, and no results."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,12 @@ class Layout:
 class OutputFolder:
     """A folder that receives all of a run's files at once, or none of them.
 
-    Files are first written to a hidden folder inside, and moved when all are there; an error, a full disk or Ctrl-C
-    leaves what was there before. The folder always tells of one analysis: a rerun of the same (by the keys ``same`` of
-    the layout) replaces the document, the table and files of the same name, and leaves all others; any other run of
-    the same command removes them. A file that attnviz did not write is neither replaced nor deleted.
+    Files are first written to a hidden folder inside, and moved when all are there; an error, a full disk or an
+    interruption leaves what was there before. The folder always tells of one analysis: a rerun of the same (by the keys
+    ``same`` of the layout) replaces the document, the table and files of the same name, and leaves all others; any
+    other run of the same command removes them, but pictures of another text on request only. A file that attnviz did
+    not write is neither replaced nor deleted. Runs move their files one after the other, and clear away what a run
+    that was killed has left.
 
     Use as a context manager::
 
@@ -65,10 +76,12 @@ class OutputFolder:
             folder.commit(document)
     """
 
-    def __init__(self, path: Path, layout: Layout) -> None:
-        """Nothing is touched before the context is entered."""
-        self.path, self.layout = path, layout
+    def __init__(self, path: Path, layout: Layout, overwrite: bool = False) -> None:
+        """Nothing is touched before the context is entered; ``overwrite``: pictures of another text too."""
+        self.path, self.layout, self.overwrite = path, layout, overwrite
         self._staging: Path | None = None
+        self._lock: int | None = None  # on the hidden folder, as long as the run lives
+        self._alone = False
         self._created: list[Path] = []  # the innermost first
         self._staged: dict[str, None] = {}  # in order, each once
         self.committed = False
@@ -83,22 +96,63 @@ class OutputFolder:
         """Make the folder and check that it can be written to.
 
         Raises:
-            OutputError: it is a file, cannot be written to, or holds foreign files of our names.
+            OutputError: it is a file, cannot be written to, holds foreign files of our names, or another run holds it.
         """
-        with self._as_output_error("make the folder", self.path):
-            if self.path.exists() and not self.path.is_dir():
-                raise OutputError(
-                    f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o."
-                )
-            self._created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
+        try:
+            with self._as_output_error("make the folder", self.path), held_back():
+                if self.path.exists() and not self.path.is_dir():
+                    raise OutputError(
+                        f"cannot write to {self.path}: it is a file; expected a folder, or a new name, for -o."
+                    )
+                self._created = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+                self.path.mkdir(parents=True, exist_ok=True)
+            with self._as_output_error("make the folder", self.path), self.alone(), held_back():
                 self._refuse_foreign(name for name in self._names_below() if self.layout.owns(name))
-                self._staging = Path(tempfile.mkdtemp(prefix=".attnviz-", dir=self.path))
-            except BaseException:
-                self._remove_created()
-                raise
+                self._clear_stale()
+                self._staging = Path(tempfile.mkdtemp(prefix=f".attnviz-{os.getpid()}-", dir=self.path))
+                self._lock = lock(self._staging)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While the block runs, no other run moves files here.
+
+        Raises:
+            OutputError: another run goes on doing so.
+        """
+        try:
+            with nullcontext() if self._alone else alone_in(self.path):
+                before, self._alone = self._alone, True
+                try:
+                    yield
+                finally:
+                    self._alone = before
+        except LockedError as error:
+            others = sorted({found[1] for found in map(_STAGING.fullmatch, self._hidden()) if found})
+            who = f"another run of attnviz (process {' or '.join(others)})" if others else "another program"
+            raise OutputError(
+                f"cannot write to {self.path}: {who} is moving its files there, and is not done; nothing was changed. "
+                "Wait for it, or choose another folder with -o."
+            ) from error
+
+    def refuse_other_texts(self, texts: Iterable[str]) -> None:
+        """Refuse to remove pictures of other texts than these (or corpora, by their paths), unless told to.
+
+        Raises:
+            OutputError: with both.
+        """
+        earlier, now = _document(self.path / self.layout.manifest), frozenset(texts)
+        if self.overwrite or _MOVING in earlier or not earlier or (before := _texts(earlier)) == now:
+            return
+        pictures = self._earlier() - {self.layout.manifest, self.layout.table}
+        if any((self.path / name).exists() for name in pictures):
+            raise OutputError(
+                f"{self.path} holds pictures of {_named(before)}, which this run, of {_named(now)}, would remove; "
+                "choose another folder with -o, or remove them with --overwrite (in Python overwrite=True)."
+            )
 
     def write(self, name: str, content: bytes | str) -> None:
         """Write one file, by its path relative to the folder; it appears there on :meth:`commit`.
@@ -126,41 +180,73 @@ class OutputFolder:
             OutputError: a file that attnviz did not write has the name of one of these.
         """
         manifest = self.layout.manifest
-        self.write(self.layout.table, self.layout.table_text(content))
-        earlier, kept = self._earlier(), self.kept(content)
-        complete = {**content, "files": sorted({*self._staged, *kept, manifest})}
-        self.write(manifest, json_text(complete))
+        with self.alone():
+            self.refuse_other_texts(_texts(content))
+            self.write(self.layout.table, self.layout.table_text(content))
+            earlier, kept = self._earlier(), self.kept(content)
+            complete = {**content, "files": sorted({*self._staged, *kept, manifest})}
+            self.write(manifest, json_text(complete))
+            self._refuse_foreign(self._staged)
+            self._move(earlier, earlier - kept - set(self._staged))
+        self._created.clear()
+        return complete
+
+    def _move(self, earlier: set[str], stale: set[str]) -> None:
+        """Move every file to its place, the document last; until then another one lists all that may be there.
+
+        A run that is killed meanwhile so leaves nothing that the next one would not know as attnviz's own.
+        """
         assert self._staging is not None
-        self._refuse_foreign(self._staged)
+        manifest, both = self.layout.manifest, self._staging / _MOVING
         with self._as_output_error("write to", self.path):
             for name in self._staged:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-        with _uninterrupted(), self._as_output_error("write to", self.path, unchanged=False):
-            for name in sorted(self._staged, key=lambda name: name != manifest):
-                (self._staging / name).replace(self.path / name)
-            stale = earlier - kept - set(self._staged)
+            both.write_text(json_text({"attnviz": __version__, _MOVING: True, "files": [*earlier, *self._staged]}))
+        with held_back(), self._as_output_error("write to", self.path, unchanged=False):
+            both.replace(self.path / manifest)
+            for name in self._staged:
+                if name != manifest:
+                    (self._staging / name).replace(self.path / name)
             for name in stale:
                 (self.path / name).unlink(missing_ok=True)
             self.removed = len(stale)
             for below in (self.path / folder for folder in self.layout.folders):
                 if stale and below.is_dir() and not any(below.iterdir()):
                     below.rmdir()
+            (self._staging / manifest).replace(self.path / manifest)
             self.committed = True
-        self._created.clear()
-        return complete
 
     def kept(self, content: dict[str, Any]) -> set[str]:
         """What earlier runs wrote here that a run with this document leaves, or replaces by the same name."""
         manifest = _document(self.path / self.layout.manifest)
-        same = all(manifest.get(key) == content.get(key) for key in self.layout.same)
+        same = _MOVING not in manifest and all(manifest.get(key) == content.get(key) for key in self.layout.same)
         return self._earlier() if same else set()
 
     def __exit__(self, *_: object) -> None:
         """Remove the hidden folder, and folders made for nothing."""
-        with _uninterrupted():
+        with held_back():
             if self._staging is not None:
                 shutil.rmtree(self._staging, ignore_errors=True)
+            unlock(self._lock)
+            self._lock = None
             self._remove_created()
+
+    def _hidden(self) -> list[str]:
+        """The hidden folders of other runs, alive or not."""
+        own = self._staging and self._staging.name
+        found = [path for path in self.path.glob(".attnviz-*") if path.is_dir() and not path.is_symlink()]
+        return [path.name for path in found if path.name != own and _STAGING.fullmatch(path.name)]
+
+    def _clear_stale(self) -> None:
+        """Remove the hidden folders of runs that were killed; those of living ones are locked."""
+        for path in map(self.path.joinpath, self._hidden()):
+            try:
+                held = lock(path)
+            except LockedError:
+                continue
+            if held is not None:
+                shutil.rmtree(path, ignore_errors=True)
+            unlock(held)
 
     def _earlier(self) -> set[str]:
         """What earlier runs wrote here, by their own document; only names that we give are believed."""
@@ -225,6 +311,19 @@ def _listed(document: dict[str, Any]) -> set[str]:
     return {str(name) for name in files} if isinstance(files, list) else set()
 
 
+def _texts(document: dict[str, Any]) -> frozenset[str]:
+    """The texts that a document is of, and the paths of its corpora."""
+    corpora = [corpus.get("path") for corpus in document.get("corpora") or () if isinstance(corpus, dict)]
+    several = [text for key in ("texts", "pairs") for text in document.get(key) or ()]
+    found = [document.get("text"), document.get("pair"), *several, *corpora]
+    return frozenset(text for text in found if isinstance(text, str))
+
+
+def _named(texts: frozenset[str]) -> str:
+    some = [quoted(text) for text in sorted(texts)[:2]]
+    return ", ".join([*some, *["…"] * (len(texts) > 2)]) or "random tokens"
+
+
 def json_text(content: dict[str, Any]) -> str:
     """The document as JSON; ASCII only, so that no text can steer a terminal."""
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
@@ -238,19 +337,3 @@ def check_folder(folder: object) -> None:
     """
     if not isinstance(folder, str | Path) or not str(folder).strip() or "\0" in str(folder):
         raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back for the moment in which files are moved."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt

@@ -12,7 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from attnviz.arguments import check_switch
 from attnviz.errors import UsageError
+from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.version import __version__
 
@@ -26,7 +28,18 @@ if TYPE_CHECKING:
     from attnviz.results.report import Report
     from attnviz.results.view import ChoiceNames, Choices, View
 
-__all__ = ["Result", "checked_views", "layout_of", "report_of", "views_of"]
+__all__ = ["Document", "Result", "checked_views", "layout_of", "report_of", "views_of"]
+
+
+class Document(dict[str, Any]):
+    """A document as it was written; its repr is a line, since a notebook shows what a cell ends with."""
+
+    def __init__(self, content: dict[str, Any], folder: Path) -> None:
+        super().__init__(content)
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"<{counted(len(self['files']), 'file')} in {self.folder}; a dict with the keys {', '.join(self)}>"
 
 
 class Result:
@@ -106,9 +119,10 @@ class Result:
         figures: Sequence[str] | None = None,
         formats: Sequence[str] = ("png",),
         look: "Look | None" = None,
+        overwrite: bool = False,
         progress: Progress | None = None,
         **choices: "Unpack[ChoiceNames]",
-    ) -> dict[str, Any]:
+    ) -> Document:
         """Write figures with captions.md, the JSON document and the CSV table into a folder: all of them, or nothing.
 
         Args:
@@ -117,14 +131,16 @@ class Result:
             figures: names of views, or ``all``; default those of the command line, empty for none.
             formats: any of ``png``, ``svg``, ``pdf``.
             look: theme, scale and width.
+            overwrite: remove pictures of another text that are there.
             progress: told of every figure drawn.
             choices: what to draw and list; see :class:`attnviz.results.view.Choices`.
 
         Returns:
-            the document as it was written.
+            the document as it was written, a dict.
 
         Raises:
-            OutputError: the folder cannot be written to, or holds foreign files of our names.
+            OutputError: the folder cannot be written to, or holds foreign files of our names, or pictures of another
+                text.
             UsageError: an unknown figure, format, option or head.
         """
         from attnviz.results.output_folder import OutputFolder, check_folder
@@ -132,8 +148,10 @@ class Result:
         check_folder(folder)
         wanted = self._choices(look, choices)
         self.wanted_views(figures, formats)
-        with OutputFolder(Path(folder), layout_of(self.command)) as output:
-            return self.write(output, wanted, figures=figures, formats=formats, progress=progress)
+        check_switch("overwrite", overwrite)
+        with OutputFolder(Path(folder), layout_of(self.command), overwrite) as output:
+            written = self.write(output, wanted, figures=figures, formats=formats, progress=progress)
+        return Document(written, Path(folder))
 
     def write(
         self,
@@ -160,8 +178,9 @@ class Result:
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), 0)
         content = self._document(list(captions), choices)
-        write_captions(output, content, captions)
-        return output.commit(content)
+        with output.alone():
+            write_captions(output, content, captions)
+            return output.commit(content)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
         """The views that are asked for and that this result has; of named ones, all must be there.

@@ -109,10 +109,11 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
         sample: of which texts, where not of all; begins with a space.
     """
     dtype = str(model.dtype).removeprefix("torch.")
+    compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
     tolerance = verification.tolerance
     return Text.assemble(
         ("Verified", "bold green"),
-        f" {verification.heads_compared} heads in {model.n_layers} layers of {visible(model.name)} ({dtype}, "
+        f" {compared} of {visible(model.name)} ({dtype}, "
         f"{model.device}){sample}: weights within {error(verification.pattern_error)} of the model's own (tolerance "
         f"{tolerance.pattern:.0e}), outputs within {error(verification.output_error)} of the largest{more} (tolerance "
         f"{tolerance.output:.0e}).{_coarsely(verification, dtype)}",
@@ -169,8 +170,8 @@ def plain_table(title: str, wide: bool = True) -> Table:
 
 
 def add_row(table: Table, cells: list[str], style: str | None = None) -> None:
-    """Cells as they are: a string would be read as rich's markup, and labels may hold brackets."""
-    table.add_row(*(Text(cell) for cell in cells), style=style)
+    """Cells as they are, but for what would steer a terminal: labels may hold brackets, which rich reads as markup."""
+    table.add_row(*(Text(cell if cell.isprintable() else visible(cell)) for cell in cells), style=style)
 
 
 def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
@@ -196,5 +197,5 @@ def error(value: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Two decimals; a dash for what cannot be measured."""
-    return "–" if value is None else f"{value:.2f}"
+    """Two decimals, with no minus before a zero; a dash for what cannot be measured."""
+    return "–" if value is None else f"{round(value, 2) + 0.0:.2f}"

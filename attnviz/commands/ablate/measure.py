@@ -135,8 +135,8 @@ class Ablation(Result):
         """One line: model, method, and the most important head."""
         most, metric = self.heads[0], self.metrics[0]
         return (
-            f"<Ablation ({self.options.method}) of {self.checkpoint.short_name}: {len(self.heads)} heads on "
-            f"{self.n_texts} texts, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})>"
+            f"<Ablation ({self.options.method}) of {self.checkpoint.short_name}: {counted(len(self.heads), 'head')} on "
+            f"{counted(self.n_texts, 'text')}, {most.id} first ({metric.title} {most.damage[metric.name].value:.3g})>"
         )
 
 

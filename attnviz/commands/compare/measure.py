@@ -22,6 +22,7 @@ from torch import Tensor
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.measure import Analysis
 from attnviz.model.head_ids import HeadId, select_heads
+from attnviz.model.wording import counted
 from attnviz.patterns.verdicts import label_of
 from attnviz.results.result import Result
 
@@ -196,7 +197,8 @@ class Comparison(Result):
         """One line: what was compared, and which head differs most."""
         first, second = side_names(self)
         most = self.heads[0]
-        return f"<Comparison of {first} with {second}: {len(self.heads)} heads, {most.id} first ({most.distance:.3f})>"
+        heads = counted(len(self.heads), "head")
+        return f"<Comparison of {first} with {second}: {heads}, {most.id} first ({most.distance:.3f})>"
 
 
 def compare(first: Analysis, second: Analysis) -> Comparison:

@@ -64,7 +64,8 @@ def _tables(result: Comparison, choices: Choices, width: int) -> Iterator[Render
     sides = result.first, result.second
     yield Text("\n".join(side_lines(result)), style="bold")
     yield Text("\n").join(verification_line(side.verification, side.checkpoint) for side in sides)
-    yield _heads_table(result, choices, width)
+    table, starred = _heads_table(result, choices, width)
+    yield table
     means: list[Column[LayerDifference]] = [
         Column("Layer", lambda layer: layer.layer),
         Column("Distance", lambda layer: f"{layer.distance:.3f}", "√nats"),
@@ -72,11 +73,11 @@ def _tables(result: Comparison, choices: Choices, width: int) -> Iterator[Render
         Column("Variation", lambda layer: f"{layer.total_variation:.3f}", "0–1"),
     ]
     yield column_table("Layers (means over their heads)", means, result.layers)
-    yield _notes(result)
+    yield _notes(result, starred)
 
 
-def _heads_table(result: Comparison, choices: Choices, width: int) -> Table:
-    """The heads ranked by Jensen-Shannon distance, with labels on both sides and the largest difference."""
+def _heads_table(result: Comparison, choices: Choices, width: int) -> tuple[Table, bool]:
+    """The heads ranked by Jensen-Shannon distance, with labels and the largest difference; whether one has a star."""
     selected = result.select(choices.select)
     listed, wide = selected[: choices.top or None], width >= _WIDE
     room = max(width - _OTHERS - _VARIATION * wide, 2 * _NARROWEST_LABELS)
@@ -89,22 +90,26 @@ def _heads_table(result: Comparison, choices: Choices, width: int) -> Table:
         Column("Distance", lambda head: f"{head.distance:.3f}", "√nats"),
         *([variation] if wide else []),
         Column("Label (A → B)", lambda head: _cut(head.labels, of_labels), left=True),
-        Column("Largest difference (B − A)", lambda head: _largest(result, head, room - of_labels), left=True),
+        Column("Largest difference (B − A)", lambda head: _largest(result, head, room - of_labels)[0], left=True),
     ]
     count = str(len(listed)) if len(listed) == len(selected) else f"{len(listed)} of {len(selected)}"
     caption = left_out(len(listed), len(selected), "head", "compare.csv")
-    return column_table(f"Heads ({count}, the most different first)", columns, listed, caption=caption)
+    starred = any(_largest(result, head, room - of_labels)[1] for head in listed)
+    return column_table(f"Heads ({count}, the most different first)", columns, listed, caption=caption), starred
 
 
-def _largest(result: Comparison, head: HeadDifference, room: int) -> str:
-    """The number first, so that a long label cannot push it out; a token that differs in full where there is room."""
+def _largest(result: Comparison, head: HeadDifference, room: int) -> tuple[str, bool]:
+    """The number first, so that a long label cannot push it out; a token that differs in full, or with a star."""
     if head.rounding:
-        return _cut("none beyond rounding", room)
+        return _cut("none beyond rounding", room), False
     positions = head.largest.query, head.largest.key
     full = [result.labels[position] for position in positions]
     brief = [f"{result.first.units.labels[position]}{'*' * result.differing[position]}" for position in positions]
     texts = [f"{signed(head.largest.difference)}  ‘{query}’ to ‘{key}’" for query, key in (full, brief)]
-    return texts[0] if cell_len(texts[0]) <= room else _cut(texts[1], room)
+    if cell_len(texts[0]) <= room:
+        return texts[0], False
+    cut = _cut(texts[1], room)
+    return cut, "*" in cut and any(result.differing[position] for position in positions)
 
 
 def _cut(text: str, room: int) -> str:
@@ -113,7 +118,7 @@ def _cut(text: str, room: int) -> str:
     return cut.plain
 
 
-def _notes(result: Comparison) -> Text:
+def _notes(result: Comparison, starred: bool) -> Text:
     changed = sum(head.label_changed for head in result.heads)
     nothing = "No weight of any head differs by more than rounding may: the two sides attend alike."
     return notes(
@@ -122,7 +127,7 @@ def _notes(result: Comparison) -> Text:
         "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
         f"Rounding alone may move a weight by {result.floor:.1e}. Labels, of the text alone, differ for {changed} of "
         f"{len(result.heads)} heads. One text shows what changed here, not what changes in general.",
-        f"A {result.unit} with * differs between the sides; shown is A's." if any(result.differing) else "",
+        f"A {result.unit} with * differs between the sides; shown is A's." if starred else "",
     )
 
 

@@ -228,6 +228,11 @@ def analyze(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
             f"found {local_window} and {long_range_from}."
         )
+    if local_window >= long_range_from:
+        raise UsageError(
+            f"expected long_range_from above local_window, found {long_range_from} and {local_window}: a distance of "
+            f"{local_window} would be local and long-range at once."
+        )
     check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
@@ -277,7 +282,7 @@ def _check_types(model: object, device: object, **numbers: object) -> None:
 def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:
     architecture = checkpoint.architecture.name
     shape = model_shape(architecture, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
-    return find_profile(source, shape, warn)
+    return find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn)
 
 
 def _warn(message: str) -> None:

@@ -159,9 +159,10 @@ def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top
     ranked = sorted((attribution.of(head.id) for head in heads), key=lambda head: (-abs(head.predicted), head.id))[:top]
     room = width - _OTHERS
     promoted = room * _PROMOTED // (_PROMOTED + _SUPPRESSED)
+    count = f"{_of(len(ranked), len(heads))} head{'s' * (len(heads) != 1)}"
     following: list[Column[HeadPromotion]] = [Column("Next", lambda head: signed(head.actual or 0.0))]
     return column_table(
-        f"Tokens promoted ({_of(len(ranked), len(heads))} heads, the largest direct effect first)",
+        f"Tokens promoted ({count}, the largest direct effect first)",
         [
             Column("Head", lambda head: head.id, left=True),
             Column("Predicted", lambda head: signed(head.predicted)),

@@ -289,8 +289,9 @@ def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
 def _map(
     values: Numbers, look: Look, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
 ) -> HeadMap:
-    """A map whose colours end at the largest absolute number of heads and columns beside."""
+    """A map whose colours end at the largest absolute number of heads and columns beside, whole where cells are."""
     top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
+    top = float(math.ceil(top)) if more.get("write") is _whole else top
     norm = Normalize(-top if diverging else 0.0, top, clip=True)
     colours = look.diverging_map() if diverging else None
     return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)

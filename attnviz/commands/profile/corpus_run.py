@@ -16,6 +16,7 @@ from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unf
 from attnviz.corpora.reading import Corpus, Parser, read_texts, ready
 from attnviz.errors import CorpusError, OutputError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.wording import counted
 from attnviz.progress import Progress
 
 __all__ = ["CorpusRun", "RunSettings", "measure_corpora"]
@@ -55,13 +56,14 @@ def measure_corpora(settings: RunSettings) -> "CorpusRun":
     """
     state = settings.unfinished.load()
     if state is not None:
-        done = sum(each["texts"] for each in state["measured"])
+        with settings.unfinished.believed():
+            run, done = CorpusRun(settings, state), sum(each["texts"] for each in state["measured"])
         settings.warn(
-            f"going on after {done} texts that an earlier run has measured; "
+            f"going on after {counted(done, 'text')} that an earlier run has measured; "
             f"to begin anew, delete {settings.unfinished.path}"
         )
         try:
-            return CorpusRun(settings, state).measured_whole()
+            return run.measured_whole()
         except ChangedCorpusError:
             settings.warn("a corpus has changed where it was measured before: beginning anew")
     return CorpusRun(settings).measured_whole()

@@ -21,8 +21,8 @@ from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.opening import resolve_device, resolve_dtype
-from attnviz.model.sources import Source, find_checkpoint, weights_sha256
-from attnviz.model.wording import visible
+from attnviz.model.sources import Source, find_checkpoint
+from attnviz.model.wording import counted, visible
 from attnviz.patterns.registry import NAMES, REPEATS
 from attnviz.progress import Progress
 from attnviz.results.result import Result
@@ -48,7 +48,7 @@ class Profile(Result):
     """What the heads of a model do on the given corpora; parts that these cannot give are None.
 
     Attributes:
-        checkpoint, weights_sha256: the model, and the hash of its weights; None of a model that was already loaded.
+        checkpoint, weights_sha256: the model, and the hash of its weights.
         corpora: what was measured, and how much of it.
         seed: of everything random.
         verification, texts_verified: how closely the heads reproduce the model, and on how many texts.
@@ -105,7 +105,7 @@ class Profile(Result):
         elif role.startswith("syntactic"):
             kinds = {"conllu" if self.gold else "txt"}
         read = [
-            f"{visible(count.corpus.path.name)} ({count.texts:,} texts, {count.tokens:,} tokens)"
+            f"{visible(count.corpus.path.name)} ({counted(count.texts, 'text')}, {counted(count.tokens, 'token')})"
             for count in self.corpora
             if count.corpus.kind in kinds
         ]
@@ -169,7 +169,8 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser(corpora, parser) if syntax else None
-    checkpoint, weights = _checkpoint(model, revision, device, dtype, process)
+    checkpoint = _checkpoint(model, revision, device, dtype, process)
+    weights = checkpoint.weights_sha256
     identity = {
         "attnviz": __version__, "model": checkpoint.name, "weights": weights, "dtype": str(checkpoint.dtype),
         "seed": seed, "limit": limit, "corpora": [str(corpus.path) for corpus in corpora],
@@ -199,6 +200,7 @@ def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) 
     counts = tuple(CorpusCount(corpus, done.texts, done.tokens, done.left_out) for corpus, done in corpora)
     for count in counts:
         if not count.texts:
+            run.settings.unfinished.remove()
             raise CorpusError(
                 f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
                 "not within what the model can see."
@@ -226,12 +228,12 @@ def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) 
 
 def _checkpoint(
     model: str | Path | Source | Checkpoint, revision: str | None, device: str, dtype: str, process: Process
-) -> tuple[Checkpoint, str | None]:
-    """The model and the hash of its weights; under torchrun each process takes a GPU of its own."""
+) -> Checkpoint:
+    """The model; under torchrun each process takes a GPU of its own."""
     if isinstance(model, Checkpoint):
-        return model, None
+        return model
     source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
     place = resolve_device(device)
     if place == torch.device("cuda") and process.count > 1:
         place = torch.device("cuda", process.local_rank % torch.cuda.device_count())
-    return load_checkpoint(source, place, resolve_dtype(dtype, place)), weights_sha256(source)
+    return load_checkpoint(source, place, resolve_dtype(dtype, place))

@@ -16,7 +16,7 @@ from attnviz.commands.profile.roles import ERROR_RATE
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import visible
+from attnviz.model.wording import counted, visible
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
 from attnviz.patterns.registry import PATTERNS
 from attnviz.patterns.syntax import DIRECTIONS
@@ -35,7 +35,7 @@ _ROLES = 4
 def _content(profile: Profile, _: Choices) -> dict[str, Any]:
     """The document of profile.json; a part that the corpora cannot give is None."""
     return {
-        "model": model_entry(profile.checkpoint) | {"weights_sha256": profile.weights_sha256},
+        "model": model_entry(profile.checkpoint),
         "corpora": [
             {
                 "path": str(count.corpus.path), "sha256": count.corpus.sha256, "sentences": count.texts,
@@ -105,7 +105,7 @@ def _tables(profile: Profile, choices: Choices, _: int) -> Iterator[RenderableTy
     """What was verified, and the tables that these corpora can give."""
     sequences = 0 if profile.repeats is None else len(profile.repeats.scores["previous"])
     texts = sum(count.texts for count in profile.corpora) + sequences
-    sample = f" on a sample, {profile.texts_verified:,} of {texts:,} texts"
+    sample = f" on a sample, {profile.texts_verified:,} of {counted(texts, 'text')}"
     sample += ", the random ones included" if sequences else ""
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
     if profile.relations is not None:
