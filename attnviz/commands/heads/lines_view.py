@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnviz.commands.heads.drawn import drawn
 from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
@@ -46,7 +47,7 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
     if kept == asked:
         return ""
     return (
-        f"lines are drawn of {kept} of the {asked} heads, those furthest above their baselines; choose others with "
+        f"lines are drawn of {kept} of the {asked} heads, those of the clearest labels; choose others with "
         f"--select (up to {MOST_HEADS} share one picture)."
     )
 
@@ -66,9 +67,7 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     heads, shown = analysis.select(choices.select), drawn(analysis, choices)
     if len(heads) <= MOST_HEADS:
         return heads
-    # heads that cannot be measured come last
-    clearest = sorted(heads, key=lambda head: -1.0 if head.strongest is None else head.strongest.margin, reverse=True)
-    clearest = clearest[:MOST_PICTURES]
+    clearest = sorted(heads, key=lambda head: head.clearness, reverse=True)[:MOST_PICTURES]
     rows = [len(shown.units)] * len(clearest)
     if choices.from_token is not None and len(shown.units) > WHOLE_ROWS:
         pictures = (_plan(analysis, [pair], choices, "", MOST_LINES // 2) for pair in shown.patterns(clearest))
@@ -100,10 +99,10 @@ def _plan(
     content = frozenset(row for row, position in enumerate(first) if not units.sink[position])
     said = [_hidden(weights, least, facts.unit, start)]
     said += [f"runs of {facts.unit}s without a line share a row"] * (max(counts) > 1)
-    names = [f"{each.id} {visible(each.label)}" for each in heads]
+    names = [f"{each.id} {visible(each.labelled.shown)}" for each in heads]
     if scale == "per-head":
         names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
-    title = f"{heads[0].id}  {visible(heads[0].label)}" if len(heads) == 1 else f"{len(heads)} heads"
+    title = f"{heads[0].id}  {visible(heads[0].labelled.shown)}" if len(heads) == 1 else f"{len(heads)} heads"
     whose = "this head" if len(heads) == 1 else "each head"
     single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(
@@ -236,7 +235,7 @@ def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale:
     }
     return sentence(
         f"Attention{f' from {chosen} alone' if chosen else ''} in {facts.subject}, head{'s' * (len(heads) > 1)} "
-        f"{', '.join(f'{head.id} ({visible(head.label)})' for head in heads)}: "
+        f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: "
         + (f"{facts.dropped}; " if facts.dropped else "")
         + f"lines run from the {facts.unit} that attends (left) to the {facts.unit} attended to (right), their width "
         f"and opacity the attention weight {scales[scale]}",
