@@ -206,9 +206,17 @@ def test_of_specific_patterns_the_largest_error_reduction_gives_the_label():
     assert label_of([case, replace(det, passed=False)], 20).name == "syntactic:case"
 
 
-@pytest.mark.parametrize(("n", "name"), [(10, "syntactic:nsubj"), (9, "local"), (0, "local")])
-def test_a_relation_of_few_instances_is_no_label(n: int, name: str):
-    assert label_of([with_score("local"), with_score("nsubj", 0.99, "syntactic", n=n)], 50).name == name
+@pytest.mark.parametrize(
+    ("n", "score", "baseline", "name"),
+    [
+        (10, 0.9, 0.1, "syntactic:nsubj"), (9, 0.9, 0.1, "local"), (0, 0.9, 0.1, "local"),
+        (10, 0.9, 0.8, "local"), (10, 0.9, 0.7, "local"), (10, 0.9, 0.6, "syntactic:nsubj"),
+        (30, 0.9, 0.8, "syntactic:nsubj"),
+    ],
+)  # fmt: skip
+def test_a_relation_of_few_instances_or_few_more_right_is_no_label(n: int, score: float, baseline: float, name: str):
+    relation = with_score("nsubj", score, "syntactic", n=n, baseline=baseline)
+    assert label_of([with_score("local"), relation], 50).name == name
 
 
 def test_induction_is_compared_by_what_it_has_on_repeats():

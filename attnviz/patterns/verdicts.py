@@ -110,6 +110,11 @@ class Verdict:
         return self.n >= ENOUGH
 
     @property
+    def tells(self) -> bool:
+        """Whether a relation can be a label: instances enough, and enough of them right that the baseline misses."""
+        return self.enough and round(self.n * self.margin, 6) >= LEAST_N
+
+    @property
     def margin(self) -> float:
         """Score above baseline; minus infinity where not measurable."""
         return float("-inf") if self.score is None else self.score - (self.baseline or 0.0)
@@ -177,7 +182,8 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     """One word for what a head does on a text, from this text alone.
 
     In order: nothing where ``n`` is below :data:`LEAST_N`; sink; of previous, current and next token, induction,
-    duplicate token and the relations with 10 instances or more, that of the largest error reduction,
+    duplicate token and the relations with 10 instances or more, of which the head has at least three more right than
+    the baseline (our own choice: one or two are chance), that of the largest error reduction,
     (score - baseline) / (1 - baseline); local or long-range, likewise; broad; else heterogeneous. Scores come first: a
     head may show several patterns, and all of them stand in its evidence.
 
@@ -187,7 +193,7 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     """
     if n < LEAST_N:
         return Label(TOO_SHORT, None, n)
-    passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.enough)]
+    passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.tells)]
     for rank in range(_RANKS):
         rivals = [verdict for verdict in passed if _rank(verdict) == rank]
         if rivals:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Column",
-    "add_row",
     "cell",
     "column_table",
     "error",
@@ -52,6 +51,7 @@ class Column(Generic[Row]):
         least: a text may be cut to so many columns of the terminal where there is no room; None for numbers, which are
             never cut.
         fit: how a row is written in so many columns of the terminal; by default the text is cut at its end.
+        fold: whether a text without room goes on in further lines instead of being cut.
         optional: on a narrow terminal the column of the largest such number goes first; None for one that stays.
     """
 
@@ -61,6 +61,7 @@ class Column(Generic[Row]):
     left: bool = False
     least: int | None = None
     fit: Callable[[Row, int], object] | None = None
+    fold: bool = False
     optional: int | None = None
 
     @property
@@ -137,7 +138,10 @@ def column_table(
     table = plain_table(title, wide)
     for each, room in zip(laid, widths, strict=True):
         justify: Literal["left", "right"] = "left" if each.column.left else "right"
-        table.add_column(Text("\n".join(each.lines(room))), justify=justify, no_wrap=True)
+        fold, header = each.column.fold, Text("\n".join(each.lines(room)))
+        table.add_column(
+            header, justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis", max_width=room
+        )
     cells = [each.shown(listed, room) for each, room in zip(laid, widths, strict=True)]
     for at, texts in enumerate(zip(*cells, strict=True)):
         table.add_row(*texts, style="dim" if at == len(listed) else None)
@@ -174,7 +178,7 @@ def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[
 
 def _cut(column: Column[Row], row: Row, text: Text, room: int) -> Text:
     """A cell in so many columns of the terminal."""
-    if text.cell_len <= room:
+    if text.cell_len <= room or column.fold:
         return text
     shown = text if column.fit is None else cell(column.fit(row, room))
     if shown.cell_len > room:
@@ -251,11 +255,6 @@ def plain_table(title: str, wide: bool = True) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0) if wide else 0,
     )
-
-
-def add_row(table: Table, cells: list[str], style: str | None = None) -> None:
-    """Cells as they are: a string would be read as rich's markup, and labels may hold brackets."""
-    table.add_row(*(Text(cell) for cell in cells), style=style)
 
 
 def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:

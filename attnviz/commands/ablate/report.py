@@ -164,9 +164,9 @@ def _tables(result: Ablation, choices: Choices, width: int) -> Iterator[Renderab
     yield verification_line(checked.attention, result.checkpoint, more)
     yield _head_table(result, choices.top or None, width)
     if result.sets:
-        yield _set_table(result)
+        yield _set_table(result, width)
     if result.curve is not None:
-        yield _curve_table(result, result.curve.points)
+        yield _curve_table(result, result.curve.points, width)
     yield Text(compensation_text(result))
     yield notes(*_notes(result))
 
@@ -188,10 +188,10 @@ def _head_table(result: Ablation, top: int | None, width: int) -> Table:
         columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
     count = f"{len(heads)} of {n}" if len(heads) < n else str(n)
     title = f"Heads removed one at a time ({count}, the one that matters most first)"
-    return column_table(title, columns, heads, caption=left_out(len(heads), n, "head", "ablate.csv"))
+    return column_table(title, columns, heads, width=width, caption=left_out(len(heads), n, "head", "ablate.csv"))
 
 
-def _set_table(result: Ablation) -> Table:
+def _set_table(result: Ablation, width: int) -> Table:
     metric = result.metrics[0]
     columns: list[Column[SetEffect]] = [
         Column("Set", lambda each: "selected" if each.layer is None else f"L{each.layer}", left=True),
@@ -203,10 +203,10 @@ def _set_table(result: Ablation) -> Table:
     ]
     if result.has_intervals:
         columns.append(Column("Verdict", lambda each: each.verdict(metric.name), left=True))
-    return column_table(f"Heads removed together ({metric.title}, {metric.unit})", columns, result.sets)
+    return column_table(f"Heads removed together ({metric.title}, {metric.unit})", columns, result.sets, width=width)
 
 
-def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> Table:
+def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int) -> Table:
     metric = result.metrics[0]
     columns: list[Column[CurvePoint]] = [
         Column("Heads", lambda point: point.removed),
@@ -214,7 +214,7 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint]) -> Table:
         Column("Sum of\none at a time", lambda point: amount(point.least.singles[metric.name].value)),
         Column("Random\norder", lambda point: amount(point.random.damage[metric.name].value)),
     ]
-    return column_table(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points)
+    return column_table(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points, width=width)
 
 
 def _notes(result: Ablation) -> Iterator[str]:

@@ -2,9 +2,13 @@
 
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.model.wording import visible
+from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.patterns.verdicts import HETEROGENEOUS
 from attnviz.results.published import role_name
 
-__all__ = ["label_and_role", "role_text"]
+__all__ = ["label_and_role", "role_text", "shorter"]
+
+_SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
 
 
 def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
@@ -17,6 +21,12 @@ def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
     name, where = head.role.role, "" if analysis.has_role(head) else " (corpus)"
     forms = (f"{role_name(name, head.role.direction)}{where}", f"{role_name(name, None)}{where}")
     return next((form for form in forms if len(form) <= room), forms[-1])
+
+
+def shorter(name: str) -> str:
+    """A label or a role for where there is little room: ``det``, ``previous``, ``heterog.``."""
+    name = name.removeprefix(SYNTACTIC).removesuffix("-token")
+    return _SHORTER.get(name, name)
 
 
 def label_and_role(analysis: Analysis, head: HeadFindings) -> str:

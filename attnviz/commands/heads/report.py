@@ -13,12 +13,12 @@ from safetensors.torch import save
 
 from attnviz.commands.heads.lines_view import lines_left_out
 from attnviz.commands.heads.measure import Analysis, HeadFindings
-from attnviz.commands.heads.naming import role_text
+from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pattern_table import pattern_table
 from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, shortened, visible
-from attnviz.patterns.profile_store import SYNTACTIC, StoredRole
+from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
 from attnviz.patterns.syntax import Parse
@@ -189,7 +189,7 @@ def _statistic(head: HeadFindings, name: str) -> float | None:
 def _label(head: HeadFindings, room: int = 99) -> Text:
     """The label, shorter where there is no room; grey and with a question mark where it is an indication only."""
     name, mark = visible(head.label), head.labelled.shown.removeprefix(head.label)
-    forms = (name, name.removeprefix(SYNTACTIC).removesuffix("-token"))
+    forms = (name, shorter(name))
     form = next((form for form in forms if len(form) + len(mark) <= room), shortened(forms[-1], room - len(mark)))
     return Text(form + mark, "dim" if mark else "")
 

@@ -10,7 +10,7 @@ from attnviz.commands.heads.drawn import drawn
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
-from attnviz.commands.heads.naming import role_text
+from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
@@ -22,14 +22,13 @@ from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling,
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
 from attnviz.patterns.profile_store import SYNTACTIC
-from attnviz.patterns.verdicts import HETEROGENEOUS, LEAST_N, TOO_SHORT
+from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
 from attnviz.results.facts import sentence
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-_SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _COVERED = 0.995
@@ -79,20 +78,15 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
 def _cell(analysis: Analysis, head: HeadFindings, values: Array) -> HeadCell:
     """A head with its label on the text and, right of its id, its role over the corpus."""
     label, mark, role = visible(head.label), head.labelled.shown.removeprefix(head.label), head.role
-    forms = [label, label.replace(SYNTACTIC, "syn: "), _shorter(label)]
+    forms = [label, label.replace(SYNTACTIC, "syn: "), shorter(label)]
     over_corpus = None
     if role is not None:
         name, here = role_name(role.role, None), bool(analysis.has_role(head))
-        forms_of_role = (name + " (corpus)" * (not here), name, _shorter(name))
+        forms_of_role = (name + " (corpus)" * (not here), name, shorter(name))
         over_corpus = (family_of_label(role.role), forms_of_role, here)
-    beside, *shorter = (form + mark for form in forms)
+    beside, *briefer = (form + mark for form in forms)
     family = family_of_label(head.label)
-    return HeadCell(head.id, values, beside, family, tuple(shorter), muted=bool(mark), right=over_corpus)
-
-
-def _shorter(name: str) -> str:
-    name = name.removeprefix(SYNTACTIC).removesuffix("-token")
-    return _SHORTER.get(name, name)
+    return HeadCell(head.id, values, beside, family, tuple(briefer), muted=bool(mark), right=over_corpus)
 
 
 def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
