@@ -240,7 +240,7 @@ def test_published_heads_stand_apart_with_their_paper():
     assert set(rule) == {"─"}
     assert [row.split() for row in rows[:2]] == [
         ["induction", "L0H0", "(L1H1)"],
-        ["pobj", "head→dep", "L0H1", "0.763", "(0.346)"],
+        ["case", "dep→head", "(paper:", "pobj)", "L0H1", "0.763", "(0.346)"],
     ]
     assert rows[2:] == ["On a corpus.", "pobj: Quote."]
 

@@ -38,7 +38,8 @@ def published_table(published: Sequence[PublishedHead]) -> Group:
     for head in published:
         scores = "" if head.score is None else f" {head.score:.3f} ({head.baseline:.3f})"
         entry = f"({head.id})" if head.weaker else f"{head.id}{scores}"
-        by_role.setdefault(role_name(head.role, head.direction), []).append(entry)
+        own = f" (paper: {role_name(head.role, None)})" * (head.universal[0] != head.role)
+        by_role.setdefault(role_name(*head.universal) + own, []).append(entry)
     for name, heads in by_role.items():
         table.add_row(cell(name), cell("  ".join(heads)))
     lines = sorted({head.measured for head in published})
