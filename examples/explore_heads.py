@@ -17,7 +17,7 @@ for check in analysis.verification.layers:
 # %% The heads of one kind, with their evidence
 for head in analysis.heads:
     if head.label == "previous-token":
-        evidence = head.deciding
+        evidence = head.labelled.verdict
         print(head.id, f"{evidence.score:.2f} (uniform {evidence.baseline:.2f}, n = {evidence.n})")
 
 # %% The pattern itself is a tensor: rows attend to columns

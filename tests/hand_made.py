@@ -105,7 +105,7 @@ def hand_made(
             found = judge(of_head, context, relations, head)
             id = HeadId(layer.check.layer, head)
             stored = None if profile is None else profile.of(id)
-            heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, stored), stored))
+            heads.append(HeadFindings(id, of_head, tuple(found), label_of(found, context.n_content), stored))
     attention: Any = SimpleNamespace(
         verification=Verification(tolerance, tuple(layer.check for layer in layers)), layer=layers.__getitem__
     )

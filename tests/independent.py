@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 SHARES = ("previous", "current", "next", "local", "long_range")
-SCALARS = ("entropy", "entropy_uniform", "distance", "confidence", "sink", *SHARES)
+SCALARS = (
+    "entropy", "entropy_uniform", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES,
+)  # fmt: skip
 
 
 def attentions(model: Any, tokenizer: Any, text: str, pair: str | None) -> np.ndarray:
@@ -56,6 +58,10 @@ def merge(pattern: np.ndarray, groups: list[list[int]]) -> np.ndarray:
     return np.array([[pattern[np.ix_(queries, keys)].sum(axis=1).mean() for keys in groups] for queries in groups])
 
 
+def mean(values: list[Any]) -> Any:
+    return np.mean(values) if values else None
+
+
 def statistics(
     A: np.ndarray, sink: list[bool], causal: bool, window: int = 1, far: int = 4, ids: list[Any] | None = None
 ) -> dict[str, Any]:
@@ -64,6 +70,8 @@ def statistics(
     allowed = [[k for k in range(n) if not causal or k <= q] for q in range(n)]
     C = [p for p in range(n) if not sink[p]]
     S = [p for p in range(n) if sink[p]]
+    rows = {q: sum(A[q, k] for k in C) for q in C}
+    rows = {q: mass for q, mass in rows.items() if mass}
     content_mass = sum(A[q, k] for q in C for k in C)
     masks = {
         "previous": lambda q, k: k == q - 1,
@@ -78,7 +86,9 @@ def statistics(
         "entropy": np.mean([-sum(a * np.log(a) for a in A[q] if a > 0) for q in range(n)]),
         "entropy_uniform": np.mean([np.log(len(allowed[q])) for q in range(n)]),
         "distance": np.mean([sum(A[q, k] * abs(q - k) for k in range(n)) for q in range(n)]),
+        "distance_content": mean([sum(A[q, k] * abs(q - k) for k in C) / mass for q, mass in rows.items()]),
         "confidence": np.mean([max(A[q]) for q in range(n)]),
+        "confidence_content": mean([max(A[q, k] for k in C) / mass for q, mass in rows.items()]),
         "sink": np.mean([sum(A[q, k] for k in S) for q in C]) if C and S else None,
         "baseline": {},
     }

@@ -74,7 +74,7 @@ def assert_accuracies(analysis: Analysis, model: Any, tokenizer: Any) -> None:
             assert ours["baseline"] == pytest.approx(max(ours["baselines"].values()))
             assert ours["score"] == pytest.approx(scores[ours["direction"]])
             assert margins[ours["direction"]] == max(margins.values())
-            assert ours["passed"] == (max(margins.values()) >= 0.1)
+            assert ours["passed"] == (max(margins.values()) >= 0.1 and ours["n"] >= 3)
             offsets = [h - d == ours["offset"] for d, h in arcs]
             assert sum(offsets) / len(arcs) == pytest.approx(ours["baselines"]["fixed offset"])
 
@@ -383,7 +383,11 @@ def test_a_stored_profile_is_found_by_the_weights(name: str, bert_folder: Path, 
     assert head is not None
     assert [role.role for role in head.roles] == ["syntactic:nsubj"]
     assert found.head("L0H0").profile.roles == ()  # type: ignore[union-attr]
-    assert found.head("L1H2").label == "syntactic:nsubj"
+    role = found.head("L1H2").role
+    assert role is not None
+    assert (role.relation, role.score, role.baseline) == ("nsubj", 0.9, 0.2)
+    labels = [head.label for head in analyze(SENTENCE, model=folder, syntax=False, profile=False).heads]
+    assert [head.label for head in found.heads] == labels  # what a head does here is not what it does over a corpus
 
 
 def test_no_profile_is_looked_for_where_that_was_said_or_there_are_no_files(bert_folder: Path):
@@ -393,7 +397,7 @@ def test_no_profile_is_looked_for_where_that_was_said_or_there_are_no_files(bert
     for found in (alone, in_memory):
         assert found.profile is None
         assert {head.profile for head in found.heads} == {None}
-        assert found.head("L1H2").label != "syntactic:nsubj"
+        assert found.head("L1H2").role is None
 
 
 def test_a_profile_of_other_weights_is_not_shown(bert_folder: Path):
@@ -425,8 +429,7 @@ def test_minilm_comes_with_a_profile():
     assert head is not None
     assert head.roles[0].role == "previous-token"
     assert head.roles[0].score > 0.9
-    assert head.judged_relations
-    assert "Profile: shipped with attnviz, measured on en_ewt-ud-dev.conllu" in found.report(width=200)
+    assert "(shipped with attnviz, measured on en_ewt-ud-dev.conllu" in found.report(width=200)
 
 
 def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Path, monkeypatch: pytest.MonkeyPatch):

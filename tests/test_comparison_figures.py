@@ -21,6 +21,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.model.wording import signed
+from attnviz.patterns.verdicts import Label
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.models import bert_tokenizer, sharp_bert
@@ -135,7 +136,7 @@ def test_where_nothing_differs_the_figures_say_so(same):
 
 
 def test_the_map_has_every_distance_mean_and_changed_label(result):
-    changed = replace(result.heads[0], label_before="local", label_after="sink")
+    changed = replace(result.heads[0], before=Label("local", None, 20), after=Label("sink", None, 20))
     result = replace(result, heads=(changed, *result.heads[1:]))
     (plan,) = plans(result, "map")
     (each,) = plan.maps

@@ -29,7 +29,9 @@ from tests.stored import PROFILE, published
 
 HEADS = layout_of("heads")
 SHARES = ["previous", "current", "next", "local", "long_range"]
-SCALARS = ["id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink", *SHARES]
+SCALARS = ["id", "layer", "head", "entropy", "entropy_uniform", "distance", "distance_content", "confidence",
+           "confidence_content", "sink", *SHARES]  # fmt: skip
+LABEL = ["label", "label_score", "label_baseline", "label_gain", "label_n", "label_certain"]
 PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
 
 
@@ -87,11 +89,14 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
     tolerances = {"pattern_tolerance": 1e-4, "output_tolerance": 1e-4}
     assert found["verification"] == {"passed": True, "heads_compared": 4, **tolerances, "layers": layers}
     for head in found["heads"]:
-        assert list(head) == [*SCALARS, "baseline", "patterns", "label", "profile"]
+        assert list(head) == [*SCALARS, "baseline", "patterns", *LABEL, "role", "profile"]
         assert list(head["baseline"]) == SHARES
         assert {tuple(pattern)[:5] for pattern in head["patterns"]} == {("name", "score", "baseline", "n", "passed")}
     first = found["heads"][0]
     assert (first["id"], first["layer"], first["head"], first["label"]) == ("L0H0", 0, 0, "previous-token")
+    numbers = [1.0, pytest.approx(3 / 16), 1.0, 3, False]
+    assert [first[name] for name in LABEL] == ["previous-token", *numbers]
+    assert found["heads"][1]["label_gain"] is None  # of broad, whose baseline is the most there can be
     assert (first["previous"], first["local"], first["sink"], first["confidence"]) == (1.0, 1.0, 0.25, 1.0)
     assert first["distance"] == pytest.approx(5 / 6)
     shares = {"previous": 3 / 16, "current": 1 / 4, "next": 3 / 16, "local": 10 / 16, "long_range": None}
@@ -135,7 +140,7 @@ def test_json_refuses_what_is_no_number():
 def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
     content = document_of(hand_made())
     text = HEADS.table_text(content)
-    assert text.splitlines()[0].split(",") == [*SCALARS, "label"]
+    assert text.splitlines()[0].split(",") == [*SCALARS, *LABEL, "role", "role_score", "role_baseline"]
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["id"] for row in rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
     for row, head in zip(rows, content["heads"], strict=True):
@@ -459,7 +464,20 @@ def test_a_head_has_the_roles_that_pass_in_the_profile_and_the_document_says_whe
     assert (entry["score"], entry["baseline"], entry["n"]) == (0.7, 0.4, 200)
     assert entry["interval"] == pytest.approx([0.65, 0.75])
     assert roles["L1H0"] == []
-    assert found["heads"][1]["label"] == "syntactic:nsubj"
+    numbers = {"score": 0.7, "baseline": 0.4, "gain": pytest.approx(0.5), "n": 200}
+    nsubj = {"name": "syntactic:nsubj", "direction": "dependent_to_head", **numbers, "in_text": None}
+    assert [head["role"] for head in found["heads"]][1:3] == [nsubj, None]
+    assert found["heads"][1]["label"] == "broad"
+    (row,) = [row for row in csv.DictReader(io.StringIO(HEADS.table_text(found))) if row["id"] == "L0H1"]
+    assert (row["label"], row["role"], row["role_score"], row["role_baseline"]) == (
+        "broad", "syntactic:nsubj", "0.7", "0.4",
+    )  # fmt: skip
+    for relation, there in (("nsubj:pass", True), ("det", False)):
+        arcs = (Arc(0, 1, relation),)
+        of_text = document_of(hand_made(profile=PROFILE, parse=replace(PARSE, arcs=arcs)))["heads"]
+        assert of_text[1]["role"]["in_text"] is there
+        assert of_text[0]["role"]["in_text"] is True  # previous-token: the text has such tokens
+        assert of_text[3]["role"]["in_text"] is None  # coreference is not looked for
     assert found["profile"] == PROFILE.origin
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 
 from attnviz.commands.heads.measure import Analysis
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_bytes
-from attnviz.figures.head_grid import HeadGridPlan
+from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.look import Look
 from attnviz.patterns.syntax import Arc, Parse, Word
@@ -40,10 +41,10 @@ def heatmap(analysis: Analysis, head: str = "L0H0", **choices: Any) -> HeatmapPl
 def test_heatmaps_come_in_the_models_order_with_label_and_evidence():
     of = plans(hand_made(), "heads")
     assert [(plan.stem, plan.title, plan.evidence) for plan in of] == [
-        ("heads/L00H00", "L0H0  previous-token", "previous-token 1.00 · uniform attention 0.19 · n = 3"),
-        ("heads/L00H01", "L0H1  broad", "broad 1.00 · uniform attention 1.00 · n = 6"),
-        ("heads/L01H00", "L1H0  sink", "sink 1.00 · uniform attention 0.33 · n = 4"),
-        ("heads/L01H01", "L1H1  current-token", "current-token 0.73 · uniform attention 0.25 · n = 4"),
+        ("heads/L00H00", "L0H0  previous-token?", "previous-token 1.00 · uniform attention 0.19 · n = 3"),
+        ("heads/L00H01", "L0H1  broad?", "entropy 1.00 of that of uniform attention · n = 4"),
+        ("heads/L01H00", "L1H0  sink?", "sink 1.00 · uniform attention 0.33 · n = 4"),
+        ("heads/L01H01", "L1H1  current-token?", "current-token 0.73 · uniform attention 0.25 · n = 4"),
     ]
     for plan, pattern in zip(of, by_design(6).reshape(4, 6, 6), strict=True):
         np.testing.assert_array_equal(plan.values, pattern.numpy())
@@ -51,6 +52,7 @@ def test_heatmaps_come_in_the_models_order_with_label_and_evidence():
         assert plan.labels.muted == (True, False, False, False, False, True)
 
 
+NO_OBJECT = Parse((Word("the", (1,)), Word("cat", (2,)), Word("ran", (3,))), (Arc(1, 2, "nsubj"),), "by hand")
 TWO_AWAY, BEFORE = torch.eye(6)[[0, 3, 4, 1, 2, 5]], torch.eye(6)[[0, 0, 1, 2, 3, 4]]
 AMOD = tuple(Arc(i, i - 1 if i % 2 else i + 1, "amod") for i in range(12))
 
@@ -69,26 +71,26 @@ def amod() -> Analysis:
 EVIDENCE: list[tuple[Any, str, str]] = [
     (
         lambda: hand_made(patterns=TWO_AWAY[None, None]),
-        "heterogeneous",
+        "heterogeneous?",
         "no positional pattern above uniform attention",
     ),
     (
         lambda: hand_made(patterns=(0.6 * TWO_AWAY + 0.4 * BEFORE)[None, None]),
-        "heterogeneous",
+        "heterogeneous?",
         "nearest: previous-token 0.33 · uniform attention 0.19 · n = 3",
     ),
     (
         lambda: hand_made(labels=("[CLS]", "[SEP]"), special=(0, 1), patterns=by_design(2)[:1, :1]),
-        "not measurable",
-        "not measurable on this text",
+        "too short",
+        "n = 0: no label below 3",
     ),
     (amod, "syntactic:amod", "amod (dep → head) 1.00 · offset +1: 0.50 · n = 12"),
     (  # "x a b c d a b c y": three tokens have a copy
         lambda: hand_made(
-            labels="xabcdabcy", special=(), causal=True, patterns=torch.eye(9)[[0, 0, 0, 0, 0, 2, 3, 4, 0]][None, None]
+            labels="xabcdabcy", special=(), causal=True, patterns=torch.eye(9)[[0, 0, 0, 0, 0, 2, 3, 4, 4]][None, None]
         ),
-        "induction",
-        "induction 1.00 (1.00 where a token repeats) · uniform attention 0.06 · n = 3",
+        "induction?",
+        "induction 0.75 (1.00 where a token repeats) · uniform attention 0.06 · n = 3",
     ),
 ]  # fmt: skip
 
@@ -99,15 +101,37 @@ def test_a_label_stands_with_the_evidence_that_it_rests_on(analysis: Any, label:
     assert (plan.title, plan.evidence) == (f"L0H0  {label}", evidence)
 
 
-def test_labels_from_a_stored_profile_say_so_everywhere():
-    result = hand_made(profile=PROFILE)
-    plan = heatmap(result, "L0H1")
-    assert plan.title == "L0H1  syntactic:nsubj"
-    assert plan.evidence == "nsubj (dep → head) 0.70 · profile's best offset: 0.40 · n = 200"
-    note, caption = "Syntactic labels are those of the model’s stored profile.", "the model's stored profile shows over"
-    for select, said in (((), True), (("L0H0",), False)):
-        grid = overview(result, select=select)
-        assert (note in " ".join(grid.notes)) == said == (caption in grid.caption)
+def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place():
+    result, plain = hand_made(profile=PROFILE, parse=NO_OBJECT), hand_made(parse=NO_OBJECT)
+    assert [head.label for head in result.heads] == [head.label for head in plain.heads]
+    plan, alone = heatmap(result, "L0H1"), heatmap(plain, "L0H1")
+    assert plan.title == alone.title == "L0H1  broad?"
+    role = "over the corpus: nsubj dep→head 0.70 (baseline 0.40, n = 200)"
+    assert plan.evidence == f"{alone.evidence} · {role}"
+    assert role in plan.caption
+    grid = overview(result)
+    cells = {str(cell.id): cell for cell in grid.cells}
+    shown = {head: cell.right and (cell.right[0].name, cell.right[1][0], cell.right[2]) for head, cell in cells.items()}
+    assert shown == {
+        "L0H0": ("positional", "previous-token", True),
+        "L0H1": ("syntactic", "nsubj", True),  # which the text has
+        "L1H0": None,
+        "L1H1": ("coreference", "coreference (corpus)", False),
+    }
+    assert "the role over a corpus (a.conllu, 1,234 texts; b.tsv, 7 texts; a stored profile)" in grid.caption
+    texts = [text.get_text() for text in head_grid_figure(grid, Look()).findobj(Text)]
+    assert "nsubj" in texts
+    assert any("Right of an id" in text for text in texts)
+    absent = overview(hand_made(profile=PROFILE, parse=replace(NO_OBJECT, arcs=(Arc(0, 1, "det"),))))
+    assert absent.cells[1].right is not None
+    assert (absent.cells[1].right[1][0], absent.cells[1].right[2]) == ("nsubj (corpus)", False)
+
+
+def test_of_few_tokens_labels_are_grey_and_questions():
+    few, many = hand_made(), hand_made(labels=["[CLS]", *map(str, range(11)), "[SEP]"], special=(0, 12))
+    for result, certain in ((few, False), (many, True)):
+        cell = overview(result).cells[0]
+        assert (cell.beside, cell.muted) == (("previous-token", False) if certain else ("previous-token?", True))
 
 
 def test_the_overview_shows_every_selected_head_with_its_label():
@@ -117,8 +141,8 @@ def test_the_overview_shows_every_selected_head_with_its_label():
     assert overview(result).title == "by-hand: 2 layers × 2 heads"
     assert plan.notes[0] == r"“the cat ran away” / “and\nthen” (6 tokens)"
     assert [(str(cell.id), cell.beside, cell.family and cell.family.name) for cell in plan.cells] == [
-        ("L1H0", "sink", "sink"),
-        ("L1H1", "current-token", "positional"),
+        ("L1H0", "sink?", "sink"),
+        ("L1H1", "current-token?", "positional"),
     ]
     np.testing.assert_array_equal(plan.cells[0].values, by_design(6)[1, 0].numpy())
 
@@ -138,7 +162,7 @@ def test_captions_say_model_text_scale_and_what_is_shown():
         assert plan.bar == "attention weight (log scale)"
     assert "Attention of 2 of 4 heads of" in overview(result, select=("L1",)).caption
     one = hand_made(labels=["a"], special=(), causal=True, patterns=uniform_pattern(1)[None, None])
-    assert heatmap(one).caption.startswith("Attention of head L0H0, not measurable on this text, of by-hand on")
+    assert heatmap(one).caption.startswith("Attention of head L0H0, labelled too short on this text (n = 0")
     assert "rows attend to columns (1 token);" in overview(one).caption
     assert "\n" not in heatmap(hand_made(text="a\nb\x1b[31m", name="bad\nname")).caption
 

@@ -163,12 +163,14 @@ def test_a_head_built_to_follow_a_relation_is_labelled_by_it(direction: str):
         (dependent,), (head,) = parse.words[arc.dependent].positions, parse.words[arc.head].positions
         if arc.relation == "det":
             aim |= {dependent: head} if direction == "dependent_to_head" else {head: dependent}
-    follower = lambda query: [aim.get(query, 0)]  # noqa: E731
-    model = hand_built_bert([[LOOKS_AT["broad"], follower]], d_head=64)
+    follower = lambda query: [aim[query]] if query in aim else []  # noqa: E731
+    resting = lambda query: [aim.get(query, 0)]  # noqa: E731
+    model = hand_built_bert([[follower, resting]], d_head=64)
     found = analyze(model_text, model=model, tokenizer=tokenizer)
-    assert found.head("L0H0").label == "broad"
-    assert found.head("L0H1").label == "syntactic:det"
-    det = named(found, "L0H1")["det"]
+    assert found.head("L0H0").label == "syntactic:det"
+    assert found.head("L0H1").label == "sink"  # most of its attention, whatever the rest does
+    assert named(found, "L0H1")["det"].passed
+    det = named(found, "L0H0")["det"]
     assert (det.score, det.n, det.direction, det.offset) == (1.0, 12, direction, 1)
     assert det.baseline == pytest.approx(0.5)
 

@@ -99,7 +99,7 @@ def test_the_planned_lines_are_the_verified_patterns_and_the_caption_is_honest()
     np.testing.assert_array_equal(weights, by_design(6)[:, 0].numpy())
     assert (plan.stem, plan.labels, plan.bright) == ("lines", LABELS, ({1, 2, 3, 4},) * 2)
     assert plan.caption.startswith(
-        "Attention in by-hand on “the cat ran away” and “and then”, heads L0H0 (previous-token), L1H0 (sink): lines "
+        "Attention in by-hand on “the cat ran away” and “and then”, heads L0H0 (previous-token?), L1H0 (sink?): lines "
     )
     assert plan.caption.endswith("the same for every head; all weights are drawn, none is below 0.02.")
 
@@ -299,7 +299,7 @@ def test_only_the_callers_axes_are_drawn_on_and_they_bring_their_legends():
 def test_one_tokens_attention_is_named_in_title_and_caption():
     analysis = hand_made(labels=("[CLS]", "the", "cat", "the", "dog", "[SEP]"))
     (plan,) = plans_of(analysis, "L0H1", token="the#2")
-    assert plan.title == "by-hand: L0H1  broad, from “the” (#3)"
+    assert plan.title == "by-hand: L0H1  broad?, from “the” (#3)"
     assert plan.caption.startswith("Attention from “the” (#3) alone in by-hand on “the cat ran away”, head L0H1")
     assert set(plan.query.tolist()) == {3}
     assert plan.written  # of one token alone weights are written
@@ -319,9 +319,9 @@ def test_a_word_of_several_pieces_is_followed_with_all_of_them(pieces: int, numb
 
 def test_special_tokens_are_dropped_rows_renormalised_and_both_said():
     (plan,) = plans_of(hand_made(), "L1H1", token="#2", drop_special=True)
-    assert plan.title == "by-hand: L1H1  current-token, from “cat” (#2)"
+    assert plan.title == "by-hand: L1H1  current-token?, from “cat” (#2)"
     assert plan.notes[:2] == ("“the cat ran away” (4 tokens)", "Special tokens dropped, rows renormalised.")
-    assert "(current-token): special tokens dropped, rows renormalised; lines run" in plan.caption
+    assert "(current-token?): special tokens dropped, rows renormalised; lines run" in plan.caption
     assert plan.labels == LABELS[1:5]
     assert lines_of(plan) == [(0, 1, 0), (0, 1, 1)]  # numbers are those of the whole text, rows those of what is left
     np.testing.assert_allclose(plan.weights, [1 / 3, 2 / 3], rtol=1e-6)
@@ -347,14 +347,13 @@ def many_heads(n=6, layers=8):
 
 
 @pytest.mark.parametrize(("n", "most"), [(6, 24), (200, MOST_ROWS // 200)])
-def test_of_very_many_heads_those_furthest_above_their_baselines_are_drawn(n, most):
+def test_of_very_many_heads_those_of_the_clearest_labels_are_drawn(n, most):
     analysis = many_heads(n, layers=20)
     drawn = [plan.stem for plan in plans_of(analysis)]
     assert len(drawn) == most
     kept = [head for head in analysis.heads if f"lines/{head.id.file_stem}" in drawn]
     assert drawn == [f"lines/{head.id.file_stem}" for head in kept]  # the model's order
-    others = [head.strongest.margin for head in analysis.heads if head not in kept]
-    assert max(others) <= min(head.strongest.margin for head in kept)
+    assert max(head.clearness for head in analysis.heads if head not in kept) <= min(head.clearness for head in kept)
     assert f"lines are drawn of {most} of the 40 heads" in lines_left_out(analysis, Choices())
     few, chosen = many_heads(), ("L0-3", "L4H0")
     assert len(plans_of(few, *chosen)) == 9

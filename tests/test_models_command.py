@@ -151,7 +151,7 @@ def test_long_and_hostile_names_are_shown_whole_and_harmless():
     text = printed([Configuration(name, "hub", notes=("[bold]note",))], 80)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "\x1b" not in text
-    column = "".join(line[:19].strip() for line in text.splitlines()[4:7])
+    column = "".join(line.split()[0] for line in text.splitlines()[4:8] if line.strip())
     assert column.startswith("organisation/[/b]a-model-with-a-very-long-name\\x1b[31m")
     assert "[bold]note" in text
 

@@ -67,6 +67,9 @@ def test_all_parts_sum_to_the_logits_of_the_model(dtype, limit, at, bias):
     assert result.position == position
     assert result.predicted.id == own.argmax()
     assert result.predicted.logit == pytest.approx(own.max(), rel=limit)
+    for token in filter(None, (result.predicted, result.actual)):
+        assert token.model_logit == pytest.approx(logits[position, token.id], abs=limit)
+        assert token.logit + token.mean_logit == pytest.approx(token.model_logit, abs=limit)
     parts = [*result.heads, *result.parts]
     assert len(parts) == N_LAYERS * (N_HEADS + 2) + 3 + bias
     assert sum(part.predicted for part in parts) == pytest.approx(own.max(), rel=limit)

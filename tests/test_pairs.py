@@ -127,9 +127,9 @@ def test_a_head_has_rules_between_the_blocks_and_its_shares_beside_uniform_atten
     _, plan = plans_of(found, "L0H0", look=look)
     shares = "from A 67 % to A, 0 % to B, 33 % to special tokens; from B 0 % to A, 50 % to B, 50 % to special tokens"
     uniform = "uniform attention: 38 % on A, 25 % on B, 38 % on special tokens"
-    assert plan.title == "by-hand L0H0 (previous-token)"
+    assert plan.title == "by-hand L0H0 (previous-token?)"
     assert plan.notes == ("A / B: “the cat ran” / “it was” (8 tokens)", f"Attention {shares}; {uniform}.")
-    assert plan.caption.endswith(f"attention weights of L0H0 (previous-token); {shares} ({uniform}); {scale}.")
+    assert plan.caption.endswith(f"attention weights of L0H0 (previous-token?); {shares} ({uniform}); {scale}.")
     ax = PAIR.figure(plan, look, False).axes[0]
     edges = sorted(line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1])
     assert edges == [0.5, 3.5, 4.5, 6.5]

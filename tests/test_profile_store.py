@@ -124,22 +124,18 @@ def test_the_hash_is_that_of_the_weights(bert_folder, shipped):
 # --- what it says
 
 
-def test_a_head_has_its_passing_roles_by_their_margin_and_its_relations():
-    near, far, failed = role("sink", 0.7, 0.5), role("previous-token", 0.9, 0.1), role("local", 1.0, 0.0, passed=False)
-    found = profile_of({"L0H0": [near, failed, far]}).of(HeadId(0, 0))
-    assert (found.roles, found.relations, found.judged_relations) == ((far, near), (), False)
-    passing = role("syntactic:obl:agent", 0.6, 0.2)
-    profile = profile_of({"L0H0": [near, passing], "L0H1": [near]})
-    assert profile.of(HeadId(0, 0)).relations == (passing,)
-    assert passing.relation == "obl:agent"
-    assert profile.of(HeadId(0, 1)).relations == ()
-    assert profile.of(HeadId(1, 1)).roles == ()
-
-
-@pytest.mark.parametrize("passed", [True, False])
-def test_relations_are_judged_where_any_head_has_one_passed_or_not(passed):
-    profile = profile_of({"L0H0": [role("syntactic:det", 0.1, 0.2, passed=passed)]})
-    assert profile.of(HeadId(1, 1)).judged_relations is True
+def test_the_role_of_a_head_is_the_passing_one_of_the_largest_error_reduction():
+    """Any role may be it: det has the smaller margin, and coreference one of its own; local and broad come last."""
+    case, det = role("syntactic:case", 0.68, 0.38), role("syntactic:det", 0.81, 0.59)
+    name, failed = role("coreference", 0.9, 0.5), role("sink", 1.0, 0.0, passed=False)
+    local, broad = role("local", 0.99, 0.1), role("broad", 0.95, 1.0)
+    found = profile_of({"L0H0": [case, broad, det, failed, local]}).of(HeadId(0, 0))
+    assert found.roles == (det, case, local, broad)
+    assert found.role == det
+    assert det.gain == pytest.approx(0.22 / 0.41)
+    assert broad.gain is None
+    assert profile_of({"L0H0": [det, name]}).of(HeadId(0, 0)).role == name
+    assert profile_of({"L0H0": [failed]}).of(HeadId(0, 0)).role is None
 
 
 def test_it_says_what_it_was_measured_on(shipped, user_folder):

@@ -146,7 +146,8 @@ def test_entries_are_plain_values_for_json():
     heads = published_heads("bert-base-uncased", *BERT, COMMIT)
     entries = json.loads(json.dumps(published_entries(heads)))
     assert len(entries) == 15
-    assert entries[0] == {**vars(heads[0]), "id": "L8H5"}
+    universal = ["syntactic:case", "dependent_to_head"]  # of pobj, head_to_dependent
+    assert entries[0] == {**vars(heads[0]), "id": "L8H5", "universal": universal}
     assert list(entries[0]) == [
         "id", "role", "paper", "year", "title", "score", "baseline", "direction", "offset", "weaker", "note",
         "measured", "by_name",

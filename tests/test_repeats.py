@@ -152,4 +152,4 @@ def test_where_the_text_alternates_a_previous_token_head_stays_one():
     pattern = torch.eye(n)[[0, *range(n - 1)]]
     found = judged(pattern, context_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
     assert found["induction"].passed
-    assert label_of(list(found.values())) == "previous-token"
+    assert label_of(list(found.values()), n).name == "previous-token"

@@ -39,13 +39,17 @@ def approx(**expected: float | None) -> Any:
 NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values()))
 """What is found of induction and duplicate tokens where no token repeats (see test_repeats.py)."""
 
+ON_CONTENT = ("distance_content", "confidence_content")
+
 
 def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
     context = context_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
     assert one_head(BIDIRECTIONAL, context) == approx(
         entropy=(0 + 1.5 + 1.5 + 2) * log(2) / 4,
         distance=(0 + 0.75 + 0.75 + 1.5) / 4,
+        distance_content=(0.5 / 0.75 + 0.5 / 0.75) / 2,
         confidence=(1 + 0.5 + 0.5 + 0.25) / 4,
+        confidence_content=(0.5 / 0.75 + 0.5 / 0.75) / 2,
         sink=(0.25 + 0.25) / 2,
         previous=0.5 / 1.5,
         current=(0.25 + 0.25) / 1.5,
@@ -74,7 +78,9 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
     assert one_head(CAUSAL, context) == approx(
         entropy=(0 + 1 + 1.5 + 1.5) * log(2) / 4,
         distance=(0 + 0.5 + 1.25 + 1.0) / 4,
+        distance_content=(0 + 0.25 / 0.5 + (0.25 * 2 + 0.5) / 1) / 3,
         confidence=(1 + 0.5 + 0.5 + 0.5) / 4,
+        confidence_content=(1 + 0.5 + 0.5) / 3,
         sink=(0.5 + 0.5 + 0) / 3,
         previous=(0.25 + 0.5) / 2,
         current=(0.5 + 0.25 + 0.25) / 2,
@@ -174,7 +180,7 @@ def test_a_share_that_could_be_but_is_not_there_is_zero_and_not_null():
 def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_no_sink():
     context = context_of([SINK, SINK])
     found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
-    assert {name for name, value in found.items() if value is None} == {"sink", *SHARES, *NO_REPEATS}
+    assert {name for name, value in found.items() if value is None} == {"sink", *ON_CONTENT, *SHARES, *NO_REPEATS}
     assert found["confidence"] == pytest.approx(0.625)
     assert set(context.baselines.values()) == {None}
     assert context.sink_baseline is None
@@ -188,9 +194,32 @@ def test_a_head_that_attends_to_sinks_alone_has_no_shares_but_others_keep_theirs
     sink_only = torch.tensor([[1.0, 0, 0, 0]] * 4)
     found = measure(verified(torch.stack([sink_only, torch.tensor(BIDIRECTIONAL)])), context)
     assert found["sink"][0] == 1.0
-    assert {name: found[name][0] for name in SHARES} == dict.fromkeys(SHARES)
+    assert {name: found[name][0] for name in (*ON_CONTENT, *SHARES)} == dict.fromkeys((*ON_CONTENT, *SHARES))
     assert found["current"][1] == pytest.approx(1 / 3)
     assert context.baselines["current"] == 0.5
+
+
+def test_distance_and_confidence_on_content_do_not_move_with_what_rests_on_sinks():
+    """Two heads that differ in how much goes to [CLS] alone; a row of which nothing is left is left out of the mean."""
+    content = torch.tensor([[0.0, 0.75, 0.25, 0], [0, 0.5, 0.5, 0]])
+    rows = [[1.0, 0, 0, 0], *content.tolist(), [1.0, 0, 0, 0]]
+    resting = [[1.0, 0, 0, 0], [0.9, *(content[0, 1:] / 10).tolist()], rows[2], [1.0, 0, 0, 0]]
+    found = measure(verified([rows, resting]), context_of([SINK, TEXT, TEXT, SINK]))
+    assert found["confidence_content"] == pytest.approx([0.625, 0.625])
+    assert found["distance_content"] == pytest.approx([0.375, 0.375])
+    assert found["confidence"][0] < found["confidence"][1]
+    half = [[1.0, 0, 0, 0], [1.0, 0, 0, 0], rows[2], [1.0, 0, 0, 0]]
+    assert measure(verified(half), context_of([SINK, TEXT, TEXT, SINK]))["confidence_content"] == [0.5]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_baselines_are_computed_in_float64(causal: bool):
+    context = context_of([SINK, *[TEXT] * 7], causal=causal, tokens="xabcabcd")
+    keys = [q if causal else 7 for q in range(1, 8)]
+    assert context.baselines["previous"] == pytest.approx(sum(1 / n for n in keys[1:]) / 7, abs=1e-15)
+    assert context.sink_baseline == pytest.approx(sum(1 / (n + 1) for n in keys) / 7, abs=1e-15)
+    wanted = sum(1 / (n + 1) for n in keys[3:6]) / 3
+    assert context.baselines_on_repeats["duplicate"] == pytest.approx(wanted, abs=1e-15)
 
 
 def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
@@ -199,7 +228,7 @@ def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
         "entropy": 0.0,
         "distance": 0.0,
         "confidence": 1.0,
-        **dict.fromkeys(("sink", *SHARES, *NO_REPEATS)),
+        **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *NO_REPEATS)),
     }
     assert context.entropy_uniform == 0.0
 

@@ -1,12 +1,15 @@
 """The tables of ``attnviz heads`` as text."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from attnviz.patterns.published import published_heads
 from attnviz.patterns.syntax import Arc, Parse, Word
+from attnviz.patterns.verdicts import Label, Verdict
+from attnviz.results.tables import Column, column_table, plain_text
 from tests.hand_made import by_design, hand_made
 from tests.stored import PROFILE, profile_of, published, role
 
@@ -33,19 +36,19 @@ def row_of(analysis, first, **options):
 def head_rows(analysis, **options):
     lines = lines_of(analysis, **options)
     end = next(i for i, line in enumerate(lines) if line.startswith("uniform"))
-    return [line.split()[0] for line in lines[:end] if line.startswith("L")]
+    start = next(i for i, line in enumerate(lines) if line.startswith("Heads ("))
+    return [line.split()[0] for line in lines[start:end] if line.startswith("L")]
 
 
 def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
     text = text_of(hand_made())
     assert text.startswith("Verified 4 heads in 2 layers of by-hand (float32, cpu): weights within 4.0e-07\n")
     assert "Heads (4, clearest pattern first)\n" in text
-    assert "Patterns (the 3 strongest heads of each, with their scores)\n" in text
-    assert row_of(hand_made(), "Head") == ["Head", "Label", "(nats)", "(tokens)", "Conf", "Sink", "Prev", "Curr",
-                                           "Next", "Local", "Long"]  # fmt: skip
-    assert row_of(hand_made(), "L1H1") == "L1H1 current-token 0.81 0.83 0.58 0.31 0.27 0.73 0.00 1.00 –".split()
-    assert row_of(hand_made(), "uniform") == "uniform 1.79 0.33 0.19 0.25 0.19 0.62 –".split()
-    assert row_of(hand_made(), "sink") == "sink L1H0 1.00 L0H1 0.33 L1H1 0.31 0.33 4 1/4".split()
+    assert "Patterns (the strongest heads of each, with their scores)\n" in text
+    numbers = "0.73 0.25 4 0.31 0.81 0.58 0.75 0.83 0.25 0.27 0.73 0.00 1.00 –"
+    assert row_of(hand_made(), "L1H1", width=170) == f"L1H1 current-token? {numbers}".split()
+    assert row_of(hand_made(), "uniform", width=170) == "uniform 0.33 1.79 0.19 0.25 0.19 0.62 –".split()
+    assert row_of(hand_made(), "sink            L1H0")[1:] == "L1H0 1.00 L0H1 0.33 L1H1 0.31 0.33 uniform 4 1/4".split()
     assert row_of(hand_made(), "induction") == "induction no token repeats – 0 –".split()
 
 
@@ -55,7 +58,7 @@ def test_words_and_what_was_cut_off_are_named():
         assert part in text
 
 
-@pytest.mark.parametrize("width", [80, 109, 110, 200])
+@pytest.mark.parametrize("width", [60, 80, 100, 170])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("parse", [None, PARSE])
 def test_no_line_is_longer_than_the_terminal(width, causal, parse):
@@ -69,7 +72,7 @@ def test_large_models_and_long_labels_fit_80_columns_without_being_cut():
     heads = tuple(
         replace(
             head,
-            label="syntactic:nsubjpass",
+            labelled=Label("syntactic:nsubj:pass", Verdict("nsubj:pass", "syntactic", 0.5, 0.25, 100, True, ""), 100),
             statistics={name: 100.0 if name == "distance" else 0.5 for name in head.statistics},
         )
         for head in analysis.heads
@@ -78,7 +81,7 @@ def test_large_models_and_long_labels_fit_80_columns_without_being_cut():
     lines = analysis.report(width=80, top=0).splitlines()
     assert max(map(len, lines)) <= 80
     (row,) = [line for line in lines if line.startswith("L11H11 ")]
-    assert row.split() == ["L11H11", "syntactic:nsubjpass", "0.50", "100.00", *["0.50"] * 7]
+    assert row.split()[:5] == ["L11H11", "nsubj:pass", "0.50", "0.25", "100"]
 
 
 @pytest.mark.parametrize(("top", "count", "listed"), [(3, "3 of 4", 3), (0, "4", 4), (4, "4", 4), (12, "4", 4)])
@@ -96,10 +99,10 @@ NO_CONTENT = {"labels": ("[CLS]", "[SEP]"), "special": (0, 1), "patterns": by_de
 @pytest.mark.parametrize(
     ("changes", "width", "row"),
     [
-        ({}, 80, "L1H0 sink 0.00 2.50 1.00 1.00 – – – – –"),
+        ({}, 170, "L1H0 sink? 1.00 0.33 4 1.00 0.00 1.00 – 2.50 – – – – – –"),
         ({}, 80, "long-range not measurable on this text – 0 –"),
-        ({"patterns": HETEROGENEOUS}, 120, "L0H0 heterogeneous – – –"),
-        (NO_CONTENT, 80, "L0H0 not measurable 0.00 0.50 1.00 – – – – – –"),
+        ({"patterns": HETEROGENEOUS}, 120, "L0H0 heterogeneous? – – 4"),
+        (NO_CONTENT, 170, "L0H0 too short – – 0 – 0.00 1.00 – 0.50 – – – – – –"),
         ({"causal": True, "special": ()}, 80, "next-token not measurable on this text – 0 –"),
     ],
 )
@@ -108,10 +111,10 @@ def test_what_cannot_be_measured_is_a_dash_and_not_zero(changes, width, row):
     assert row_of(hand_made(**changes), first, width=width)[: len(cells) + 1] == [first, *cells]
 
 
-def test_heads_stand_by_the_margin_of_the_pattern_that_named_them_then_those_without_one():
+def test_heads_stand_by_the_error_reduction_of_what_named_them_then_those_without_a_label():
     two_away = torch.eye(6)[[0, 3, 4, 1, 2, 5]]
     patterns = torch.cat([two_away[None], by_design(6).reshape(4, 6, 6), two_away[None]]).reshape(1, 6, 6, 6)
-    # margins: previous 1.00 - 0.19, sink 1.00 - 0.33, current 0.73 - 0.25, broad 1.00 - 1.00; two name nothing
+    # previous and sink 1, current (0.73 - 0.25) / 0.75, broad without one; two name nothing
     assert head_rows(hand_made(patterns=patterns)) == ["L0H1", "L0H3", "L0H4", "L0H2", "L0H0", "L0H5"]
 
 
@@ -122,7 +125,7 @@ def test_only_the_selected_heads_are_listed():
 
 def test_relations_stand_with_direction_offset_and_n():
     analysis = hand_made(parse=PARSE)
-    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "+1:", "1.00", "1", "0/4"]
+    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "1", "–"]
     text = text_of(analysis, width=120)
     assert "Syntax: parse by a-parser; baseline = the best of six guesses (+1: the head is the next word).\n" in text
 
@@ -145,9 +148,9 @@ def test_more_than_eight_relations_are_cut_and_counted():
 
 def test_relations_and_labels_that_look_like_markup_are_printed_as_they_are():
     analysis = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "[/b]"), Arc(1, 2, "[red]"))))
-    head = replace(analysis.heads[0], label="syntactic:[/b]")
+    head = replace(analysis.heads[0], labelled=Label("syntactic:[/b]", None, 20))
     text = text_of(replace(analysis, heads=(head, *analysis.heads[1:])))
-    assert all(name in text for name in ("[/b] dep→head", "[red] head→dep", "L0H0    syntactic:[/b]"))
+    assert all(name in text for name in ("[/b] dep→head", "[red] head→dep", "L0H0    [/b]"))
 
 
 @pytest.mark.parametrize("name", ["[/b]", "[bold red]x[/]", "$\\frac$", "a\x1b[31mb", "a\nb", "\u202eabc", "猫 🦄"])
@@ -166,13 +169,17 @@ def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
     patterns = torch.stack([pattern, torch.ones(7, 7).tril() / torch.arange(1, 8)[:, None]])[None]
     analysis = hand_made(labels="xabcabc", special=(), causal=True, patterns=patterns)
     (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
-    assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "3", "1/2"]
+    assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
+                           "3", "1/2"]  # fmt: skip
     note = "In brackets: mean attention of the n tokens with an earlier copy, which a label rests on."
     assert note in " ".join(" ".join(lines_of(analysis)).split())
     assert "In brackets" not in text_of(hand_made())
 
 
 # --- a stored profile, published heads
+
+
+OBJ = replace(PARSE, arcs=(Arc(2, 1, "obj"),))
 
 
 def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
@@ -188,24 +195,21 @@ def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
         "L1H1  coreference pronoun→name 0.75 (0.50)",
         "L0H1  nsubj dep→head 0.70 (0.40)",
     ]
-    note = "Profile: shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts; in brackets the baseline."
+    note = "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts), that of the largest error"
     assert note in " ".join(text.split())
 
 
-def test_a_relation_of_the_profile_labels_a_head_with_its_own_numbers():
-    assert row_of(hand_made(), "L0H1", width=120)[1:5] == ["broad", "1.00", "1.00", "6"]
-    assert row_of(hand_made(profile=PROFILE), "L0H1", width=160)[1:5] == ["syntactic:nsubj", "0.70", "0.40", "200"]
-
-
-def test_on_a_very_wide_terminal_the_profile_is_a_column():
-    text = text_of(hand_made(profile=PROFILE), width=160)
-    assert "Profile (roles over a corpus)" not in text
-    assert row_of(hand_made(profile=PROFILE), "L0H0", width=160)[-6:] == [
-        *["previous-token", "0.95", "(0.10)"],
-        *["local", "0.90", "(0.30)"],
-    ]
-    assert row_of(hand_made(profile=PROFILE), "L1H0", width=160)[-1] == "none"
-    assert "Profile (roles over a corpus)" in text_of(hand_made(profile=PROFILE), width=159)
+@pytest.mark.parametrize(
+    ("parse", "role"), [(None, "nsubj dep→head (corpus)"), (PARSE, "nsubj dep→head"), (OBJ, "nsubj dep→head (corpus)")]
+)
+def test_label_and_role_stand_in_columns_of_their_own(parse, role):
+    """The label is that without a profile; the role says where the text does not have what it is about."""
+    assert row_of(hand_made(), "L0H1", width=120)[1:5] == ["broad?", "1.00", "1.00", "4"]
+    lines = lines_of(hand_made(profile=PROFILE, parse=parse), width=200)
+    row = next(line.split() for line in lines if line.startswith("L0H1 "))
+    assert row[1:5] == ["broad?", "1.00", "1.00", "4"]
+    assert row[5 : 7 + len(role.split())] == [*role.split(), "0.70", "(0.40)"]
+    assert next(line for line in lines if line.startswith("L1H0 ")).split()[5:7] == ["–", "–"]
 
 
 def test_a_profile_that_looks_like_markup_or_steers_a_terminal_is_printed_as_it_is():
@@ -236,7 +240,7 @@ def test_published_heads_stand_apart_with_their_paper():
     assert set(rule) == {"─"}
     assert [row.split() for row in rows[:2]] == [
         ["induction", "L0H0", "(L1H1)"],
-        ["pobj", "head→dep", "L0H1", "0.763", "(0.346)"],
+        ["case", "dep→head", "(paper:", "pobj)", "L0H1", "0.763", "(0.346)"],
     ]
     assert rows[2:] == ["On a corpus.", "pobj: Quote."]
 
@@ -263,9 +267,88 @@ def test_all_published_heads_fit_80_columns(model):
 
 @pytest.mark.parametrize(("longer", "shown"), [(0, 2), (1, 1)])
 def test_a_role_is_shown_as_long_as_its_place_is_just_enough(longer, shown):
-    name = "x" * (35 - len(" 0.90 (0.10)"))  # two such roles with their gap take the 72 columns beside the longest id
-    roles = [role(name + "y" * longer, 0.9, 0.1), role(name, 0.9, 0.1)]
-    (row,) = [line for line in lines_of(hand_made(profile=profile_of({"L0H0": roles}))) if line.startswith("L0H0  x")]
+    name = "x" * (36 - len(" 0.90 (0.10)"))  # two such roles with their gap take the 74 columns beside the id
+    roles = [role(name + "y" * (longer + 1), 0.9, 0.1), role(name, 0.9, 0.1)]
+    lines = lines_of(hand_made(profile=profile_of({"L0H0": roles})))
+    (row,) = [line for line in lines if line.startswith(("L0H0  x", "L0H0 x"))]
     assert row.count("(0.10)") == shown
     assert row.endswith("(0.10)" if shown == 2 else "+1")
-    assert "Profile: your own, measured on" in text_of(hand_made(profile=profile_of({"L0H0": roles}, shipped=False)))
+    assert "(your own, measured on" in " ".join(
+        text_of(hand_made(profile=profile_of({"L0H0": roles}, shipped=False))).split()
+    )
+
+
+# --- the summary, and widths
+
+
+def test_the_summary_counts_heads_by_kind_and_layer_and_names_the_best_of_each():
+    analysis = hand_made(patterns=torch.cat([by_design(6), by_design(6)], 1))
+    text = text_of(analysis, width=100)
+    assert "\n8 heads: 2 sink, 4 local (2 previous, 2 current), 2 broad.\n" in text
+    assert "The text has 4 content tokens; below 10 labels are indications (?).\n" in text
+    assert text.index("Verified") < text.index("8 heads") < text.index("Heads (8")
+    layers = [line.split() for line in lines_of(analysis, width=100) if line.strip().startswith(("0 ", "1 "))]
+    assert layers == [["0", "llbb", "2", "2"], ["1", "ssll", "2", "2"]]
+    (best, _) = [line.split() for line in lines_of(analysis, width=100) if line.startswith("local ")]
+    assert best[:7] == "local L0H0 previous-token? 1.00 0.19 3 --select".split()
+    summary = analysis.document()["summary"]
+    assert (summary["heads"], summary["n"], summary["layers"][1]["sink"]) == (8, 4, 2)
+    kinds = {kind: entry["heads"] for kind, entry in summary["kinds"].items()}
+    assert kinds == {"sink": 2, "local": 4, "repeats": 0, "syntactic": 0, "long-range": 0, "broad": 2, "none": 0}
+    assert summary["kinds"]["local"]["labels"] == {"previous-token": 2, "current-token": 2}
+    best = summary["kinds"]["local"]["best"]
+    assert (best["id"], best["see"], best["label_score"], best["label_certain"]) == (
+        "L0H0",
+        "--select L0H0",
+        1.0,
+        False,
+    )
+    assert summary["kinds"]["none"]["best"] is None
+
+
+def test_of_a_text_of_one_token_there_are_no_labels_verdicts_or_strongest_heads():
+    analysis = hand_made(
+        labels=("[CLS]", "Hello", "[SEP]"), special=(0, 2), patterns=by_design(3), parse=Parse((), (), "")
+    )
+    text = text_of(analysis)
+    assert "4 heads, none with a label: the text has 1 content token, and labels need 3.\n" in text
+    assert {head.label for head in analysis.heads} == {"too short"}
+    assert not any(verdict.passed for head in analysis.heads for verdict in head.patterns)
+    assert row_of(analysis, "sink ", width=80)[-1] == "–"
+
+
+def test_heads_that_cannot_be_told_apart_are_counted_and_not_named():
+    patterns = by_design(6)[:1, :1].repeat(2, 6, 1, 1)
+    assert row_of(hand_made(patterns=patterns), "previous-token")[1:4] == ["12", "heads", "1.00"]
+
+
+class _Row(NamedTuple):
+    name: str
+    score: float
+
+
+def table_of(width):
+    columns = [
+        Column[_Row]("Name", lambda row: row.name, left=True, least=5),
+        Column("Score above all", lambda row: row.score, "0–1"),
+        Column("Other", lambda row: row.score + 1, optional=1),
+        Column("More", lambda row: row.score + 2, optional=2),
+    ]
+    rows = [_Row("a-long-name", 0.25), _Row("b", 0.5)]
+    return plain_text(lambda columns_: column_table("", columns, rows, width=columns_), width).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("width", "header", "row"),
+    [
+        (45, "Name         Score above all  Other  More", "a-long-name             0.25   1.25  2.25"),
+        (39, "Name        Score above all Other More", "a-long-name            0.25  1.25 2.25"),
+        (30, "Name        (0–1) Other More", "a-long-name  0.25  1.25 2.25"),
+        (26, "Name      (0–1) Other More", "a-long-n…  0.25  1.25 2.25"),
+        (20, "Name     (0–1) Other", "a-long-…  0.25  1.25"),
+    ],
+)
+def test_a_narrow_table_wraps_titles_then_cuts_texts_then_leaves_columns_out_and_never_cuts_numbers(width, header, row):
+    lines = [line.rstrip() for line in table_of(width)]
+    assert row in lines
+    assert max(map(len, lines)) <= width

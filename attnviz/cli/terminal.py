@@ -31,7 +31,7 @@ __all__ = [
     "split_names",
 ]
 
-_NARROWEST = 80
+_NARROWEST = 60
 
 
 @contextmanager

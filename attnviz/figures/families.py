@@ -40,7 +40,7 @@ OTHER, NO_ROLE = FAMILIES[-2:]
 
 _NAMED = {family.name: family for family in FAMILIES}
 _FAMILY_OF = _NAMED | {spec.name: _NAMED[spec.family] for spec in PATTERNS} | {"offset": _NAMED["positional"]}
-_WITHOUT = ("heterogeneous", "not measurable")
+_WITHOUT = ("heterogeneous", "too short")
 
 
 def family_of_label(label: str) -> Family:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import RendererBase
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from attnviz.errors import UsageError
+from attnviz.figures.exact_image import ExactImage
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family
 from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
@@ -57,6 +57,9 @@ class HeadCell:
     beside: str = ""  # a short text: a distance, a share, a label
     family: Family | None = None  # whose mark stands before that text, which then stands on a line of its own
     shorter: tuple[str, ...] = ()  # shorter texts, the fullest first, for where there is no room
+    muted: bool = False  # whether that text is grey
+    # of another kind, right of the id: the family of its mark, texts beside it, whether the mark is filled
+    right: tuple[Family, tuple[str, ...], bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,7 @@ class HeadGridPlan(ColourScale, PagePlan):
 
     cells: tuple[HeadCell, ...]  # at least one; all matrices have the same size
     beside: str = ""  # what the texts beside the ids are: a further note, where there is room for these texts
+    roles: str = ""  # what the marks and texts right of the ids are, likewise
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,7 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
     names = _families(plan.cells).values()
     legend = math.ceil(len(names) / legend_columns(names, room)) * _LEGEND_ROW + 0.06 if names else 0
     notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(plan.cells, grid) else plan.notes
+    notes = (*notes, plan.roles) if plan.roles and _room_right(plan.cells, grid) else notes
     with figure_style():
         body = down / DPI + legend + _BAR
         page = new_page(plan.title, notes, look, width=width, body=body)
@@ -227,16 +232,24 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, width: flo
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
     ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(look, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
-    families = _families(plan.cells)
+    families, right = _families(plan.cells), _room_right(plan.cells, grid)
+    size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
+    marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
+    marks |= {"markeredgecolor": look.greys.quiet, "markeredgewidth": 0.5}
     for family, name in families.items():
-        corners = [grid.corner(cell.id) for cell in plan.cells if cell.family == family]
-        xs, ys = zip(*((left + 5, top - 9) for left, top in corners), strict=True)
         colour = look.greys.paper if family is NO_ROLE else family.colour
-        ax.plot(
-            xs, ys, linestyle="none", marker=family.marker, markersize=min(4.6, 0.5 * grid.pitch * 72 / DPI),
-            markerfacecolor=colour, markeredgecolor=look.greys.quiet, markeredgewidth=0.5, scalex=False, scaley=False,
-            label=name, zorder=3,
-        )  # fmt: skip
+        corners = [grid.corner(cell.id) for cell in plan.cells if cell.family == family]
+        hollow: list[tuple[float, float]] = []
+        filled = [(left + 5, top - 9) for left, top in corners]
+        for cell in plan.cells if right else ():
+            if cell.right is not None and cell.right[0] == family:
+                left, top = grid.corner(cell.id)
+                (filled if cell.right[2] else hollow).append((left + grid.square - 5, top - 23))
+        for places, face, label in ((filled, colour, name), (hollow, look.greys.paper, "")):
+            if not places and not label:
+                continue
+            xs, ys = zip(*places, strict=True) if places else ((), ())
+            ax.plot(xs, ys, marker=family.marker, markerfacecolor=face, label=label, **marks)
     if families:
         ax.legend(
             loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
@@ -253,48 +266,35 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look) -> AxesImage:
     limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
     scale: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
-    drawn = _ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
+    drawn = ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
     ax.set(**limits)
     pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
     style: dict[str, Any] = {"color": look.greys.ink, "va": "baseline", "parse_math": False}
     full = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in plan.cells) + 3 <= pitch
-    beside = _room_beside(plan.cells, grid)
+    beside, right = _room_beside(plan.cells, grid), _room_right(plan.cells, grid)
     for cell in plan.cells:
         left, top = grid.corner(cell.id)
+        name = str(cell.id) if full else f"H{cell.id.head}"  # the layer stands beside the row
         if grid.named:
-            name = str(cell.id) if full else f"H{cell.id.head}"  # the layer stands beside the row
             ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **style)
+        if right and cell.right is not None:
+            room = pitch - grid.pitch + side / pixels - 17 - text_width(name, grid.size, DPI, "bold")
+            role, paler = _fullest(cell.right[1], small, room), style | {"color": look.greys.quiet}
+            ax.text(left + side / pixels - 12, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None:
-            text, x, aligned = _fullest(cell, small, pitch - 17), left + 13, "left"
+            text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 17), left + 13, "left"
         if text:
-            ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **style)
+            inked = style | {"color": look.greys.quiet if cell.muted else look.greys.ink}
+            ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
         for at in range(0, len(grid.columns), every):
             x = at * grid.pitch + 1 + grid.square / 2
             ax.text(x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(style | {"va": "top"}))
     return drawn
-
-
-class _ExactImage(AxesImage):
-    """An image that is copied, not resampled, where its pixels are those of the file: a quarter less memory."""
-
-    def make_image(
-        self, renderer: RendererBase, magnification: float = 1.0, unsampled: bool = False
-    ) -> tuple[Any, float, float, Any]:
-        """The pixels from the lowest row on, and where they begin."""
-        array, (left, right, bottom, top) = np.asarray(self.get_array()), self.get_extent()
-        (x0, y0), (x1, y1) = self.get_transform().transform([(left, bottom), (right, top)])
-        if unsampled or abs(x1 - x0 - array.shape[1]) > 0.01 or abs(y1 - y0 - array.shape[0]) > 0.01:
-            made: tuple[Any, float, float, Any] = super().make_image(renderer, magnification, unsampled)
-            return made
-        return array[::-1], round(x0), round(y0), None
-
-    def autoscale_None(self) -> None:  # noqa: N802 - as matplotlib
-        """Nothing to do for a colour bar: the scale has its ends, and the pixels are colours."""
 
 
 def _image(plan: HeadGridPlan, grid: _Layout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
@@ -330,15 +330,21 @@ def _room_beside(cells: Sequence[HeadCell], grid: _Layout) -> bool:
     return grid.named and not grid.marked and max(widths) + 8 <= grid.square
 
 
-def _fullest(cell: HeadCell, size: float, room: float) -> str:
+def _room_right(cells: Sequence[HeadCell], grid: _Layout) -> bool:
+    """Whether a mark stands right of every id, with some room between."""
+    widest = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
+    return grid.named and grid.marked and any(cell.right for cell in cells) and widest + 16 <= grid.square
+
+
+def _fullest(texts: Sequence[str], size: float, room: float) -> str:
     """The text as fully as there is room; nothing where not even a few letters would fit."""
-    forms = [drawable(text) for text in (cell.beside, *cell.shorter)]
+    forms = [drawable(text) for text in texts]
     cut = fitted(forms[-1], size, DPI, max(room, 1))
     return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
 
 
 def _families(cells: Sequence[HeadCell]) -> dict[Family, str]:
     """The families that occur and their names, in the order of legends; heads without a role by their texts."""
-    present = {cell.family for cell in cells}
-    without = " or ".join(sorted({cell.beside for cell in cells if cell.family is NO_ROLE}))
+    present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if cell.right is not None}
+    without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is NO_ROLE}))
     return {family: without if family is NO_ROLE else family.name for family in FAMILIES if family in present}

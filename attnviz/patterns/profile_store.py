@@ -18,6 +18,8 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import Source, weights_sha256
 from attnviz.model.wording import counted
+from attnviz.patterns.guesses import error_reduction
+from attnviz.patterns.registry import GENERAL
 
 __all__ = ["SYNTACTIC", "HeadProfile", "StoredCorpus", "StoredProfile", "StoredRole", "find_profile", "model_shape",
            "profile_file_name", "store_profile"]  # fmt: skip
@@ -60,9 +62,9 @@ class StoredRole:
     direction: str | None = None
 
     @property
-    def margin(self) -> float:
-        """Score above baseline."""
-        return self.score - self.baseline
+    def gain(self) -> float | None:
+        """Error reduction: of what the baseline misses, the share that the head does not."""
+        return error_reduction(self.score, self.baseline)
 
     @property
     def relation(self) -> str | None:
@@ -75,17 +77,16 @@ class HeadProfile:
     """What a stored profile says of one head.
 
     Attributes:
-        roles: those that pass, the furthest above its baseline first.
-        judged_relations: whether the profile judged relations at all.
+        roles: those that pass, of the largest error reduction first; after them local, long-range and broad, which
+            hold of many heads that have a role of their own.
     """
 
     roles: tuple[StoredRole, ...]
-    judged_relations: bool
 
     @property
-    def relations(self) -> tuple[StoredRole, ...]:
-        """The relations that pass, the furthest above its baseline first."""
-        return tuple(role for role in self.roles if role.relation is not None)
+    def role(self) -> StoredRole | None:
+        """What the head does over the corpus: the first of its roles; None where none passes."""
+        return self.roles[0] if self.roles else None
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,7 @@ class StoredProfile:
     def of(self, head: HeadId) -> HeadProfile:
         """What it says of one head."""
         passed = [role for role in self.roles.get(head, ()) if role.passed]
-        judged = any(role.relation is not None for roles in self.roles.values() for role in roles)
-        return HeadProfile(tuple(sorted(passed, key=lambda role: -role.margin)), judged)
+        return HeadProfile(tuple(sorted(passed, key=lambda role: (role.role in GENERAL, -(role.gain or 0.0)))))
 
 
 def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:

@@ -11,6 +11,14 @@ from attnviz.model.head_ids import HeadId
 
 __all__ = ["PublishedHead", "published_entries", "published_heads"]
 
+_UNIVERSAL = {
+    "dobj": "obj", "nn": "compound", "poss": "nmod:poss", "auxpass": "aux:pass", "prt": "compound:prt", "pobj": "case",
+}  # fmt: skip
+"""Relations of Stanford Dependencies, which Clark et al. 2019 use, by what Universal Dependencies call them.
+
+A preposition heads its object there and depends on it here, so that ``pobj`` is ``case`` the other way round.
+"""
+
 _FILE = Path(__file__).parents[1] / "data" / "published_heads.json"
 
 
@@ -45,6 +53,16 @@ class PublishedHead:
     measured: str
     by_name: bool
 
+    @property
+    def universal(self) -> tuple[str, str | None]:
+        """Role and direction with the relation as Universal Dependencies have it; as published where it is none."""
+        name = self.role.removeprefix("syntactic:")
+        if name == self.role or name not in _UNIVERSAL:
+            return self.role, self.direction
+        turned = {"head_to_dependent": "dependent_to_head", "dependent_to_head": "head_to_dependent"}
+        direction = turned.get(self.direction or "", self.direction) if name == "pobj" else self.direction
+        return f"syntactic:{_UNIVERSAL[name]}", direction
+
 
 def published_heads(
     name: str, architecture: str, n_layers: int, n_heads: int, revision: str | None = None
@@ -72,7 +90,7 @@ def published_heads(
 
 def published_entries(heads: Iterable[PublishedHead]) -> list[dict[str, Any]]:
     """Published heads for a JSON document."""
-    return [{**asdict(head), "id": str(head.id)} for head in heads]
+    return [{**asdict(head), "id": str(head.id), "universal": list(head.universal)} for head in heads]
 
 
 @cache

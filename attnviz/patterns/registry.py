@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "SHARES", "MaskInput", "PatternSpec", "allowed_units",
-           "distances", "duplicate", "induction", "masks_of"]  # fmt: skip
+__all__ = ["GENERAL", "NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "SHARES", "MaskInput", "PatternSpec",
+           "allowed_units", "distances", "duplicate", "induction", "masks_of"]  # fmt: skip
 
 
 def distances(n: int) -> Tensor:
@@ -90,7 +90,7 @@ class PatternSpec:
         family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.families.FAMILIES`).
         column: head of its column in the table of heads; empty for none.
         source: who defined or named it.
-        specific: whether it is told before broader patterns that include it.
+        specific: whether it is told before broader patterns, which may include it.
         reads_text: whether its mask depends on more than positions.
         on_repeats: whether it is judged by the tokens that have a copy before them alone (prefix matching, Olsson et
             al. 2022); a text without repeats says nothing of it.
@@ -142,6 +142,9 @@ PATTERNS = (
 
 NAMES = {spec.statistic: spec.name for spec in PATTERNS}
 """From a statistic to the name of the pattern whose share it is."""
+
+GENERAL = (*(spec.name for spec in PATTERNS if not spec.specific), "broad")
+"""Patterns that are told only of heads that show no other."""
 
 SHARES = tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats)
 """Statistics that are shares of a mask, in the order of the documents."""

@@ -18,7 +18,10 @@ from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, allowed_units
 
 __all__ = ["SCALARS", "TextContext", "measure"]
 
-SCALARS = ("entropy", "distance", "confidence", "sink", *SHARES, *REPEATS, *ON_REPEATS.values())
+SCALARS = (
+    "entropy", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES, *REPEATS,
+    *ON_REPEATS.values(),
+)  # fmt: skip
 """All statistics that :func:`measure` gives for every head."""
 
 
@@ -42,6 +45,11 @@ class TextContext:
         """Positions that are not sinks, boolean [n]."""
         return ~torch.tensor(self.units.sink, dtype=torch.bool)
 
+    @property
+    def n_content(self) -> int:
+        """How many positions are content."""
+        return int(self.content.sum())
+
     @cached_property
     def allowed(self) -> Tensor:
         """Keys that each query may attend to, boolean [n, n]."""
@@ -58,7 +66,7 @@ class TextContext:
         allowed = self.allowed[self.content]
         if not len(allowed) or bool(self.content.all()):
             return None
-        return float(((allowed & ~self.content).sum(1) / allowed.sum(1)).double().mean())
+        return _mean_share((allowed & ~self.content).sum(1), allowed.sum(1))
 
     @cached_property
     def content_pairs(self) -> Tensor:
@@ -85,8 +93,8 @@ class TextContext:
     def baselines(self) -> dict[str, float | None]:
         """By share: the same under uniform attention over allowed content; None where not measurable."""
         keys = (self.content_pairs & self.allowed)[self.content].sum(1)
-        shares = {name: mask[self.content].sum(1) / keys for name, mask in self.selected.items()}
-        return {name: float(shares[name].double().mean()) if name in shares else None for name in self.masks}
+        shares = {name: _mean_share(mask[self.content].sum(1), keys) for name, mask in self.selected.items()}
+        return {name: shares.get(name) for name in self.masks}
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -97,21 +105,27 @@ class TextContext:
     def baselines_on_repeats(self) -> dict[str, float | None]:
         """By share of :data:`REPEATS`: what uniform attention gives a copy, mean over the queries with one."""
         keys = self.allowed.sum(1)
-        shares = {name: (mask.sum(1) / keys)[mask.any(1)] for name, mask in self.selected.items()}
-        return {name: float(shares[name].double().mean()) if name in shares else None for name in REPEATS}
+        repeated = {name: mask for name, mask in self.selected.items() if name in REPEATS}
+        shares = {name: _mean_share(mask.sum(1)[mask.any(1)], keys[mask.any(1)]) for name, mask in repeated.items()}
+        return {name: shares.get(name) for name in REPEATS}
 
 
 def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float | None]]:
     """The statistics of every head of one verified layer, for a single text.
 
-    =============  ==========================================================  ======================
-    entropy        mean over q of -sum_k A ln A, in nats                        Clark et al. 2019
-    distance       mean over q of sum_k A[q,k] abs(q-k), in tokens (or words)   Vig & Belinkov 2019
-    confidence     mean over q of max_k A[q,k], 0-1                             Voita et al. 2019
-    sink           mean over q in C of sum over k in S of A[q,k], 0-1           Xiao et al. 2023
-    share of M     sum of A over content pairs under M / over content pairs     after Clark et al. 2019
-    on repeats     mean of sum_k A under M over the q with such a k, 0-1        Olsson et al. 2022
-    =============  ==========================================================  ======================
+    ==================  ==========================================================  =======================
+    entropy             mean over q of -sum_k A ln A, in nats                       Clark et al. 2019
+    distance            mean over q of sum_k A[q,k] abs(q-k), in tokens (or words)  Vig & Belinkov 2019
+    distance_content    the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
+    confidence          mean over q of max_k A[q,k], 0-1                            after Voita et al. 2019
+    confidence_content  the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
+    sink                mean over q in C of sum over k in S of A[q,k], 0-1          Xiao et al. 2023
+    share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
+    on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
+    ==================  ==========================================================  =======================
+
+    Voita et al. 2019 leave the end-of-sentence token out of confidence, since heads that do nothing rest on it; here
+    all sinks are left out of the two numbers of content, and rows of which nothing is left.
 
     Args:
         layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the context's units here.
@@ -128,11 +142,11 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         "entropy": _numbers(torch.special.entr(pattern).sum(-1).mean(-1)),
         "distance": [_ratio(of_head, n) for of_head in distance],
         "confidence": _numbers(pattern.amax(-1).mean(-1)),
-        "sink": [None] * n_heads,
-        **{name: [None] * n_heads for name in (*SHARES, *REPEATS, *ON_REPEATS.values())},
+        **{name: [None] * n_heads for name in SCALARS if name not in ("entropy", "distance", "confidence")},
     }
     if not content.any():
         return result
+    result |= _on_content(pattern[:, content][..., content], distances(n).abs().to(pattern)[content][:, content])
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
     for name, values in zip(context.selected, shares, strict=True):
@@ -140,6 +154,22 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         if name in REPEATS:
             result[ON_REPEATS[name]] = [_ratio(value, context.counts[name]) for value in values]
     return result
+
+
+def _on_content(pattern: Tensor, apart: Tensor) -> dict[str, list[float | None]]:
+    """Distance and confidence between content positions, [n_heads, n, n], of rows divided by what they sum to."""
+    totals = pattern.sum(-1)
+    rows, left = totals > 0, (totals > 0).sum(-1)
+
+    def mean(values: Tensor) -> list[float | None]:
+        return _numbers(torch.where(rows, values / totals, 0.0).sum(-1) / left)
+
+    return {"distance_content": mean((pattern * apart).sum(-1)), "confidence_content": mean(pattern.amax(-1))}
+
+
+def _mean_share(part: Tensor, of: Tensor) -> float:
+    """Mean of a quotient of counts, in float64."""
+    return float((part.double() / of).mean())
 
 
 def _ratio(value: float | None, of: float | None) -> float | None:

@@ -1,57 +1,66 @@
-"""Named thresholds with their sources: from numbers to verdicts, and from verdicts to one label."""
+"""Named thresholds with their sources: from numbers to verdicts, and from verdicts to one label.
+
+A threshold's source is a paper, the code that came with one, or attnviz's own choice, and says which.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnviz.patterns.profile_store import HeadProfile, StoredRole
-from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS, SHARES
+from attnviz.patterns.guesses import error_reduction
+from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES
 from attnviz.patterns.statistics import TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
-__all__ = ["BROAD_SHARE", "ENOUGH", "HETEROGENEOUS", "MAJORITY", "MARGIN", "NOT_MEASURABLE", "SINK_ONLY", "SINK_SHARE",
-           "Verdict", "deciding_verdict", "judge", "label_of"]  # fmt: skip
+__all__ = ["BROAD_SHARE", "ENOUGH", "HALF_OF_THE_REST", "HETEROGENEOUS", "LEAST_N", "MAJORITY", "MARGIN", "SINK_ONLY",
+           "SINK_SHARE", "TOO_SHORT", "Label", "Verdict", "judge", "label_of"]  # fmt: skip
 
 MAJORITY = 0.5
-"""A positional pattern holds where it takes more than half of the attention (Clark et al. 2019, section 3.1)."""
+"""A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
+their plotting code)."""
 
 MARGIN = 0.10
-"""... and is at least 10 points above its baseline (Voita et al. 2019, section 5.2, for syntactic heads)."""
+"""... and is at least 10 points above its baseline (paper: Voita et al. 2019, section 5.2, for syntactic heads; for
+other patterns our own choice)."""
 
 _LEAST_MARGIN = MARGIN - 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
 
+HALF_OF_THE_REST = 0.5
+"""Local and long-range hold where a head has more than this share of what uniform attention leaves, so that either can
+be reached, and missed, in texts of any length (our own choice)."""
+
 SINK_SHARE = 0.6
-"""A head rests on the sinks where they take more than this (Clark et al. 2019, plotting code for [CLS], [SEP])."""
+"""A head rests on the sinks where they take more than this (code: plotting code of Clark et al. 2019, for [CLS] and
+[SEP] each)."""
 
 SINK_ONLY = 0.9
-"""Above this, too little attention lands on content for a positional pattern (Vig & Belinkov 2019, section 4.3)."""
+"""Above this, too little attention lands on content for a positional pattern (paper: Vig & Belinkov 2019, section 4.3,
+who leave such heads out)."""
 
 BROAD_SHARE = 3.8 / 4.5
-"""Entropy as a share of the uniform entropy (Clark et al. 2019: above 3.8 of about 4.5 nats)."""
+"""Entropy as a share of the uniform entropy (code: plotting code of Clark et al. 2019, above 3.8 nats; that uniform
+attention has about 4.5 on their texts is our own estimate)."""
 
 ENOUGH = 10
-"""Below this ``n`` a score is an indication only; attnviz's own choice, since no paper judges by one sentence."""
+"""Below this ``n`` a score is an indication only (our own choice, since no paper judges by one sentence)."""
+
+LEAST_N = 3
+"""Below this ``n`` there is no verdict and no label: one or two agree by chance (our own choice)."""
 
 HETEROGENEOUS = "heterogeneous"
-"""The label of a head that shows none of the patterns (Kovaleva et al. 2019)."""
+"""The label of a head that shows none of the patterns (paper: Kovaleva et al. 2019)."""
 
-NOT_MEASURABLE = "not measurable"
-"""The label of a head about which this text can say nothing."""
+TOO_SHORT = "too short"
+"""The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
 
-ENOUGH_REPEATS = 3
-"""Queries with a copy before them that a label asks for; attnviz's own choice: one or two agree by chance."""
-
-_SPECIFIC = tuple(spec.name for spec in PATTERNS if spec.specific)
-_GENERAL = ("sink", *(spec.name for spec in PATTERNS if not spec.specific), "broad")
-
-
-_POSITIONAL = (
-    "over 0.5 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019), "
-    "sink at most 0.9 (Vig & Belinkov 2019)"
-)
-_REPEATED = "on repeats over 0.5 (after Clark et al. 2019) and 0.10 above uniform attention (Olsson et al. 2022)"
-_SINK = "over 0.6 (Clark et al. 2019) and 0.10 above uniform attention (after Voita et al. 2019)"
-_BROAD = "entropy at least 0.84 of the uniform entropy (after Clark et al. 2019)"
-_SYNTACTIC = "0.10 (Voita et al. 2019) above the largest of its baselines"
+_AT_LEAST = f"n at least {LEAST_N} (our own)"
+_ABOVE_UNIFORM = "0.10 above uniform attention (our own, after Voita et al. 2019)"
+_NOT_RESTING = "sink at most 0.9 (paper: Vig & Belinkov 2019)"
+_POSITIONAL = f"over 0.5 (paper and code: Clark et al. 2019), {_ABOVE_UNIFORM}, {_NOT_RESTING}, {_AT_LEAST}"
+_DISTANCE = f"over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
+_REPEATED = f"on repeats (paper: Olsson et al. 2022) over 0.5 (our own), {_ABOVE_UNIFORM}, {_AT_LEAST}"
+_SINK = f"over 0.6 (code: plotting code of Clark et al. 2019), {_ABOVE_UNIFORM}, {_AT_LEAST}"
+_BROAD = f"entropy at least 0.84 of the uniform entropy (code: plotting code of Clark et al. 2019), {_AT_LEAST}"
+_SYNTACTIC = f"0.10 above (paper: Voita et al. 2019) the largest of its baselines (our own), {_AT_LEAST}"
 
 
 @dataclass(frozen=True)
@@ -60,8 +69,7 @@ class Verdict:
 
     Attributes:
         name: ``previous-token``, ``sink``, …, or a relation of the parser (``nsubj``).
-        kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``; ``profile`` for a relation that
-            a stored profile found.
+        kind: ``positional``, ``repeats``, ``sink``, ``broad`` or ``syntactic``.
         score: the share (0-1) or accuracy (0-1) measured; None where this text cannot measure it.
         baseline: the same under uniform attention; of a relation the largest of its ``baselines``.
         n: how many queries (or instances of the relation) the score rests on.
@@ -102,9 +110,54 @@ class Verdict:
         return self.n >= ENOUGH
 
     @property
+    def tells(self) -> bool:
+        """Whether a relation can be a label: instances enough, and enough of them right that the baseline misses."""
+        return self.enough and round(self.n * self.margin, 6) >= LEAST_N
+
+    @property
     def margin(self) -> float:
         """Score above baseline; minus infinity where not measurable."""
         return float("-inf") if self.score is None else self.score - (self.baseline or 0.0)
+
+    @property
+    def judged(self) -> tuple[float | None, float | None]:
+        """The score and the baseline that the verdict rests on: of induction and duplicate-token those on repeats."""
+        return (self.on_repeats, self.baseline_on_repeats) if self.kind == "repeats" else (self.score, self.baseline)
+
+    @property
+    def gain(self) -> float | None:
+        """Error reduction: of what the baseline misses, the share that the head does not; None where not defined."""
+        return error_reduction(*self.judged)
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a head does on this text, in one word, from this text alone.
+
+    Attributes:
+        name: ``sink``, ``previous-token``, ``syntactic:det``, …, ``heterogeneous`` or ``too short``.
+        verdict: that gave it; None for the last two.
+        n: what it rests on: the verdict's n, at most the content positions of the text; without a verdict these.
+    """
+
+    name: str
+    verdict: Verdict | None
+    n: int
+
+    @property
+    def gain(self) -> float | None:
+        """Error reduction of the verdict; None without one, and of broad, whose baseline is the most there can be."""
+        return None if self.verdict is None else self.verdict.gain
+
+    @property
+    def certain(self) -> bool:
+        """Whether ``n`` is large enough for more than an indication; never of ``too short``."""
+        return self.n >= ENOUGH
+
+    @property
+    def shown(self) -> str:
+        """The name, with a question mark where it is no more than an indication."""
+        return self.name if self.certain or self.name == TOO_SHORT else f"{self.name}?"
 
 
 def judge(
@@ -125,82 +178,68 @@ def judge(
     return verdicts + [_syntactic(relation, head) for relation in relations]
 
 
-def label_of(verdicts: Sequence[Verdict], profile: HeadProfile | None = None) -> str:
-    """One word for a head: the most telling of the patterns that passed.
+def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
+    """One word for what a head does on a text, from this text alone.
 
-    In order: sink, where it takes over 0.9; a syntactic relation with ``n`` of 10 or more; previous,
-    next or current token, induction or duplicate token (with ``n`` of 3 or more), whichever is further
-    above its baseline; sink; local; long-range; broad; else heterogeneous. Scores come first: a
+    In order: nothing where ``n`` is below :data:`LEAST_N`; sink; of previous, current and next token, induction,
+    duplicate token and the relations with 10 instances or more, of which the head has at least three more right than
+    the baseline (our own choice: one or two are chance), that of the largest error reduction,
+    (score - baseline) / (1 - baseline); local or long-range, likewise; broad; else heterogeneous. Scores come first: a
     head may show several patterns, and all of them stand in its evidence.
-
-    A stored profile that judged relations takes precedence over the relations of the one text, which then
-    give no label. The profile's does, if it passes there and is right for over half of the words, and if neither
-    sink nor any of the tokens named above is further above its baseline on the text.
 
     Args:
         verdicts: of the head on the text.
-        profile: what a stored profile says of the head; None where there is none.
+        n: content positions of the text.
     """
-    verdict = deciding_verdict(verdicts, profile)
-    if verdict is not None:
-        return f"syntactic:{verdict.name}" if verdict.kind in ("syntactic", "profile") else verdict.name
-    measurable = any(verdict.score is not None for verdict in verdicts if verdict.kind in ("positional", "sink"))
-    return HETEROGENEOUS if measurable else NOT_MEASURABLE
+    if n < LEAST_N:
+        return Label(TOO_SHORT, None, n)
+    passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.tells)]
+    for rank in range(_RANKS):
+        rivals = [verdict for verdict in passed if _rank(verdict) == rank]
+        if rivals:
+            first = max(rivals, key=lambda verdict: verdict.gain or 0.0)
+            return Label(f"syntactic:{first.name}" if first.kind == "syntactic" else first.name, first, min(n, first.n))
+    return Label(HETEROGENEOUS, None, n)
 
 
-def deciding_verdict(verdicts: Sequence[Verdict], profile: HeadProfile | None = None) -> Verdict | None:
-    """The verdict that gave the label, of the text or of the profile; None for a heterogeneous head."""
-    passed = {verdict.name: verdict for verdict in verdicts if verdict.passed and verdict.kind != "syntactic"}
-    sink = passed.get("sink")
-    if sink is not None and sink.score is not None and sink.score > SINK_ONLY:
-        return sink
-    specific = [passed[name] for name in _SPECIFIC if name in passed]
-    specific = [verdict for verdict in specific if verdict.kind != "repeats" or verdict.n >= ENOUGH_REPEATS]
-    strongest = max(specific, key=lambda verdict: verdict.margin, default=sink)
-    if profile is not None and profile.judged_relations:
-        relation = next((_of_profile(role) for role in profile.relations if role.score > MAJORITY), None)
-        if relation is not None and (strongest is None or relation.margin > strongest.margin):
-            return relation
-    else:
-        relations = [verdict for verdict in verdicts if verdict.kind == "syntactic" and verdict.passed]
-        enough = [verdict for verdict in relations if verdict.enough]
-        if enough:
-            return max(enough, key=lambda verdict: verdict.margin)
-    return strongest or next((passed[name] for name in _GENERAL if name in passed), None)
+_RANKS = 4
 
 
-def _of_profile(role: StoredRole) -> Verdict:
-    """A relation that passes in a stored profile, as a verdict."""
-    return Verdict(
-        role.relation or role.role, "profile", role.score, role.baseline, role.n, role.passed,
-        threshold="the verdict of the stored profile", direction=role.direction,
-    )  # fmt: skip
+def _rank(verdict: Verdict) -> int:
+    """Which verdicts are told before others: sink, what is specific, local and long-range, broad."""
+    if verdict.kind in ("sink", "broad"):
+        return 0 if verdict.kind == "sink" else 3
+    return 2 if verdict.kind == "positional" and verdict.name in GENERAL else 1
 
 
 def _positional(name: str, score: float | None, context: TextContext, resting: bool) -> Verdict:
     baseline, n = context.baselines[name], context.counts[name]
-    passed = _above(score, MAJORITY, baseline) and not resting
-    return Verdict(NAMES[name], "positional", score, baseline, n, passed, _POSITIONAL)
+    if NAMES[name] in GENERAL:
+        passed, rule = (error_reduction(score, baseline) or 0.0) > HALF_OF_THE_REST, _DISTANCE
+    else:
+        passed, rule = _above(score, MAJORITY, baseline), _POSITIONAL
+    return Verdict(NAMES[name], "positional", score, baseline, n, passed and not resting and n >= LEAST_N, rule)
 
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
-    on_repeats, uniform = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name]
+    on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name], context.counts[name]
     return Verdict(
-        NAMES[name], "repeats", statistics[name], context.baselines[name], context.counts[name],
-        _above(on_repeats, MAJORITY, uniform), _REPEATED, on_repeats=on_repeats, baseline_on_repeats=uniform,
+        NAMES[name], "repeats", statistics[name], context.baselines[name], n,
+        _above(on_repeats, MAJORITY, uniform) and n >= LEAST_N, _REPEATED,
+        on_repeats=on_repeats, baseline_on_repeats=uniform,
     )  # fmt: skip
 
 
 def _sink(score: float | None, context: TextContext) -> Verdict:
-    baseline, n = context.sink_baseline, int(context.content.sum())
-    return Verdict("sink", "sink", score, baseline, n, _above(score, SINK_SHARE, baseline), _SINK)
+    baseline, n = context.sink_baseline, context.n_content
+    return Verdict("sink", "sink", score, baseline, n, _above(score, SINK_SHARE, baseline) and n >= LEAST_N, _SINK)
 
 
 def _broad(entropy: float | None, context: TextContext) -> Verdict:
-    uniform = context.entropy_uniform
+    uniform, n = context.entropy_uniform, len(context.units)
     score = entropy / uniform if entropy is not None and uniform > 0 else None
-    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE)
-    return Verdict("broad", "broad", score, baseline, len(context.units), passed, _BROAD)
+    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE and context.n_content >= LEAST_N)
+    return Verdict("broad", "broad", score, baseline, n, passed, _BROAD)
 
 
 def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
@@ -214,8 +253,8 @@ def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
     direction = max(DIRECTIONS, key=lambda direction: (round(margin(direction), 9), scores[direction]))
     return Verdict(
         relation.relation, "syntactic", scores[direction], max(baselines[direction].values()), relation.n,
-        margin(direction) >= _LEAST_MARGIN, _SYNTACTIC, direction=direction, offset=relation.offset,
-        baselines=baselines[direction],
+        margin(direction) >= _LEAST_MARGIN and relation.n >= LEAST_N, _SYNTACTIC, direction=direction,
+        offset=relation.offset, baselines=baselines[direction],
     )  # fmt: skip
 
 

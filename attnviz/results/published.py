@@ -8,7 +8,7 @@ from rich.text import Text
 from attnviz.model.tokens import visible
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.published import PublishedHead
-from attnviz.results.tables import add_row, notes, plain_table
+from attnviz.results.tables import cell, notes, plain_table
 
 __all__ = ["ARROWS", "published_table", "role_name"]
 
@@ -33,14 +33,15 @@ def published_table(published: Sequence[PublishedHead]) -> Group:
     """
     table = plain_table("")
     table.add_column("Role", no_wrap=True)
-    table.add_column("Heads", no_wrap=True)
+    table.add_column("Heads")
     by_role: dict[str, list[str]] = {}
     for head in published:
         scores = "" if head.score is None else f" {head.score:.3f} ({head.baseline:.3f})"
         entry = f"({head.id})" if head.weaker else f"{head.id}{scores}"
-        by_role.setdefault(role_name(head.role, head.direction), []).append(entry)
+        own = f" (paper: {role_name(head.role, None)})" * (head.universal[0] != head.role)
+        by_role.setdefault(role_name(*head.universal) + own, []).append(entry)
     for name, heads in by_role.items():
-        add_row(table, [name, "  ".join(heads)])
+        table.add_row(cell(name), cell("  ".join(heads)))
     lines = sorted({head.measured for head in published})
     lines += [f"{role_name(head.role, None)}: {head.note}" for head in published if head.note]
     if any(head.by_name for head in published):

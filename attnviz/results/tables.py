@@ -1,11 +1,14 @@
 """Tables for the terminal: columns as data, one look, and tables as plain text."""
 
 import io
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Column",
-    "add_row",
     "cell",
     "column_table",
     "error",
@@ -42,16 +44,64 @@ class Column(Generic[Row]):
     """A column of a table, as data.
 
     Attributes:
-        title: what it holds.
+        title: what it holds; on a narrow terminal it wraps between words.
         value: from a row: a text, or a number or None, which :func:`cell` writes.
         unit: of the values, below the title in brackets.
         left: whether it is set to the left, as texts are.
+        least: a text may be cut to so many columns of the terminal where there is no room; None for numbers, which are
+            never cut.
+        fit: how a row is written in so many columns of the terminal; by default the text is cut at its end.
+        fold: whether a text without room goes on in further lines instead of being cut.
+        optional: on a narrow terminal the column of the largest such number goes first; None for one that stays.
     """
 
     title: str
     value: Callable[[Row], object]
     unit: str = ""
     left: bool = False
+    least: int | None = None
+    fit: Callable[[Row, int], object] | None = None
+    fold: bool = False
+    optional: int | None = None
+
+    @property
+    def header(self) -> str:
+        """Title and unit, a line each."""
+        return f"{self.title}\n({self.unit})" if self.unit else self.title
+
+
+@dataclass(frozen=True)
+class _Laid(Generic[Row]):
+    """A column with its cells, and whether its title wraps."""
+
+    column: Column[Row]
+    cells: list[Text]
+    wrapped: bool = False
+
+    @property
+    def title(self) -> int:
+        """Columns of the terminal that the title takes, or the longest of its words."""
+        return max(map(cell_len, re.split(r"\s+|(?<=\w-)", self.column.header) if self.wrapped else self.lines(999)))
+
+    @property
+    def widest(self) -> int:
+        """Columns of the terminal that the widest cell takes, or the title."""
+        return max([self.title, *(cell.cell_len for cell in self.cells)])
+
+    @property
+    def least(self) -> int:
+        """To how many it may be cut."""
+        least = self.column.least
+        return self.widest if least is None else min(self.widest, max(least, self.title))
+
+    def lines(self, room: int) -> list[str]:
+        """The title, in so many columns of the terminal."""
+        return [part for line in self.column.header.split("\n") for part in textwrap.wrap(line, room) or [""]]
+
+    def shown(self, rows: Sequence[Row], room: int) -> list[Text]:
+        """The cells in so many columns of the terminal; a last one that is of no row stays as it is."""
+        shown = [_cut(self.column, row, text, room) for row, text in zip(rows, self.cells, strict=False)]
+        return [*shown, *self.cells[len(rows) :]]
 
 
 def column_table(
@@ -59,36 +109,91 @@ def column_table(
     columns: Sequence[Column[Row]],
     rows: Iterable[Row],
     *,
+    width: int | None = None,
     last: Sequence[object] = (),
     caption: str = "",
-    wide: bool = True,
+    sections: Callable[[Row], object] | None = None,
 ) -> Table:
-    """A table of these columns.
+    """A table of these columns, made for a terminal.
+
+    Where the width is too small, in this order: less space between columns, titles wrap, texts are cut (the longest
+    first), columns that may go do so. Numbers are never cut.
 
     Args:
         title: above it, with what the rows are and how they are ordered.
         columns: from left to right; a table grows or shrinks by its list of columns.
         rows: a line each.
-        last: cells of a line below a rule, such as baselines; none for no such line.
+        width: columns of the terminal; None for as many as it takes.
+        last: cells of a line below a rule, such as baselines, one a column; none for no such line.
         caption: below it.
-        wide: whether there is room for space between columns.
+        sections: of a row; where it changes, an empty line stands between two rows.
     """
-    table = plain_table(title, wide)
-    for column in columns:
-        name = f"{column.title}\n({column.unit})" if column.unit else column.title
-        table.add_column(name, justify="left" if column.left else "right", no_wrap=True)
-    for row in rows:
-        add_row(table, [cell(column.value(row)) for column in columns])
+    listed = list(rows)
+    laid = [_Laid(column, [cell(column.value(row)) for row in listed]) for column in columns]
     if last:
-        table.add_section()
-        add_row(table, [cell(value) for value in last], style="dim")
+        laid = [replace(each, cells=[*each.cells, cell(value)]) for each, value in zip(laid, last, strict=True)]
+    wide, widths = True, [each.widest for each in laid]
+    if width is not None:
+        laid, widths, wide = _fitted(laid, width)
+    table = plain_table(title, wide)
+    for each, room in zip(laid, widths, strict=True):
+        justify: Literal["left", "right"] = "left" if each.column.left else "right"
+        fold, header = each.column.fold, Text("\n".join(each.lines(room)))
+        table.add_column(
+            header, justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis", max_width=room
+        )
+    cells = [each.shown(listed, room) for each, room in zip(laid, widths, strict=True)]
+    for at, texts in enumerate(zip(*cells, strict=True)):
+        table.add_row(*texts, style="dim" if at == len(listed) else None)
+        ends = sections is not None and at + 1 < len(listed) and sections(listed[at]) != sections(listed[at + 1])
+        table.rows[-1].end_section = ends or (bool(last) and at + 1 == len(listed))
     table.caption = caption or None
     return table
 
 
-def cell(value: object) -> str:
-    """A value as it stands in a table: fractions with two decimals, a dash for what cannot be measured."""
-    return number(value) if value is None or isinstance(value, float) else str(value)
+def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[int], bool]:
+    """The columns that a terminal has room for, how wide each is, and whether there is space between them."""
+
+    def room(wide: bool) -> int:
+        return width - (1 + wide) * (len(laid) - 1)
+
+    for wide, wrapped in ((True, False), (False, False), (True, True), (False, True)):
+        tried = [replace(each, wrapped=wrapped) for each in laid]
+        if sum(each.widest for each in tried) <= room(wide):
+            return tried, [each.widest for each in tried], wide
+    laid = [replace(each, wrapped=True) for each in laid]
+    while sum(each.least for each in laid) > room(False):
+        goes = max(laid, key=lambda each: each.column.optional or 0)
+        if goes.column.optional is None:
+            break
+        laid = [each for each in laid if each is not goes]
+    widths = [each.widest for each in laid]
+    while sum(widths) > room(False):
+        slack = [have - each.least for have, each in zip(widths, laid, strict=True)]
+        if not any(slack):
+            break
+        widths[max(range(len(laid)), key=lambda at: (slack[at] > 0, widths[at]))] -= 1
+    return laid, widths, sum(widths) <= room(True)
+
+
+def _cut(column: Column[Row], row: Row, text: Text, room: int) -> Text:
+    """A cell in so many columns of the terminal."""
+    if text.cell_len <= room or column.fold:
+        return text
+    shown = text if column.fit is None else cell(column.fit(row, room))
+    if shown.cell_len > room:
+        shown.truncate(room, overflow="ellipsis")
+    return shown
+
+
+def cell(value: object) -> Text:
+    """A value as it stands in a table: fractions with two decimals, a dash for what cannot be measured.
+
+    A text stands as it is: a string would be read as rich's markup, and labels may hold brackets.
+    """
+    if isinstance(value, Text):
+        return value
+    return Text(number(value) if value is None or isinstance(value, float) else str(value))
 
 
 def left_out(shown: int, total: int, noun: str, file: str) -> str:
@@ -167,11 +272,6 @@ def plain_table(title: str, wide: bool = True) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0) if wide else 0,
     )
-
-
-def add_row(table: Table, cells: list[str], style: str | None = None) -> None:
-    """Cells as they are, but for what would steer a terminal: labels may hold brackets, which rich reads as markup."""
-    table.add_row(*(Text(cell if cell.isprintable() else visible(cell)) for cell in cells), style=style)
 
 
 def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:

@@ -171,7 +171,7 @@ def _head_table(result: Ablation, top: int | None, width: int) -> Table:
         columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
     count = f"{len(heads)} of {n}" if len(heads) < n else str(n)
     title = f"Heads removed one at a time ({count}, the one that matters most first)"
-    return column_table(title, columns, heads, caption=left_out(len(heads), n, "head", "ablate.csv"))
+    return column_table(title, columns, heads, width=width, caption=left_out(len(heads), n, "head", "ablate.csv"))
 
 
 def _set_table(result: Ablation, width: int) -> Table:
@@ -192,7 +192,9 @@ def _set_table(result: Ablation, width: int) -> Table:
     if result.has_intervals:
         columns.append(Column("Verdict", lambda line: line.verdict, left=True))
     which = "Heads" if result.together is None else "Selected heads"
-    return column_table(f"{which} removed together ({metric.title}, {metric.unit})", columns, list(_set_lines(result)))
+    return column_table(
+        f"{which} removed together ({metric.title}, {metric.unit})", columns, list(_set_lines(result)), width=width
+    )
 
 
 class _SetLine(NamedTuple):
@@ -219,7 +221,7 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int) -> 
         Column("Sum of\none at a time", lambda point: amount(point.least.singles[metric.name].value)),
         Column("Random\norder", lambda point: amount(point.random.damage[metric.name].value)),
     ]
-    return column_table(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points)
+    return column_table(f"More and more heads removed ({metric.title}, {metric.unit})", columns, points, width=width)
 
 
 def _notes(result: Ablation) -> Iterator[str]:

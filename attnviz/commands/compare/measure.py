@@ -23,7 +23,7 @@ from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.measure import Analysis
 from attnviz.model.head_ids import HeadId, select_heads
 from attnviz.model.wording import counted
-from attnviz.patterns.verdicts import label_of
+from attnviz.patterns.verdicts import Label
 from attnviz.results.result import Result
 
 __all__ = [
@@ -58,7 +58,7 @@ class HeadDifference:
         distance: the square root of it, 0 to 0.833: the root mean square of the queries' own distances.
         total_variation: mean over all queries of the attention that went to other keys, 0-1: half of the sum over a
             row of the absolute differences.
-        label_before, label_after: on A and on B, each of its own text alone (no stored profile).
+        before, after: the labels on A and on B, each of its own text alone.
         rounding: no weight differs by more than rounding may.
     """
 
@@ -68,9 +68,19 @@ class HeadDifference:
     distance: float
     total_variation: float
     largest: LargestDifference
-    label_before: str
-    label_after: str
+    before: Label
+    after: Label
     rounding: bool
+
+    @property
+    def label_before(self) -> str:
+        """The name of the label on A."""
+        return self.before.name
+
+    @property
+    def label_after(self) -> str:
+        """The name of the label on B."""
+        return self.after.name
 
     @property
     def label_changed(self) -> bool:
@@ -79,8 +89,8 @@ class HeadDifference:
 
     @property
     def labels(self) -> str:
-        """The label, or both with an arrow between."""
-        return f"{self.label_before} → {self.label_after}" if self.label_changed else self.label_after
+        """The label, or both with an arrow between; with a question mark where one is an indication only."""
+        return f"{self.before.shown} → {self.after.shown}" if self.label_changed else self.after.shown
 
 
 class LayerDifference(NamedTuple):
@@ -229,7 +239,7 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     heads = []
     for rank, id in enumerate(sorted(measured, key=lambda id: (-measured[id][0], id)), start=1):
         divergence, variation, largest = measured[id]
-        before, after = (label_of(side.head(id).patterns) for side in (first, second))
+        before, after = (side.head(id).labelled for side in (first, second))
         rounding, distance = abs(largest.difference) <= floor, math.sqrt(divergence)
         heads.append(HeadDifference(id, rank, divergence, distance, variation, largest, before, after, rounding))
     return Comparison(first, second, tuple(heads), floor)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.cells import cell_len
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
 from attnviz.commands.compare.sides import side_lines
-from attnviz.model.wording import signed
+from attnviz.model.wording import signed, visible
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
@@ -19,9 +20,8 @@ from attnviz.results.view import Choices
 
 __all__ = ["REPORT"]
 
-_NARROWEST_LABELS, _WIDEST_LABELS = 16, 48
-_OTHERS, _VARIATION, _WIDE = 27, 11, 100
-"""Columns of the terminal that ranks, ids and distances take, that variations take, and from which on these stand."""
+_NARROWEST = 16
+"""Columns of the terminal that labels and differences are never less than."""
 
 
 def _content(result: Comparison, choices: Choices) -> dict[str, Any]:
@@ -50,6 +50,7 @@ def _head(head: HeadDifference, result: Comparison) -> dict[str, Any]:
         **{name: getattr(head, name) for name in ("rank", "divergence", "distance", "total_variation")},
         "largest": {**head.largest._asdict(), "query_label": query, "key_label": key},
         **{name: getattr(head, name) for name in ("label_before", "label_after", "label_changed")},
+        "label_certain": head.before.certain and head.after.certain,
         "beyond_rounding": not head.rounding,
     }  # fmt: skip
 
@@ -72,50 +73,40 @@ def _tables(result: Comparison, choices: Choices, width: int) -> Iterator[Render
         Column("Divergence", lambda layer: f"{layer.divergence:.3f}", "nats"),
         Column("Variation", lambda layer: f"{layer.total_variation:.3f}", "0–1"),
     ]
-    yield column_table("Layers (means over their heads)", means, result.layers)
+    yield column_table("Layers (means over their heads)", means, result.layers, width=width)
     yield _notes(result, starred)
 
 
 def _heads_table(result: Comparison, choices: Choices, width: int) -> tuple[Table, bool]:
     """The heads ranked by Jensen-Shannon distance, with labels and the largest difference; whether one has a star."""
     selected = result.select(choices.select)
-    listed, wide = selected[: choices.top or None], width >= _WIDE
-    room = max(width - _OTHERS - _VARIATION * wide, 2 * _NARROWEST_LABELS)
-    widest = max((len(head.labels) for head in listed), default=0)
-    of_labels = max(_NARROWEST_LABELS, min(widest, _WIDEST_LABELS, room - _NARROWEST_LABELS))
-    variation: Column[HeadDifference] = Column("Variation", lambda head: f"{head.total_variation:.3f}", "0–1")
+    listed = selected[: choices.top or None]
     columns: list[Column[HeadDifference]] = [
         Column("Rank", lambda head: head.rank),
         Column("Head", lambda head: head.id, left=True),
         Column("Distance", lambda head: f"{head.distance:.3f}", "√nats"),
-        *([variation] if wide else []),
-        Column("Label (A → B)", lambda head: _cut(head.labels, of_labels), left=True),
-        Column("Largest difference (B − A)", lambda head: _largest(result, head, room - of_labels)[0], left=True),
-    ]
+        Column("Variation", lambda head: f"{head.total_variation:.3f}", "0–1", optional=1),
+        Column("Label (A → B)", lambda head: visible(head.labels), left=True, least=_NARROWEST),
+        Column(
+            "Largest difference (B − A)", partial(_largest, result), left=True, least=_NARROWEST,
+            fit=partial(_largest, result),
+        ),
+    ]  # fmt: skip
     count = str(len(listed)) if len(listed) == len(selected) else f"{len(listed)} of {len(selected)}"
     caption = left_out(len(listed), len(selected), "head", "compare.csv")
-    starred = any(_largest(result, head, room - of_labels)[1] for head in listed)
-    return column_table(f"Heads ({count}, the most different first)", columns, listed, caption=caption), starred
+    table = column_table(f"Heads ({count}, the most different first)", columns, listed, width=width, caption=caption)
+    return table, any("*" in str(cell) for cell in table.columns[-1].cells)
 
 
-def _largest(result: Comparison, head: HeadDifference, room: int) -> tuple[str, bool]:
-    """The number first, so that a long label cannot push it out; a token that differs in full, or with a star."""
+def _largest(result: Comparison, head: HeadDifference, room: int = 999) -> str:
+    """The number first, so that a long label cannot push it out; a token that differs in full where there is room."""
     if head.rounding:
-        return _cut("none beyond rounding", room), False
+        return "none beyond rounding"
     positions = head.largest.query, head.largest.key
     full = [result.labels[position] for position in positions]
     brief = [f"{result.first.units.labels[position]}{'*' * result.differing[position]}" for position in positions]
     texts = [f"{signed(head.largest.difference)}  ‘{query}’ to ‘{key}’" for query, key in (full, brief)]
-    if cell_len(texts[0]) <= room:
-        return texts[0], False
-    cut = _cut(texts[1], room)
-    return cut, "*" in cut and any(result.differing[position] for position in positions)
-
-
-def _cut(text: str, room: int) -> str:
-    cut = Text(text)
-    cut.truncate(room, overflow="ellipsis")
-    return cut.plain
+    return texts[0] if cell_len(texts[0]) <= room else texts[1]
 
 
 def _notes(result: Comparison, starred: bool) -> Text:
@@ -136,7 +127,7 @@ REPORT = Report(
     columns=(
         "id", "layer", "head", "rank", "divergence", "distance", "total_variation", "largest_difference",
         "largest_query", "largest_key", "query_label", "key_label", "label_before", "label_after", "label_changed",
-        "beyond_rounding",
+        "label_certain", "beyond_rounding",
     ),
     rows=_rows,
     tables=_tables,

@@ -33,7 +33,7 @@ _LAYER_KEYS = ("layer", "stages_compared", "worst_stage", "worst_error", "output
 _LAYER_COLUMNS: tuple[Column[LayerEnd], ...] = (
     Column("Layer", lambda end: end.layer),
     Column("Steps\ncompared", lambda end: end.compared),
-    Column("Least close step", lambda end: end.worst.replace("_", " "), left=True),
+    Column("Least close step", lambda end: end.worst.replace("_", " "), left=True, least=8),
     Column("its error", lambda end: error(end.worst_error), "of largest"),
     Column("Output error", lambda end: error(end.output_error), "of largest"),
 )
@@ -100,11 +100,11 @@ def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableT
     yield _walk_through(result, width)
     if result.layers is not None:
         title = "Every layer, each from what the model's layer before it gave"
-        yield column_table(title, _LAYER_COLUMNS, result.layers)
+        yield column_table(title, _LAYER_COLUMNS, result.layers, width=width)
     if result.positions is None:
         yield notes("Content and position: for the first layer only (--layer 0), which the embeddings enter.")
     else:
-        yield from _shares(result.positions)
+        yield from _shares(result.positions, width)
     stages, model, output = result.stages, result.checkpoint, result.output
     start = f"the output of layer {result.layer - 1}" if result.layer else "the embedding tables"
     yield Text.assemble(
@@ -155,7 +155,7 @@ def _check(stage: Stage, unseen: str) -> tuple[str, str]:
     return f"✓ the model's own, {how}", "green"
 
 
-def _shares(shares: PositionShares) -> Iterator[RenderableType]:
+def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     """Content and position in the scores of the first layer, a row a head, and how to read them."""
 
     def written(row: tuple[str, ScoreShares], name: str) -> str | None:
@@ -168,7 +168,7 @@ def _shares(shares: PositionShares) -> Iterator[RenderableType]:
     columns.append(Column("Spread", lambda row: row[1].spread, "scores"))
     heads = [(f"L0H{head}", share) for head, share in enumerate(shares.heads)]
     last = [column.value(("all heads", shares.layer)) for column in columns]
-    yield column_table("Scores of layer 0: shares of their variance", columns, heads, last=last)
+    yield column_table("Scores of layer 0: shares of their variance", columns, heads, width=width, last=last)
     segment = " Segment: through the token types." if shares.segments else ""
     yield notes(
         "Content: which words query and key are; position: where they stand; both: a word with a place, or a place "

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnviz.commands.heads.drawn import drawn
 from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
@@ -56,7 +57,7 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
             "--drop-special leaves special tokens out."
         )
     return (
-        f"lines are drawn of {kept} of the {asked} heads, those furthest above their baselines; choose others with "
+        f"lines are drawn of {kept} of the {asked} heads, those of the clearest labels; choose others with "
         f"--select (up to {MOST_HEADS} share one picture)."
     )
 
@@ -87,8 +88,8 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
 
 
 def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
-    """Those furthest above their baselines first; heads that cannot be measured last."""
-    return sorted(heads, key=lambda head: -1.0 if head.strongest is None else head.strongest.margin, reverse=True)
+    """Those of the clearest labels first; heads that cannot be measured last."""
+    return sorted(heads, key=lambda head: head.clearness, reverse=True)
 
 
 def _plan(
@@ -116,10 +117,10 @@ def _plan(
     keys = f"of each {facts.unit} {_keys(strongest)} only, " if strongest < facts.n else ""
     said = [keys + _hidden(weights, candidates, least, facts.unit, start)]
     said += [f"runs of {facts.unit}s without a line share a row"] * (max(counts) > 1)
-    names = [f"{each.id} {visible(each.label)}" for each in heads]
+    names = [f"{each.id} {visible(each.labelled.shown)}" for each in heads]
     if scale == "per-head":
         names = [f"{name} (up to {weight:.2g})" for name, weight in zip(names, largest, strict=True)]
-    title = f"{heads[0].id}  {visible(heads[0].label)}" if len(heads) == 1 else f"{len(heads)} heads"
+    title = f"{heads[0].id}  {visible(heads[0].labelled.shown)}" if len(heads) == 1 else f"{len(heads)} heads"
     whose = "this head" if len(heads) == 1 else "each head"
     single = start is not None and len(start) == len(heads) == 1
     return LinesPlan(
@@ -271,7 +272,7 @@ def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale:
     }
     return sentence(
         f"Attention{f' from {chosen} alone' if chosen else ''} in {facts.subject}, head{'s' * (len(heads) > 1)} "
-        f"{', '.join(f'{head.id} ({visible(head.label)})' for head in heads)}: "
+        f"{', '.join(f'{head.id} ({label_and_role(shown, head)})' for head in heads)}: "
         + (f"{facts.dropped}; " if facts.dropped else "")
         + f"lines run from the {facts.unit} that attends (left) to the {facts.unit} attended to (right), their width "
         f"and opacity the attention weight {scales[scale]}",

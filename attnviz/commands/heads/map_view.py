@@ -20,12 +20,15 @@ __all__ = ["MAP", "statistic_named"]
 
 _DECADES = 2
 _SHARE = "share of the attention on content that lands on"
+_CONTENT = "without sinks, rows renormalised"
 _AFTER = "mean attention of the {unit}s with a copy before them to"
 
 _MEANINGS = {
     "entropy": ("entropy", "mean entropy of the rows", "nats"),
     "distance": ("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
+    "distance_content": ("distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s"),
     "confidence": ("confidence", "mean of each row’s largest weight", ""),
+    "confidence_content": ("confidence on content", f"mean of each row’s largest weight, {_CONTENT}", ""),
     "sink": ("sink share", "mean attention of the other {unit}s to {sinks}", ""),
     **{spec.statistic: (f"{spec.name} share", f"{_SHARE} {spec.target}", "") for spec in PATTERNS},
     **{
@@ -65,7 +68,8 @@ def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
     words = {"unit": facts.unit, "sinks": " and ".join(sinks), "window": window, "far": far}
     name, reading, unit = (part.format(**words) for part in _MEANINGS[statistic])
     largest = float(measured.max(initial=0.0))
-    top = {"entropy": uniform, "distance": max(uniform or 0.0, largest)}.get(statistic, 1.0) or 1.0
+    tops = {"entropy": uniform, "distance": max(uniform or 0.0, largest)}
+    top = tops.get(statistic.removesuffix("_content"), 1.0) or 1.0
     norm, colours, log_note = _scale(measured, top, look)
     why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
     which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
@@ -109,22 +113,23 @@ def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str
 def _uniform(analysis: Analysis, statistic: str) -> float | None:
     """The statistic under attention that is uniform over the allowed keys; None where that is not defined."""
     context = analysis.context
-    keys = context.allowed.sum(1)
     for repeat, on_repeats in ON_REPEATS.items():
         if statistic == on_repeats:
             return context.baselines_on_repeats[repeat]
     if statistic == "entropy":
         return context.entropy_uniform
-    if statistic == "distance":
-        return float(((distances(len(keys)).abs() * context.allowed).sum(1) / keys).double().mean())
-    if statistic == "confidence":
-        return float((1 / keys).double().mean())
+    if statistic.startswith(("distance", "confidence")):
+        allowed = context.allowed & context.content_pairs if statistic.endswith("_content") else context.allowed
+        keys = allowed.sum(1).double()
+        sums = (distances(len(keys)).abs() * allowed).sum(1) if statistic.startswith("distance") else keys.sign()
+        shares = (sums / keys)[keys > 0]
+        return float(shares.mean()) if len(shares) else None
     return context.sink_baseline if statistic == "sink" else context.baselines[statistic]
 
 
 def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
     context, unit = analysis.context, analysis.units.name
-    mask = statistic.removesuffix("_on_repeats")
+    mask = statistic.removesuffix("_on_repeats").removesuffix("_content")
     if context.masks.get(mask, context.content) is None:
         return "because no query of this model can see it"
     if mask in REPEATS and not context.counts[mask]:

@@ -20,12 +20,12 @@ from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visible
 from attnviz.model.wording import counted, quoted
 from attnviz.patterns.parsers import parser_for
-from attnviz.patterns.profile_store import HeadProfile, StoredProfile, find_profile, model_shape
+from attnviz.patterns.profile_store import HeadProfile, StoredProfile, StoredRole, find_profile, model_shape
 from attnviz.patterns.published import PublishedHead, published_heads
 from attnviz.patterns.registry import MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
-from attnviz.patterns.verdicts import Verdict, deciding_verdict, judge, label_of
+from attnviz.patterns.verdicts import Label, Verdict, judge, label_of
 from attnviz.progress import Progress
 from attnviz.results.facts import Facts
 from attnviz.results.result import views_of
@@ -59,26 +59,37 @@ class HeadFindings:
         id: layer and head.
         statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`); None where not measurable.
         patterns: every verdict with its score, baseline and n.
-        label: the most telling pattern that passed.
+        labelled: what it does on this text, from this text alone, with the verdict behind it.
         profile: what a stored profile of the model says of the head; None where there is none.
     """
 
     id: HeadId
     statistics: dict[str, float | None]
     patterns: tuple[Verdict, ...]
-    label: str
+    labelled: Label
     profile: HeadProfile | None = None
 
     @property
-    def deciding(self) -> Verdict | None:
-        """The verdict behind the label, of the text or of the profile; None for a heterogeneous head."""
-        return deciding_verdict(self.patterns, self.profile)
+    def label(self) -> str:
+        """The label in one word: ``previous-token``, ``syntactic:det``, ``heterogeneous``, ``too short``."""
+        return self.labelled.name
+
+    @property
+    def role(self) -> StoredRole | None:
+        """What it does over the corpus, from the stored profile alone; None without one, or where no role passes."""
+        return None if self.profile is None else self.profile.role
 
     @property
     def strongest(self) -> Verdict | None:
-        """The verdict behind the label, or else the positional one furthest above its baseline."""
-        measured = [verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.score is not None]
-        return self.deciding or max(measured, key=lambda verdict: verdict.margin, default=None)
+        """The verdict behind the label, or else the positional one of the largest error reduction."""
+        measured = [verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.gain is not None]
+        return self.labelled.verdict or max(measured, key=lambda verdict: verdict.gain or 0.0, default=None)
+
+    @property
+    def clearness(self) -> tuple[bool, float]:
+        """By which heads are ranked: those with a verdict behind their label, by error reduction, before the others."""
+        gain = None if self.strongest is None else self.strongest.gain
+        return self.labelled.verdict is not None, float("-inf") if gain is None else gain
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,6 +139,17 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def verification(self) -> Verification:
         """What was compared with the model, and how closely."""
         return self.attention.verification
+
+    def has_role(self, head: HeadFindings) -> bool | None:
+        """Whether this text has what the head's role over the corpus is about: the relation, a token that repeats.
+
+        None where the head has no role, or where that is not looked for: coreference, meaning, relations without parse.
+        """
+        if head.role is None or (head.role.relation is not None and self.parse is None):
+            return None
+        name, is_relation = head.role.relation or head.role.role, head.role.relation is not None
+        instances = [each.n for each in head.patterns if (each.name, each.kind == "syntactic") == (name, is_relation)]
+        return any(instances) if instances or is_relation else None
 
     def layer_patterns(self, layer: int) -> Tensor:
         """The verified patterns of one layer, [n_heads, n, n] over :attr:`units`, float32 or wider, on the CPU."""
@@ -210,8 +232,8 @@ def analyze(
         syntax: measure syntactic patterns where spaCy and a pipeline are installed.
         parser: the spaCy pipeline to use, whatever the text looks like; default an installed one of its language.
         truncate: cut a text that is longer than the model instead of raising.
-        profile: look for a stored profile of the weights, the user's or a shipped one, whose verdicts take precedence
-            for labels of relations; there is none of a model in memory, whose weights may have changed.
+        profile: look for a stored profile of the weights, the user's or a shipped one, which gives heads their roles
+            over a corpus; there is none of a model in memory, whose weights may have changed.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -310,4 +332,4 @@ def _judged(
         verdicts = judge(of_head, context, relations, head)
         id = HeadId(layer.check.layer, head)
         profile = None if stored is None else stored.of(id)
-        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, profile), profile)
+        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile)

@@ -16,6 +16,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.commands.heads.naming import label_and_role
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels, max_pool
@@ -112,7 +113,7 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
 
 def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: Groups, look: Look) -> TilesPlan:
     """The pattern of one head, with rules around the blocks, and the shares of these."""
-    facts, name = analysis.facts, f"{head.id} ({visible(head.label)})"
+    facts, name = analysis.facts, f"{head.id} ({visible(head.labelled.shown)})"
     labels = Labels(analysis.units.labels, analysis.units.sink)
     pooled, every = tile_pooling(labels.texts, [1], _SIDE, look)
     percent = 100 * pair_shares(pattern, groups)
@@ -129,7 +130,8 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
     return TilesPlan(
         stem=f"pair/{head.id.file_stem}",
         caption=sentence(
-            f"{facts.model} on {_both_texts(analysis)}: attention weights of {name}",
+            f"{facts.model} on {_both_texts(analysis)}: attention weights of {head.id} "
+            f"({label_and_role(analysis, head)})",
             f"{said} ({_uniform(groups)})",
             colours,
             facts.pooled(pooled),

@@ -1,9 +1,9 @@
 """How ``attnviz heads`` tells what it measured: JSON, CSV, attention weights, tables."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,36 +13,29 @@ from safetensors.torch import save
 
 from attnviz.commands.heads.lines_view import lines_left_out
 from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.commands.heads.naming import role_text, shorter
+from attnviz.commands.heads.pattern_table import pattern_table
+from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
-from attnviz.patterns.profile_store import HeadProfile, StoredRole
+from attnviz.model.wording import counted, shortened, visible
+from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
 from attnviz.patterns.syntax import Parse
-from attnviz.patterns.verdicts import ENOUGH, Verdict
+from attnviz.patterns.verdicts import ENOUGH, LEAST_N, Verdict
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
-from attnviz.results.published import ARROWS, published_table, role_name
+from attnviz.results.published import published_table, role_name
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, number, titled, verification_line
 from attnviz.results.view import Choices
 
 __all__ = ["REPORT"]
 
+_LABEL = ("label", "label_score", "label_baseline", "label_gain", "label_n", "label_certain")
 _SCALARS = (
-    "id", "layer", "head", "entropy", "entropy_uniform", "distance", "confidence", "sink", *SHARES, "label",
+    "id", "layer", "head", "entropy", "entropy_uniform", "distance", "distance_content", "confidence",
+    "confidence_content", "sink", *SHARES, *_LABEL, "role", "role_score", "role_baseline",
 )  # fmt: skip
-
-_WIDE, _WIDEST = 110, 160
-"""Columns of a terminal from which on heads have their evidence beside them, and the roles of a stored profile."""
-
-_BESIDE = 114
-"""What the other columns of that table take at most."""
-
-_STRONGEST, _RELATIONS = 3, 8
-_COLUMNS = {"Conf": "confidence", "Sink": "sink", **{spec.column: spec.statistic for spec in PATTERNS if spec.column}}
-
-_Entry = tuple[HeadFindings, Verdict]
 
 
 def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
@@ -60,6 +53,7 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         },
         "tokens": tokens_entry(analysis.tokens),
         "verification": verification_entry(analysis.verification),
+        "summary": summary_entry(analysis, heads),
         "heads": [_head(head, analysis) for head in heads],
         "words": list(analysis.units.labels) if analysis.options.words else None,
         "parse": None if analysis.parse is None else _parse(analysis.parse),
@@ -70,18 +64,35 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
 
 
 def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
+    names = ("distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
     return {
         "id": str(head.id),
         "layer": head.id.layer,
         "head": head.id.head,
         "entropy": head.statistics["entropy"],
         "entropy_uniform": analysis.context.entropy_uniform,
-        **{name: head.statistics[name] for name in ("distance", "confidence", "sink", *SHARES)},
+        **{name: head.statistics[name] for name in names},
         "baseline": {name: analysis.context.baselines[name] for name in SHARES},
         "patterns": [_verdict(verdict) for verdict in head.patterns],
-        "label": head.label,
+        **label_entry(head),
+        "role": _role_entry(head, analysis),
         "profile": None if head.profile is None else [asdict(role) for role in head.profile.roles],
     }
+
+
+def _role_entry(head: HeadFindings, analysis: Analysis) -> dict[str, Any] | None:
+    """What the head does over the corpus, with its own numbers, and whether this text has it."""
+    if head.role is None:
+        return None
+    names = ("direction", "score", "baseline", "gain", "n")
+    numbers = {name: getattr(head.role, name) for name in names}
+    return {"name": head.role.role, **numbers, "in_text": analysis.has_role(head)}
+
+
+def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for head in document["heads"]:
+        role = head["role"] or dict.fromkeys(("name", "score", "baseline"))
+        yield {**head, "role": role["name"], "role_score": role["score"], "role_baseline": role["baseline"]}
 
 
 def _parse(parse: Parse) -> dict[str, Any]:
@@ -113,136 +124,98 @@ def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
 
 
 def _tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[RenderableType]:
-    """What was verified, the heads, what the profile says of them, the patterns, published heads, small print."""
+    """What was verified, the summary, the heads, their roles, the patterns, published heads, small print."""
     heads = analysis.select(choices.select)
     listed = sorted(heads, key=_clearest)[: choices.top or None]
     yield verification_line(analysis.verification, analysis.checkpoint)
+    yield from summary_tables(analysis, heads, width)
     yield _head_table(analysis, listed, len(heads), width)
-    if analysis.profile is not None and width < _WIDEST:
+    if analysis.profile is not None:
         yield _profile_table(listed, width)
-    yield _pattern_table(heads, width >= _WIDE)
+    yield pattern_table(heads, width)
     ids = {head.id for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
         yield published_table(published)
     yield _notes(analysis)
 
 
+def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
+    named, gain = head.clearness
+    return not named, -gain, head.id
+
+
 def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
-    """Statistics of the heads, the clearest patterns first, and below them those of uniform attention."""
-    context, wide = analysis.context, width >= _WIDE
-    evidence = [_of_deciding("Score", "score"), _of_deciding("Baseline", "baseline"), _of_deciding("n", "n")]
+    """Labels, roles and statistics of the heads, the clearest first, and below them those of uniform attention."""
+    context, units = analysis.context, f"{analysis.units.name}s"
+    uniform = {**context.baselines, "sink": context.sink_baseline, "entropy": context.entropy_uniform}
     columns: list[Column[HeadFindings]] = [
         Column("Head", lambda head: head.id, left=True),
-        Column("Label", lambda head: visible(head.label), left=True),
-        *(evidence if wide else ()),
-        _statistic("Entropy", "entropy", "nats"),
-        _statistic("Distance", "distance", f"{analysis.units.name}s"),
-        *(_statistic(title, name) for title, name in _COLUMNS.items()),
+        Column("Label", _label, left=True, least=9, fit=_label),
+        *(_of_label(title, name) for title, name in (("Score", "score"), ("Baseline", "baseline"), ("n", "n"))),
     ]
-    if analysis.profile is not None and width >= _WIDEST:
-        columns.append(Column("Profile", lambda head: _roles(head.profile, width - _BESIDE), left=True))
-    baselines = {**context.baselines, "sink": context.sink_baseline}
-    uniform = [baselines.get(name) if name != "confidence" else "" for name in _COLUMNS.values()]
-    last = ["uniform", "", *([""] * 3 if wide else []), context.entropy_uniform, "", *uniform]
+    if analysis.profile is not None:
+        role: Callable[..., str] = partial(role_text, analysis)
+        columns.append(Column("Role over corpus", role, left=True, least=20, fit=role))
+        columns.append(Column("its score (baseline)", _role_numbers, optional=1))
+    last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
+    for title, name, unit, optional in _columns(units):
+        columns.append(Column(title, partial(_statistic, name=name), unit, optional=optional))
+        last.append(uniform.get(name, ""))
     count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
-    caption = left_out(len(listed), total, "head", "heads.csv")
-    title = f"Heads ({count}, clearest pattern first)"
-    return column_table(title, columns, listed, last=last, caption=caption, wide=wide)
+    return column_table(
+        f"Heads ({count}, clearest pattern first)", columns, listed, width=width,
+        last=last, caption=left_out(len(listed), total, "head", "heads.csv"),
+    )  # fmt: skip
 
 
-def _statistic(title: str, name: str, unit: str = "") -> Column[HeadFindings]:
-    return Column(title, lambda head: head.statistics[name], unit)
-
-
-def _of_deciding(title: str, name: str) -> Column[HeadFindings]:
-    return Column(title, lambda head: head.deciding and getattr(head.deciding, name))
-
-
-def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
-    return head.deciding is None, -(head.strongest.margin if head.strongest else float("-inf")), head.id
-
-
-def _pattern_table(heads: Sequence[HeadFindings], wide: bool) -> Table:
-    """Each pattern with its strongest heads, score beside baseline, and how many heads pass; relations apart."""
-    strongest = _STRONGEST + 2 * wide
-    by_name: dict[tuple[bool, str], list[_Entry]] = {}
-    for head in heads:
-        for verdict in head.patterns:
-            by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
-    relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
-    others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
-    columns: list[Column[list[str]]] = [
-        Column(title, itemgetter(place), left=place < 2)
-        for place, title in enumerate(("Pattern", "Strongest heads", "Baseline", "n", "Pass"))
-    ]
-    rows = [_pattern_row(entries, strongest) for entries in (*others, *relations[:_RELATIONS])]
-    more = len(relations) - _RELATIONS
-    table = column_table(
-        f"Patterns (the {strongest} strongest heads of each, with their scores)",
-        columns,
-        rows,
-        caption=f"{counted(more, 'rarer relation')} left out; heads.json has them." if more > 0 else "",
-    )
-    if relations and others:
-        table.rows[len(others) - 1].end_section = True
-    return table
-
-
-def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
-    """All relations but the subtypes that are all that the text has of their base relation."""
-
-    def instances(name: str) -> int:
-        return by_name[name][0][1].n
-
+def _columns(units: str) -> list[tuple[str, str, str, int]]:
+    """Title, statistic, unit, and which goes first on a narrow terminal: the largest number."""
+    shares = [(spec.column, spec.statistic) for spec in PATTERNS if spec.column]
     return [
-        entries
-        for name, entries in by_name.items()
-        if ":" not in name or instances(name) < instances(name.partition(":")[0])
+        ("Sink", "sink", "", 2),
+        ("Entropy", "entropy", "nats", 3),
+        ("Conf", "confidence", "", 6),
+        ("Conf, content", "confidence_content", "", 4),
+        ("Distance", "distance", units, 7),
+        ("Distance, content", "distance_content", units, 5),
+        *((title, name, "", 8 + place) for place, (title, name) in enumerate(shares)),
     ]
 
 
-def _pattern_row(entries: list[_Entry], strongest: int) -> list[str]:
-    first = entries[0][1]
-    measured = sorted(
-        (entry for entry in entries if entry[1].score is not None),
-        key=lambda entry: (-(entry[1].score or 0.0), entry[1].direction or ""),
-    )
-    if not measured:
-        why = "no token repeats" if first.kind == "repeats" and not first.n else "not measurable on this text"
-        return [first.name, why, "–", str(first.n), "–"]
-    best = measured[0][1]
-    name, baseline = first.name, number(best.baseline)
-    if first.kind == "syntactic":
-        name = f"{first.name} {ARROWS[best.direction or '']}"
-        baseline = f"{best.largest_baseline}: {baseline}"
-        measured = [entry for entry in measured if entry[1].direction == best.direction]
-    if first.kind == "repeats":
-        strongest -= 1  # a second number stands beside each
-    scores = "  ".join(f"{head.id} {_scores(verdict)}" for head, verdict in measured[:strongest])
-    passing = sum(verdict.passed for _, verdict in entries)
-    return [name, scores, baseline, str(first.n), f"{passing}/{len(entries)}"]
+def _statistic(head: HeadFindings, name: str) -> float | None:
+    return head.statistics[name]
 
 
-def _scores(verdict: Verdict) -> str:
-    """The score, and for induction and duplicate-token the attention of those tokens that repeat."""
-    return number(verdict.score) + (f" ({number(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
+def _label(head: HeadFindings, room: int = 99) -> Text:
+    """The label, shorter where there is no room; grey and with a question mark where it is an indication only."""
+    name, mark = visible(head.label), head.labelled.shown.removeprefix(head.label)
+    forms = (name, shorter(name))
+    form = next((form for form in forms if len(form) + len(mark) <= room), shortened(forms[-1], room - len(mark)))
+    return Text(form + mark, "dim" if mark else "")
+
+
+def _of_label(title: str, name: str) -> Column[HeadFindings]:
+    return Column(title, lambda head: label_entry(head)[f"label_{name}"])
+
+
+def _role_numbers(head: HeadFindings) -> str:
+    return "–" if head.role is None else f"{number(head.role.score)} ({number(head.role.baseline)})"
 
 
 def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
     """What a stored profile says of each head: the roles that pass, score beside baseline."""
-    room = width - len(" L00H00 ")
     columns: list[Column[HeadFindings]] = [
         Column("Head", lambda head: head.id, left=True),
-        Column("Roles", lambda head: _roles(head.profile, room), left=True),
+        Column("Roles", _roles, left=True, least=9, fit=_roles),
     ]
-    return titled("Profile (roles over a corpus)", column_table("", columns, heads))
+    return titled("Profile (roles over a corpus)", column_table("", columns, heads, width=width))
 
 
-def _roles(profile: HeadProfile | None, room: int) -> str:
+def _roles(head: HeadFindings, room: int = 999) -> str:
     """As many roles as the room has place for, at least one, and how many more there are."""
-    if profile is None or not profile.roles:
+    if head.profile is None or not head.profile.roles:
         return "none"
-    names = [_role(role) for role in profile.roles]
+    names = [_role(role) for role in head.profile.roles]
     lines = ["  ".join(names)]
     lines += ["  ".join([*names[:count], f"+{len(names) - count}"]) for count in range(len(names) - 1, 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1])
@@ -265,12 +238,14 @@ def _notes(analysis: Analysis) -> Text:
     if profile is not None:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
-            f"Profile: {whose}, measured on {visible(profile.measured_on)}; in brackets the baseline. Labels of "
-            "relations rest on it (--no-profile: on this text)."
+            f"Role: over a corpus, from a stored profile ({whose}, measured on {visible(profile.measured_on)}), that "
+            "of the largest error reduction; in brackets the baseline. (corpus): not seen in this text."
         )
     return notes(
-        f"Conf to Long are shares from 0 to 1. n: {unit}s (or instances of a relation) behind a score; below {ENOUGH} "
-        "it is an indication only. One text shows what heads did here, not what they do.",
+        "Label: what the head does on this text, from this text alone: sink above 0.6, else by error reduction, (score "
+        f"- baseline) / (1 - baseline). n: {unit}s (or instances of a relation) behind a score; below {ENOUGH} it is "
+        f"an indication only (?), below {LEAST_N} no verdict. One text shows what heads did here, not what they do.",
+        "Conf, Distance: of all attention; content: without sinks, rows renormalised (after Voita et al. 2019).",
         repeats,
         f"Syntax: {syntax}",
         profiled,
@@ -293,7 +268,7 @@ def _afterwards(analysis: Analysis, choices: Choices, document: dict[str, Any]) 
 REPORT = Report(
     content=_content,
     columns=_SCALARS,
-    rows=lambda document: document["heads"],
+    rows=_rows,
     tables=_tables,
     same=("attnviz", "model", "text", "pair", "options", "profile"),
     tensors=("attention.safetensors", _attention_bytes),

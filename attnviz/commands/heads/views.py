@@ -10,6 +10,7 @@ from attnviz.commands.heads.drawn import drawn
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.commands.heads.panel_view import PANEL
 from attnviz.figures.families import family_of_label
@@ -21,13 +22,14 @@ from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
-from attnviz.patterns.verdicts import HETEROGENEOUS, NOT_MEASURABLE
+from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
 from attnviz.results.facts import sentence
+from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-_SHORTER = {HETEROGENEOUS: "heterog.", NOT_MEASURABLE: "n. m."}
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _COVERED = 0.995
@@ -42,36 +44,50 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     cells = []
     for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)
-        label = visible(head.label)
-        name = label.removeprefix("syntactic:").removesuffix("-token")
-        shorter = (label.replace("syntactic:", "syn: "), _SHORTER.get(label, name))
         share = values / (_largest(values) if own else 1.0)
-        cells.append(HeadCell(head.id, share, label, family_of_label(head.label), shorter))
+        cells.append(_cell(analysis, head, share))
     all_of_them = len(heads) == len(analysis.heads)
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
-    profile = any(head.deciding is not None and head.deciding.kind == "profile" for head in heads)
-    corpus = ", syntactic ones what the model's stored profile shows over a corpus" if profile else ""
+    few = "; ? where it is an indication only" if any("?" in cell.beside for cell in cells) else ""
+    profile = analysis.profile
+    corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
     yield HeadGridPlan(
         stem="overview",
         caption=sentence(
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: a row a layer, a "
             f"column a head; in each square rows attend to columns ({counted(facts.n, facts.unit)})",
             _scale(look, "the largest weight of each head"),
-            f"labels say what this text shows of each head{corpus}, marks the family of its label",
+            f"below each id the label of the head on this text, from this text alone, and the mark of its family{few}",
+            f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
             facts.pooled(pooled),
             facts.dropped,
         ),
         title=f"{facts.model}: {whole if all_of_them else count}",
         notes=facts.notes(
-            "In each square rows attend to columns."
-            + (" Syntactic labels are those of the model’s stored profile." if profile else ""),
+            "In each square rows attend to columns.",
+            f"Below an id: the label on this text{few}.",
             facts.pooled(pooled),
         ),
+        roles=f"Right of an id: {corpus}; hollow marks: not seen in this text." if corpus else "",
         cells=tuple(cells),
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
         bar=_bar(look),
     )
+
+
+def _cell(analysis: Analysis, head: HeadFindings, values: Array) -> HeadCell:
+    """A head with its label on the text and, right of its id, its role over the corpus."""
+    label, mark, role = visible(head.label), head.labelled.shown.removeprefix(head.label), head.role
+    forms = [label, label.replace(SYNTACTIC, "syn: "), shorter(label)]
+    over_corpus = None
+    if role is not None:
+        name, here = role_name(role.role, None), bool(analysis.has_role(head))
+        forms_of_role = (name + " (corpus)" * (not here), name, shorter(name))
+        over_corpus = (family_of_label(role.role), forms_of_role, here)
+    beside, *briefer = (form + mark for form in forms)
+    family = family_of_label(head.label)
+    return HeadCell(head.id, values, beside, family, tuple(briefer), muted=bool(mark), right=over_corpus)
 
 
 def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
@@ -86,8 +102,9 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
     )
     for head, pattern in shown.patterns(analysis.select(choices.select)):
         values = max_pool(pattern.float().numpy(), pooled)
-        largest, evidence, label = _largest(values), _evidence(head), visible(head.label)
-        about = "not measurable on this text" if head.label == NOT_MEASURABLE else f"{label} ({evidence})"
+        largest, label = _largest(values), visible(head.labelled.shown)
+        evidence = " · ".join(part for part in (_evidence(head), _over_corpus(analysis, head)) if part)
+        about = f"labelled {label} on this text ({evidence})"
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             caption=sentence(
@@ -139,20 +156,32 @@ def _scale(look: Look, own: str) -> str:
 def _evidence(head: HeadFindings) -> str:
     """The score of the pattern behind the label, or of the nearest, beside its baseline."""
     verdict = head.strongest
+    if head.label == TOO_SHORT:
+        return f"n = {head.labelled.n}: no label below {LEAST_N}"
     if verdict is None or verdict.score is None:
         return "not measurable on this text"
-    if verdict.kind in ("syntactic", "profile"):
+    if verdict.kind == "syntactic":
         arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
-        guess = verdict.largest_baseline if verdict.baselines else "profile's best offset"
+        guess = verdict.largest_baseline
         baseline = f"{'offset ' * guess.startswith(('+', '-'))}{guess}: {verdict.baseline:.2f}"
         return f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {baseline} · n = {verdict.n}"
+    if verdict.kind == "broad":
+        return f"entropy {verdict.score:.2f} of that of uniform attention · n = {head.labelled.n}"
     if verdict.margin <= 0:
         return "no positional pattern above uniform attention"
-    name = verdict.name if head.deciding else f"nearest: {verdict.name}"
+    name = verdict.name if head.labelled.verdict else f"nearest: {verdict.name}"
     uniform = verdict.baseline or 0.0
     baseline = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
     repeats = "" if verdict.on_repeats is None else f" ({verdict.on_repeats:.2f} where a token repeats)"
     return f"{name} {verdict.score:.2f}{repeats} · uniform attention {baseline} · n = {verdict.n}"
+
+
+def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
+    """The role over the corpus with its own score and baseline; empty where there is none."""
+    if head.role is None:
+        return ""
+    role, text = head.role, role_text(analysis, head).removesuffix(" (corpus)")
+    return f"over the corpus: {text} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -12,7 +13,7 @@ from attnviz.commands.models.papers import PAPERS
 from attnviz.model.wording import visible
 from attnviz.results.documents import csv_text
 from attnviz.results.output_folder import Layout
-from attnviz.results.tables import add_row, notes, number, plain_table, spaced
+from attnviz.results.tables import Column, column_table, notes, spaced
 
 __all__ = ["LAYOUT", "models_document", "models_report"]
 
@@ -24,8 +25,8 @@ _SIZES = {
     "Posi-\ntions": "positions",
 }
 _WIDE, _NARROWEST_NAME = 116, 18
-_OTHERS, _OTHERS_WIDE = 61, 97
-"""Columns of the terminal that all but the names take, and in a wide table."""
+_GOES = {"d_head": 2, "positions": 1}
+"""Sizes that a narrow table can do without; the larger number goes first."""
 
 
 def models_document(models: Sequence[Configuration], version: str) -> dict[str, Any]:
@@ -47,32 +48,39 @@ LAYOUT = Layout("models.json", "models.csv", _csv, others=re.compile(r"(?!)"), s
 def models_report(models: Sequence[Configuration], width: int) -> RenderableType:
     """A row a model; a wide table has also the paper's count, the share in attention and the size in float32."""
     wide = width >= _WIDE
-    table = plain_table("Models (from configs and papers; no weights were loaded)", wide)
-    room = max(width - (_OTHERS_WIDE if wide else _OTHERS), _NARROWEST_NAME)
-    table.add_column("Name", overflow="fold", min_width=_NARROWEST_NAME, max_width=room)
-    for title in (*_SIZES, "Para-\nmeters", *(("In the\npaper", "In atten-\ntion", "float32\n(GiB)") if wide else ())):
-        table.add_column(title, justify="right", no_wrap=True)
-    for title in ("Source", "Repro-\nduced"):
-        table.add_column(title, no_wrap=True)
-    sources = [(model.source or "").replace(" et al.", "") if model.kind == "paper" else model.kind for model in models]
-    for model, source, earlier in zip(models, sources, [*sources[:1], *sources], strict=False):
-        if source != earlier:
-            table.add_section()
-        add_row(table, [visible(model.name), *_numbers(model, wide), source, "yes" if model.reproduced else "no"])
-    return spaced([table, _notes(models, wide)])
-
-
-def _numbers(model: Configuration, wide: bool) -> list[str]:
-    """Sizes, with a star before what is not the paper's own, and counts."""
-    sizes = [
-        "–" if (size := getattr(model, name)) is None else "*" * (model.origins.get(name) == "released") + str(size)
-        for name in _SIZES.values()
+    columns: list[Column[Configuration]] = [
+        Column("Name", lambda model: visible(model.name), left=True, least=_NARROWEST_NAME, fold=True),
+        *(Column(title, partial(_size, name=name), optional=_GOES.get(name)) for title, name in _SIZES.items()),
+        Column("Para-\nmeters", partial(_parameters, wide=wide)),
     ]
-    counted, stated, in_attention = model.parameters, model.stated_parameters, model.attention_parameters
-    if not wide:
-        return [*sizes, _rounded(counted if stated is None else stated)]
-    share = f"{in_attention / counted:.0%}" if counted and in_attention is not None else "–"
-    return [*sizes, _rounded(counted), _rounded(stated), share, number(model.float32_gib)]
+    if wide:
+        columns.append(Column("In the\npaper", lambda model: _rounded(model.stated_parameters)))
+        columns += [Column("In atten-\ntion", _share), Column("float32", lambda model: model.float32_gib, "GiB")]
+    columns.append(Column("Source", _source, left=True, optional=3))
+    columns.append(Column("Repro-\nduced", lambda model: "yes" if model.reproduced else "no", left=True))
+    title = "Models (from configs and papers; no weights were loaded)"
+    return spaced([column_table(title, columns, models, width=width, sections=_source), _notes(models, wide)])
+
+
+def _source(model: Configuration) -> str:
+    return (model.source or "").replace(" et al.", "") if model.kind == "paper" else model.kind
+
+
+def _size(model: Configuration, name: str) -> str:
+    """A size, with a star before it where it is not the paper's own."""
+    size = getattr(model, name)
+    return "–" if size is None else "*" * (model.origins.get(name) == "released") + str(size)
+
+
+def _parameters(model: Configuration, wide: bool) -> str:
+    """As counted; where there is no room for the paper's own beside it, that."""
+    stated = None if wide else model.stated_parameters
+    return _rounded(model.parameters if stated is None else stated)
+
+
+def _share(model: Configuration) -> str:
+    counted, in_attention = model.parameters, model.attention_parameters
+    return f"{in_attention / counted:.0%}" if counted and in_attention is not None else "–"
 
 
 def _rounded(count: int | None) -> str:

@@ -27,7 +27,7 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import vocabulary_labels
 
-__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "PartEffect", "ResidualStream", "TokenLogit",
+__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
            "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
 
 MOST_TOKENS = 10
@@ -41,6 +41,19 @@ class TokenLogit:
     id: int
     text: str
     logit: float
+
+
+@dataclass(frozen=True)
+class ModelLogit(TokenLogit):
+    """A token with the model's own logit: ``logit``, which parts sum to, and the mean that was removed from it.
+
+    Attributes:
+        model_logit: as the model gives it.
+        mean_logit: the mean of the model's logits over the vocabulary; with ``logit`` it sums to ``model_logit``.
+    """
+
+    model_logit: float
+    mean_logit: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,8 @@ class Attribution:
 
     Attributes:
         position: of the query, counted from 0.
-        predicted: the token with the highest logit.
+        predicted: the token with the highest logit; like all logits here with the mean over the vocabulary removed,
+            and beside that the model's own.
         actual: the token that follows in the text; None at its end.
         heads, parts: in the model's order, and all that is not a head.
         deviation: s, the standard deviation of the last residual stream that is held fixed.
@@ -94,8 +108,8 @@ class Attribution:
     """
 
     position: int
-    predicted: TokenLogit
-    actual: TokenLogit | None
+    predicted: ModelLogit
+    actual: ModelLogit | None
     heads: tuple[HeadPromotion, ...]
     parts: tuple[PartEffect, ...]
     deviation: float
@@ -177,7 +191,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
     assert stream.normed is not None
     with without_gradients(checkpoint.device):
         unembedding = _Unembedding(checkpoint, stream.last[position])
-        own = unembedding.logits(stream.normed[position])
+        given = unembedding.logits(stream.normed[position])
+        own, mean = _centred(given), float(given.mean())
         predicted, actual = int(own.argmax()), tokens.ids[position + 1] if position + 1 < len(tokens) else None
         total = torch.zeros_like(own)
 
@@ -212,10 +227,14 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was drawn. --dtype float64 tells rounding, "
             "which it shrinks, from an error, which it does not."
         )
+
+    def named(token: int, text: str) -> ModelLogit:
+        return ModelLogit(token, text, float(own[token]), float(given[token]), mean)
+
     return Attribution(
         position,
-        predicted=TokenLogit(predicted, label, float(own[predicted])),
-        actual=None if actual is None else TokenLogit(actual, tokens.labels[position + 1], float(own[actual])),
+        predicted=named(predicted, label),
+        actual=None if actual is None else named(actual, tokens.labels[position + 1]),
         heads=tuple(heads), parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,
         tolerance=tolerance,
     )  # fmt: skip
@@ -249,7 +268,7 @@ class _Unembedding:
 
     def logits(self, normed: Tensor) -> Tensor:
         """The model's own, by its own module, of its own normed residual stream at the position, [vocabulary]."""
-        return _centred(self.widened(self._head(normed[None])[0]))
+        return self.widened(self._head(normed[None])[0])
 
     def __call__(self, part: Tensor) -> Tensor:
         """From [.., d_model] to [.., vocabulary]."""

@@ -1,7 +1,7 @@
 """How what heads write is told: tables, JSON, CSV, tensors, and the sentences that figures and tables share."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
@@ -31,10 +31,8 @@ MOST_BYTES = 4 * 2**30
 _NUMBERS = (
     "norm", "norm_share", "projection_share", "sink", "sink_by_norm", "value_norm", "value_norm_of_sinks", "largest",
 )  # fmt: skip
-_OTHERS = 24
-"""What the columns of heads and effects take in the table of promoted tokens."""
-
-_PROMOTED, _SUPPRESSED, _LONGEST = 5, 3, 14
+_PROMOTED, _SUPPRESSED, _LONGEST, _LEAST = 5, 3, 14, 14
+"""Tokens that a head promotes, that it suppresses, and letters of each; columns that they take at least."""
 
 
 def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
@@ -123,6 +121,7 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         f"Heads ({_of(len(heads), count)}, the largest share of their layer’s output first)",
         _COLUMNS,
         heads,
+        width=width,
         caption=left_out(len(heads), count, "head", "outputs.csv"),
     )
     if attribution is not None:
@@ -147,18 +146,18 @@ _COLUMNS: tuple[Column[HeadContribution], ...] = (
     Column("Share", lambda head: percent(head.projection_share), "of ‖o‖"),
     Column("Share", lambda head: percent(head.norm_share), "of Σ‖o_h‖"),
     Column("‖o_h‖", lambda head: head.norm),
-    Column("Sink", lambda head: head.sink, "weight"),
-    Column("Sink", lambda head: head.sink_by_norm, "norm"),
-    Column("‖f(x)‖", lambda head: head.value_norm),
-    Column("‖f(x)‖", lambda head: head.value_norm_of_sinks, "of sinks"),
+    Column("Sink", lambda head: head.sink, "weight", optional=1),
+    Column("Sink", lambda head: head.sink_by_norm, "norm", optional=2),
+    Column("‖f(x)‖", lambda head: head.value_norm, optional=3),
+    Column("‖f(x)‖", lambda head: head.value_norm_of_sinks, "of sinks", optional=4),
 )
 
 
 def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
     """What heads add to the logits directly: to the predicted and the next token, and the tokens they move most."""
     ranked = sorted((attribution.of(head.id) for head in heads), key=lambda head: (-abs(head.predicted), head.id))[:top]
-    room = width - _OTHERS
-    promoted = room * _PROMOTED // (_PROMOTED + _SUPPRESSED)
+    promoted: Callable[..., str] = lambda head, room=999: _tokens(head.promoted, room)  # noqa: E731
+    suppressed: Callable[..., str] = lambda head, room=999: _tokens(head.suppressed[:_SUPPRESSED], room)  # noqa: E731
     count = f"{_of(len(ranked), len(heads))} head{'s' * (len(heads) != 1)}"
     following: list[Column[HeadPromotion]] = [Column("Next", lambda head: signed(head.actual or 0.0))]
     return column_table(
@@ -167,10 +166,11 @@ def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top
             Column("Head", lambda head: head.id, left=True),
             Column("Predicted", lambda head: signed(head.predicted)),
             *(following if attribution.actual is not None else []),
-            Column("Promotes (logits)", lambda head: _tokens(head.promoted, promoted), left=True),
-            Column("Suppresses", lambda head: _tokens(head.suppressed, room - promoted), left=True),
+            Column("Promotes (logits)", promoted, left=True, least=_LEAST, fit=promoted),
+            Column("Suppresses", suppressed, left=True, least=_LEAST, fit=suppressed),
         ],
         ranked,
+        width=width,
         caption=left_out(len(ranked), len(heads), "head", "outputs.csv"),
     )
 
@@ -186,16 +186,20 @@ def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
         sums[name] = sums.get(name, 0.0) + part.predicted
     return Text(
         f"At #{attribution.position} (‘{result.tokens.labels[attribution.position]}’) the model predicts "
-        f"‘{predicted.text}’ {signed(predicted.logit)}{following}. Of {'this' if actual is None else 'the former'}, "
+        f"‘{predicted.text}’ {signed(predicted.logit)} above the mean of all logits, {signed(predicted.mean_logit)} "
+        f"(the model's own: {signed(predicted.model_logit)}){following}. Of "
+        f"{'this' if actual is None else 'the former'}, "
         f"{', '.join(f'{name} {signed(value)}' for name, value in sums.items())}."
     )
 
 
 def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
-    """As many tokens with their logits as there is room for, at least one; a dash for none."""
+    """As many tokens with their logits as there is room for, at least one, cut where it must be; a dash for none."""
     texts = [f"{shortened(token.text, _LONGEST)} {signed(token.logit)}" for token in tokens[:_PROMOTED]]
     lines = ["  ".join(texts[:count]) for count in range(len(texts), 0, -1)]
-    return next((line for line in lines if len(line) <= room), lines[-1][:room] if lines else "–")
+    if not lines or len(lines[-1]) <= room:
+        return next((line for line in lines if len(line) <= room), "–")
+    return f"{shortened(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
 
 
 def _of(listed: int, count: int) -> str:

@@ -101,7 +101,7 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
     return [[value if math.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
-def _tables(profile: Profile, choices: Choices, _: int) -> Iterator[RenderableType]:
+def _tables(profile: Profile, choices: Choices, width: int) -> Iterator[RenderableType]:
     """What was verified, and the tables that these corpora can give."""
     sequences = 0 if profile.repeats is None else len(profile.repeats.scores["previous"])
     texts = sum(count.texts for count in profile.corpora) + sequences
@@ -109,22 +109,22 @@ def _tables(profile: Profile, choices: Choices, _: int) -> Iterator[RenderableTy
     sample += ", the random ones included" if sequences else ""
     yield verification_line(profile.verification, profile.checkpoint, sample=sample)
     if profile.relations is not None:
-        yield _by_relation(profile, profile.relations, choices.top or None)
-    yield _by_head(profile, choices.top or None)
+        yield _by_relation(profile, profile.relations, choices.top or None, width)
+    yield _by_head(profile, choices.top or None, width)
     if profile.statistics is not None:
-        yield _by_layer(profile.statistics, profile.checkpoint.n_layers)
+        yield _by_layer(profile.statistics, profile.checkpoint.n_layers, width)
     if published := _published(profile):
         yield published_table(published)
     yield _notes(profile)
 
 
-def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: int | None) -> Table:
+def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: int | None, width: int) -> Table:
     def verdicts(relation: RelationCount) -> str:
         passed = [role.passed for role in profile.roles if role.role == f"syntactic:{relation.relation}"]
         return f"{sum(passed)}/{len(passed)}" if passed else "–"
 
     columns: list[Column[RelationCount]] = [
-        Column("Relation", lambda relation: relation.relation, left=True),
+        Column("Relation", lambda relation: relation.relation, left=True, least=8),
         Column("Best head", lambda relation: _best(relation)[0], left=True),
         Column("Direction", lambda relation: ARROWS[_best(relation)[1]], left=True),
         Column("Accuracy", lambda relation: _best(relation)[2] / relation.n),
@@ -136,14 +136,18 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
     listed, total = relations[:top], len(relations)
     count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
     caption = left_out(len(listed), total, "relation", "profile.json")
-    return column_table(f"Relations ({count}, the most frequent first)", columns, listed, caption=caption)
+    return column_table(f"Relations ({count}, the most frequent first)", columns, listed, width=width, caption=caption)
 
 
-def _by_head(profile: Profile, top: int | None) -> Table:
+def _by_head(profile: Profile, top: int | None, width: int) -> Table:
     roles = [of_head for of_head in profile.passed_roles().values() if of_head]
     roles.sort(key=lambda of_head: -of_head[0].margin)
     titles = ("Head", "Role", "Direction", "Score", "Baseline", "Interval", "n")
-    columns = [Column(title, itemgetter(place), left=place < 3) for place, title in enumerate(titles)]
+    least, optional = {1: 10, 2: 6}, {2: 2, 5: 1}
+    columns = [
+        Column(title, itemgetter(place), left=place < 3, least=least.get(place), optional=optional.get(place))
+        for place, title in enumerate(titles)
+    ]
     rows: list[tuple[object, ...]] = []
     for of_head in roles[:top]:
         listed = of_head if len(of_head) <= _ROLES else of_head[: _ROLES - 1]
@@ -156,10 +160,12 @@ def _by_head(profile: Profile, top: int | None) -> Table:
     n_heads = profile.checkpoint.n_layers * profile.checkpoint.n_heads
     n_listed = len(roles[:top])
     title = f"Heads ({n_listed} of {n_heads}; {n_heads - len(roles)} show no role)"
-    return column_table(title, columns, rows, caption=left_out(n_listed, len(roles), "head", "profile.csv"))
+    return column_table(
+        title, columns, rows, width=width, caption=left_out(n_listed, len(roles), "head", "profile.csv")
+    )
 
 
-def _by_layer(tally: StatisticsTally, n_layers: int) -> Table:
+def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
     (values, _), baselines = tally.results(), tally.baselines()
     names = {"entropy": ("Entropy", "nats"), "distance": ("Distance", "tokens"), "confidence": ("Conf", ""),
              "sink": ("Sink", "")}  # fmt: skip
@@ -170,9 +176,12 @@ def _by_layer(tally: StatisticsTally, n_layers: int) -> Table:
         return value if math.isfinite(value) else None
 
     columns = [Column[int]("Layer", lambda layer: layer, left=True)]
-    columns += [Column(title, partial(mean, name), unit) for name, (title, unit) in names.items()]
+    columns += [
+        Column(title, partial(mean, name), unit, optional=place or None)
+        for place, (name, (title, unit)) in enumerate(names.items())
+    ]
     last = ["uniform", *map(baselines.get, names)]
-    return column_table("Layers (means over their heads)", columns, range(n_layers), last=last)
+    return column_table("Layers (means over their heads)", columns, range(n_layers), width=width, last=last)
 
 
 def _notes(profile: Profile) -> RenderableType:

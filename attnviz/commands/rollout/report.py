@@ -23,8 +23,7 @@ METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
 
 _ALIKE, _APART = 0.1, 0.5
 _MOST_NUMBERS = 4
-_RANK, _GAPS, _NUMBER = 5, 4, 6
-_LEAST_LABEL, _LONGEST_LABEL = 4, 24
+_NUMBER, _LONGEST_LABEL = 6, 24
 
 
 def chosen(result: Rollout) -> str:
@@ -142,9 +141,11 @@ def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[Renderabl
     n = len(result.units)
     listed = min(n, choices.top or n)
     left = left_out(listed, n, result.units.name, "rollout.csv")
-    table = column_table("", _ranked_inputs(result, width), range(listed), caption=left)
+    table = column_table("", _ranked_inputs(result), range(listed), width=width, caption=left)
     yield titled(f"Inputs of {chosen(result)} at the output of {last_layer(result)}, ranked", table)
-    yield column_table("Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers)
+    yield column_table(
+        "Layers (on sinks, and mean distance between two rows; 0–1)", _LAYER_COLUMNS, result.layers, width=width
+    )
     yield notes(
         f"Rollout (Abnar & Zuidema 2020): the mean pattern of the heads, {how(result)}, layers multiplied. Norm "
         "rollout: the same with the norm of what attention adds (Kobayashi et al. 2020) in place of the weight. "
@@ -156,22 +157,27 @@ def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[Renderabl
     )
 
 
-def _ranked_inputs(result: Rollout, width: int) -> list[Column[int]]:
+def _ranked_inputs(result: Rollout) -> list[Column[int]]:
     """By rank, from 0, the input tokens of the chosen token: a column a method, each with a ranking of its own."""
     labels = result.units.labels
     rows = {name: row for name, row in result.inputs._asdict().items() if name in METHODS and row is not None}
     digits = len(str(len(labels) - 1)) + 1
-    room = (width - _RANK - _GAPS) // len(rows) - _NUMBER - digits - 2
-    room = max(_LEAST_LABEL, min(_LONGEST_LABEL, room))
 
-    def ranked(row: Tensor) -> Callable[[int], str]:
+    def ranked(row: Tensor) -> Callable[..., str]:
         order = row.argsort(descending=True, stable=True).tolist()
-        return lambda rank: (
-            f"{row[order[rank]]:.3f} {f'#{order[rank]}':<{digits}} {shortened(labels[order[rank]], room)}"
-        )
 
-    columns = [Column(METHOD_NAMES[name].capitalize(), ranked(row), left=True) for name, row in rows.items()]
-    return [Column("Rank", lambda rank: rank + 1), *columns]
+        def written(rank: int, room: int = 99) -> str:
+            number, left = f"{row[order[rank]]:.3f} {f'#{order[rank]}':<{digits}}", room - _NUMBER - digits - 1
+            return f"{number} {shortened(labels[order[rank]], min(left, _LONGEST_LABEL))}" if left > 1 else number
+
+        return written
+
+    columns: list[Column[int]] = [Column("Rank", lambda rank: rank + 1)]
+    for name, row in rows.items():
+        written = ranked(row)
+        title = METHOD_NAMES[name].capitalize()
+        columns.append(Column(title, written, left=True, least=_NUMBER + digits, fit=written))
+    return columns
 
 
 _LAYER_COLUMNS: list[Column[LayerShares]] = [

@@ -1,0 +1,132 @@
+"""The summary of ``attnviz heads``: how many heads of each kind, layer by layer, and the best of each kind."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.figures.families import FAMILIES, family_of_label
+from attnviz.model.wording import counted, visible
+from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.patterns.verdicts import ENOUGH, LEAST_N
+from attnviz.results.tables import Column, column_table
+
+__all__ = ["KINDS", "kind_of", "label_entry", "summary_entry", "summary_tables"]
+
+KINDS = {"sink": "s", "local": "l", "repeats": "r", "syntactic": "y", "long-range": "g", "broad": "b", "none": "·"}
+"""Kinds of heads, in the order of the summary, and the letter of each in the bars of layers."""
+
+_FAMILIES = {"positional": "local", "no role": "none"}
+_COLOURS = {_FAMILIES.get(family.name, family.name): family.colour for family in FAMILIES}
+
+_OfLayer = tuple[int, list[str]]
+
+
+def kind_of(head: HeadFindings) -> str:
+    """The kind of a head's label on the text: previous, next and current token are local, too."""
+    family = family_of_label(head.label).name
+    return _FAMILIES.get(family, family)
+
+
+def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:
+    """``summary`` of heads.json: by kind its heads, their labels and the best one, and the kinds by layer."""
+    return {
+        "heads": len(heads),
+        "n": analysis.context.n_content,
+        "kinds": {kind: _kind_entry([head for head in heads if kind_of(head) == kind]) for kind in KINDS},
+        "layers": [{"layer": layer, **{kind: kinds.count(kind) for kind in KINDS}} for layer, kinds in _layers(heads)],
+    }
+
+
+def _kind_entry(heads: Sequence[HeadFindings]) -> dict[str, Any]:
+    best = _best(heads)
+    return {
+        "heads": len(heads),
+        "labels": dict(Counter(head.label for head in heads).most_common()),
+        "best": best and {"id": str(best.id), "see": _see(best), **label_entry(best)},
+    }
+
+
+def label_entry(head: HeadFindings) -> dict[str, Any]:
+    """The label of a head with what it rests on, for JSON and CSV; what is not known is None."""
+    label = head.labelled
+    score, baseline = (None, None) if label.verdict is None else label.verdict.judged
+    numbers = {"score": score, "baseline": baseline, "gain": label.gain, "n": label.n, "certain": label.certain}
+    return {"label": head.label, **{f"label_{name}": value for name, value in numbers.items()}}
+
+
+def summary_tables(analysis: Analysis, heads: Sequence[HeadFindings], width: int) -> Iterator[RenderableType]:
+    """How many heads of each kind in one sentence, by layer with a bar, and the best of each kind."""
+    n = analysis.context.n_content
+    if n < LEAST_N:
+        unit = counted(n, f"content {analysis.units.name}")
+        yield Text(f"{counted(len(heads), 'head')}, none with a label: the text has {unit}, and labels need {LEAST_N}.")
+        return
+    few = f"\nThe text has {counted(n, f'content {analysis.units.name}')}; below {ENOUGH} labels are indications (?)."
+    yield Text(_sentence(heads) + few * (n < ENOUGH))
+    present = [kind for kind in KINDS if any(kind_of(head) == kind for head in heads)]
+    columns: list[Column[_OfLayer]] = [Column("Layer", lambda row: row[0])]
+    columns += [Column("Its heads", lambda row: _bar(row[1]), left=True, optional=1)]
+    columns += [Column(kind, partial(_count, kind=kind), unit=KINDS[kind]) for kind in present]
+    yield column_table("Labels by layer (a letter a head)", columns, _layers(heads), width=width)
+    best = [each for kind in present if (each := _best([head for head in heads if kind_of(head) == kind]))]
+    if best:
+        yield column_table("The best head of each kind", _BEST, best, width=width)
+
+
+def _sentence(heads: Sequence[HeadFindings]) -> str:
+    """``72 heads: 36 sink, 9 local (5 previous-token, 4 next-token), 27 none``."""
+    parts = []
+    for kind in KINDS:
+        labels = Counter(visible(head.label.removeprefix(SYNTACTIC)) for head in heads if kind_of(head) == kind)
+        detailed = kind != "none" and set(labels) - {kind}
+        detail = ", ".join(f"{count} {label.removesuffix('-token')}" for label, count in labels.most_common())
+        parts += [f"{labels.total()} {kind}{f' ({detail})' if detailed else ''}"] * bool(labels)
+    return f"{counted(len(heads), 'head')}: {', '.join(parts)}."
+
+
+def _layers(heads: Sequence[HeadFindings]) -> list[_OfLayer]:
+    """Each layer with the kinds of its heads, in the order of the kinds."""
+    order = list(KINDS)
+    by_layer = groupby(sorted(heads, key=lambda head: head.id), key=lambda head: head.id.layer)
+    return [(layer, sorted(map(kind_of, of_layer), key=order.index)) for layer, of_layer in by_layer]
+
+
+def _count(row: _OfLayer, kind: str) -> object:
+    return row[1].count(kind) or ""
+
+
+def _bar(kinds: Sequence[str]) -> Text:
+    """A letter a head, on the colour that its kind has in figures."""
+    return Text.assemble(*((KINDS[kind], "" if kind == "none" else f"black on {_COLOURS[kind]}") for kind in kinds))
+
+
+def _best(heads: Sequence[HeadFindings]) -> HeadFindings | None:
+    """The head of the largest error reduction, of broad ones of the largest score; None without verdicts."""
+    judged = [(head, head.labelled.verdict) for head in heads if head.labelled.verdict is not None]
+    ranked = sorted(judged, key=lambda each: (-(each[1].gain or 0.0), -(each[1].score or 0.0), each[0].id))
+    return ranked[0][0] if ranked else None
+
+
+def _see(head: HeadFindings) -> str:
+    return f"--select {head.id}"
+
+
+def _number(title: str, name: str) -> Column[HeadFindings]:
+    return Column(title, lambda head: label_entry(head)[f"label_{name}"])
+
+
+_BEST: list[Column[HeadFindings]] = [
+    Column("Kind", kind_of, left=True),
+    Column("Head", lambda head: head.id, left=True),
+    Column("Label", lambda head: visible(head.labelled.shown), left=True, least=8),
+    _number("Score", "score"),
+    _number("Baseline", "baseline"),
+    _number("n", "n"),
+    Column("To see it, add", _see, left=True),
+]
