@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -181,6 +182,8 @@ DAMAGED = {
     "a score as text": (role_with(score="0.9"), "found str for score"),
     "a score as truth": (role_with(score=True), "found bool for score"),
     "an endless score": (json.dumps(DOCUMENT).replace("0.9", "1e999", 1), "found float for score"),
+    "a score of 55": (role_with(score=55), "found a score of 55 and a baseline of 0.1, which are shares or cosines"),
+    "a baseline of -3": (role_with(baseline=-3), "found a score of 0.9 and a baseline of -3"),
     "no baseline": (role_with(baseline=None), "found nothing for baseline"),
     "n as truth": (role_with(n=True), "found bool for n"),
     "passed as text": (role_with(passed="no"), "found str for passed"),
@@ -206,6 +209,16 @@ def test_a_damaged_profile_is_left_out_with_one_message_and_the_shipped_one_is_f
     assert message.startswith(start)
     assert re.search(reason, message)
     assert message.endswith("; delete it, or make it again with attnviz profile.")
+
+
+def test_a_pipe_in_the_place_of_a_profile_is_not_waited_for(shipped, user_folder):
+    path = put(user_folder)
+    path.unlink()
+    os.mkfifo(path)
+    put(shipped)
+    found, (message,) = find()
+    assert found.shipped
+    assert "found no plain file; delete it" in message
 
 
 def test_a_damaged_shipped_profile_asks_for_a_new_installation(shipped):

@@ -26,6 +26,9 @@ SYNTACTIC = "syntactic:"
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
+_LARGEST = 1.001
+"""A score: shares and cosines are at most 1, but for rounding."""
+
 T = TypeVar("T")
 
 
@@ -220,6 +223,8 @@ def _user_folder() -> Path | None:
 
 def _read(path: Path, shipped: bool, shape: str, weights: str) -> StoredProfile:
     """A stored profile; OSError where it cannot be read, ValueError where it is damaged or of other weights."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+        raise ValueError("found no plain file")
     content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     document = _entry(content, "the document")
     model = _typed(document, "model", dict)
@@ -255,6 +260,8 @@ def _role(content: dict[str, Any], sizes: dict[str, int]) -> tuple[HeadId, Store
     low, high = (_typed({"interval": bound}, "interval", float) for bound in interval)
     direction = None if content.get("direction") is None else _typed(content, "direction", str)
     score, baseline = (_typed(content, key, float) for key in ("score", "baseline"))
+    if max(abs(score), abs(baseline)) > _LARGEST:
+        raise ValueError(f"found a score of {score:g} and a baseline of {baseline:g}, which are shares or cosines")
     n, passed = _typed(content, "n", int), _typed(content, "passed", bool)
     return head, StoredRole(_typed(content, "role", str), score, baseline, n, (low, high), passed, direction)
 

@@ -12,7 +12,7 @@ from attnviz.commands.ablate.inputs import MASKED, METRICS, STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
-from attnviz.model.wording import counted, quoted, visible
+from attnviz.model.wording import counted, quoted, unisolated, visible
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.facts import capital
 from attnviz.results.report import Report
@@ -155,7 +155,7 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _tables(result: Ablation, choices: Choices, width: int) -> Iterator[RenderableType]:
     checked = result.verified
-    yield Text(f"{visible(result.checkpoint.short_name)} on {source_line(result)}", style="bold")
+    yield Text(f"{visible(result.checkpoint.short_name)} on {unisolated(source_line(result))}", style="bold")
     yield Text(f"{capital(what_is_measured(result))}. {capital(method_words(result))}.")
     more = (
         f", what is replaced of each head within {error(checked.values_error)}, final states of resumed passes within "
