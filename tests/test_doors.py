@@ -1,6 +1,7 @@
 """What tokenizers, loaders and the file system do with hostile files is caught where they are called, and named."""
 
 import json
+import os
 import re
 import shutil
 import warnings
@@ -10,17 +11,22 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import GPT2LMHeadModel
 from typer.testing import CliRunner
 
 from attnviz.cli.program import app
+from attnviz.commands.ablate.measure import ablate
+from attnviz.commands.heads import measure as heads_measure
+from attnviz.commands.heads.measure import analyze
 from attnviz.corpora.batches import Text, collate, encode
-from attnviz.errors import CheckpointError
+from attnviz.errors import ArchitectureError, CheckpointError, ParserError, VerificationError
 from attnviz.model import configs
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.configs import calling_transformers, empty_model, read_config
 from attnviz.model.sources import find_checkpoint, weight_files
+from attnviz.patterns.parsers import parsed_words
 from tests.conftest import SENTENCE
-from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
+from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 CPU = torch.device("cpu")
 
@@ -293,3 +299,125 @@ def test_corpora_are_read_with_the_tokenizers_own_token_types(bert):
     assert tokens.type_ids == (1,) * 5
     batch = collate(checkpoint, encode(checkpoint, [Text("the cat ran"), Text("the cat")]))
     assert batch.inputs["token_type_ids"].tolist() == [[1] * 5, [1] * 4 + [0]]
+
+
+# --- models and texts at the edge ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1e-12, float("nan"), 1.5])
+@pytest.mark.parametrize(("folder", "setting"), [("bert", "layer_norm_eps"), ("gpt2", "layer_norm_epsilon")])
+def test_an_epsilon_that_no_norm_can_have_is_named_as_such(request, folder, setting, epsilon):
+    path = request.getfixturevalue(folder)
+    change_json(path / "config.json", **{setting: epsilon})
+    with pytest.raises(ArchitectureError, match=rf"config\.json: the config has {setting}={epsilon}; expected a small"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "./" + "x" * 300, "/a" * 3000, "~/" + "y" * 300, "a\0b", "./a\0b"])
+@pytest.mark.parametrize("command", ["heads", "models"])
+def test_a_model_that_no_file_can_be_called_is_an_error_to_read(command, name, tmp_path):
+    arguments = [SENTENCE, "-m", name, "-o", str(tmp_path / "out")] if command == "heads" else [name]
+    result = CliRunner().invoke(app, [command, *arguments])
+    assert result.exit_code == 1, result.exception
+    assert re.search("no built-in|not a built-in name|expected a folder with a", " ".join(result.stderr.split()))
+
+
+def test_a_config_that_is_a_pipe_is_not_waited_for(bert):
+    (bert / "tokenizer_config.json").unlink()
+    (bert / "config.json").unlink()
+    os.mkfifo(bert / "config.json")
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
+        find_checkpoint(str(bert))
+
+
+@pytest.mark.parametrize(("text", "d_model"), [("e", 32), ("the cat ran", 1)])
+def test_steps_that_share_memory_are_saved(tmp_path, text, d_model):
+    heads = 4 if d_model > 1 else 1
+    folder = save_checkpoint(sharp_gpt2(0, n_embd=d_model, n_head=heads), gpt2_tokenizer(), tmp_path / "m")
+    result = run("explain", folder, text, tmp_path / "out", "--save-stages")
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert len(load_file(tmp_path / "out" / "stages.safetensors")) > 10
+
+
+@pytest.mark.parametrize("method", ["zero", "mean", "uniform"])
+def test_heads_of_width_one_are_removed(tmp_path, method):
+    model = sharp_gpt2(0, GPT2LMHeadModel, n_embd=4, n_head=4)
+    folder = save_checkpoint(model, gpt2_tokenizer(), tmp_path / "m")
+    result = run("ablate", folder, SENTENCE, tmp_path / "out", "--method", method)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+
+
+def test_lines_of_one_token_are_left_out_of_a_profile_of_gpt2(gpt2, tmp_path):
+    (tmp_path / "some.txt").write_text("e\nthe cat ran away\nb\n")
+    (tmp_path / "none.txt").write_text("e\nb\n")
+    options = ["-m", str(gpt2), "-o", str(tmp_path / "out"), "--no-syntax"]
+    result = CliRunner().invoke(app, ["profile", str(tmp_path / "some.txt"), *options])
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert "some.txt:1: left out: its only token is a sink" in " ".join(result.stderr.split())
+    document = json.loads((tmp_path / "out" / "profile.json").read_text())
+    assert document["corpora"][0]["sentences"] == 1
+    nothing = CliRunner().invoke(app, ["profile", str(tmp_path / "none.txt"), *options])
+    assert nothing.exit_code == 1
+    assert "could be measured: all 2 are too long, too short" in " ".join(nothing.stderr.split())
+
+
+def test_a_model_of_one_position_is_named_under_profile(tmp_path):
+    folder = save_checkpoint(sharp_gpt2(0, n_positions=1), gpt2_tokenizer(), tmp_path / "m")
+    (tmp_path / "texts.txt").write_text("e\nb\n")
+    for number, (arguments, message) in enumerate(
+        (
+            ([str(tmp_path / "texts.txt")], "no text of .* could be measured"),
+            (["--repeats"], "the model has a single position; --repeats needs two"),
+        )
+    ):
+        options = ["-m", str(folder), "-o", str(tmp_path / f"out-{number}"), "--no-syntax"]
+        result = CliRunner().invoke(app, ["profile", *arguments, *options])
+        assert result.exit_code == 1, result.exception
+        assert re.search(message, " ".join(result.stderr.split()))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_isolate_of_a_text_reaches_the_terminal(gpt2_folder, tmp_path, command):
+    folder, out = str(gpt2_folder), tmp_path / "out"
+    if command == "profile":
+        (tmp_path / "שלום.txt").write_text("שלום עולם טוב\n" * 3)
+    given = str(tmp_path / "שלום.txt") if command == "profile" else "שלום \u2067עולם\u2069 טוב"
+    options = ["--no-syntax"] if command in ("heads", "profile") else []
+    result = CliRunner().invoke(app, [command, given, "-m", folder, "-o", str(out), *options])
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert not {"\u2066", "\u2067", "\u2068", "\u2069"} & set(result.stdout + result.stderr)
+
+
+def test_a_layer_whose_output_leads_nowhere_is_named_under_ablate(tmp_path):
+    model = sharp_gpt2(0, GPT2LMHeadModel)
+    block = model.transformer.h[1]
+    block.register_forward_hook(lambda _, args, result: result.detach() if torch.is_tensor(result) else
+                                (result[0].detach(), *result[1:]))  # fmt: skip
+    with pytest.raises(VerificationError, match="the output of layer 1 does not depend on its input and its heads"):
+        ablate(SENTENCE, model, tokenizer=gpt2_tokenizer())
+
+
+def test_only_what_the_model_reads_is_parsed(bert_folder, monkeypatch):
+    """A text of 300,000 words takes the parser half a minute and gigabytes, and the model reads 38 of them."""
+    parsed: list[str] = []
+
+    def never(texts: list[str], *_: Any) -> tuple[None, str]:
+        parsed.extend(texts)
+        return None, "a test"
+
+    monkeypatch.setattr(heads_measure, "parser_for", never)
+    analyze("the cat " * 100_000, bert_folder, truncate=True)
+    analyze("the cat " * 100_000, bert_folder, pair="a dog " * 1000, truncate=True)
+    analyze("the cat  ", bert_folder)
+    assert parsed[0] == ("the cat " * 19).strip()
+    assert [text[:5] for text in parsed[1:]] == ["the c", "a dog", "the c"]
+    assert sum(map(len, parsed[1:3])) < 300
+    assert parsed[3] == "the cat  "
+
+
+def test_what_a_parser_raises_is_named():
+    def raising(text: str) -> None:
+        raise ValueError("[E088] Text of length 1000004 exceeds maximum of 1000000.")
+
+    with pytest.raises(ParserError, match=r"the parser fails on a text of 3 characters: \[E088\] .*--no-syntax"):
+        parsed_words(raising, "abc")

@@ -126,11 +126,20 @@ def batches(
     """
     texts = iter(texts)
     while stretch := list(islice(texts, batch_size * _WINDOW)):
-        items = sorted(encode(checkpoint, stretch, skipped), key=len)
+        items = sorted(_with_content(encode(checkpoint, stretch, skipped), skipped), key=len)
         order = list(range(0, len(items), batch_size))
         random.Random(len(stretch)).shuffle(order)  # noqa: S311 - an order, not a secret
         for first in order:
             yield collate(checkpoint, items[first : first + batch_size])
+
+
+def _with_content(items: Iterable[Item], skipped: Callable[[Text, str], None] | None) -> Iterator[Item]:
+    """The items with a token that is no sink; of the others there is nothing to measure."""
+    for item in items:
+        if not all(item.sink):
+            yield item
+        elif skipped is not None:
+            skipped(item.source, "its only token is a sink")
 
 
 def collate(checkpoint: Checkpoint, items: Sequence[Item]) -> Batch:

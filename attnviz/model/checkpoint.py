@@ -216,12 +216,13 @@ def _spare(n_bytes: int) -> int:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        weights: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
             "download or save the checkpoint again."
         ) from error
+    return weights
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:

@@ -3,13 +3,19 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.configs import calling_transformers
 from attnviz.model.wording import quoted
 
-__all__ = ["encodings", "lost_segments", "mask_token"]
+_SHOWN = 100
+"""Characters of a text that a message may show; of a text of megabytes no more is looked at."""
+
+if TYPE_CHECKING:
+    from attnviz.model.tokens import Tokens
+
+__all__ = ["encodings", "lost_segments", "mask_token", "rough_cut", "texts_read"]
 
 
 def encodings(
@@ -57,6 +63,24 @@ def lost_segments(encoding: Any, n_segments: int) -> bool:
     return len({segment for segment, special in ordinary if segment is not None and not special}) < n_segments
 
 
+def rough_cut(text: str, encoding: Any, segment: int, n_tokens: int) -> str:
+    """A text up to its first so many tokens: to truncate a long pair at once takes the library hours and gigabytes."""
+    of_text = zip(encoding.offsets, encoding.sequence_ids, strict=True)
+    ends = [end for (_, end), of in of_text if of == segment]
+    return text if len(ends) <= n_tokens else text[: ends[n_tokens - 1]]
+
+
+def texts_read(texts: Sequence[str], tokens: "Tokens") -> list[str]:
+    """The text, or both of a pair, up to the last character that the model reads; whole where nothing was cut off."""
+    if not tokens.truncated:
+        return list(texts)
+    ends = [0] * len(texts)
+    for segment, (_, end) in zip(tokens.segments, tokens.offsets, strict=True):
+        if segment is not None:
+            ends[segment] = max(ends[segment], end)
+    return [text[:end] for text, end in zip(texts, ends, strict=True)]
+
+
 def mask_token(tokenizer: Any, vocabulary_size: int) -> int | None:
     """The id of the tokenizer's mask token; None where it has none.
 
@@ -83,7 +107,8 @@ def _short_panics() -> Iterator[None]:
 
 
 def _named(texts: Sequence[str]) -> str:
-    return quoted(texts[0]) if len(texts) == 1 else f"one of {len(texts)} texts from {quoted(texts[0])} on"
+    first = quoted(texts[0][:_SHOWN]) if texts else ""
+    return first if len(texts) == 1 else f"one of {len(texts)} texts from {first} on"
 
 
 def _check_ids(encoding: Any, vocabulary_size: int, token_types: int | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.hub import asking_hub, first_line, within
+from attnviz.model.wording import shortened
 
 __all__ = [
     "BUILT_IN",
@@ -95,17 +96,23 @@ def as_folder(model: str) -> Path | None:
     """The folder that a name means, there or not; None for what can only be a hub id.
 
     Raises:
-        CheckpointError: it begins with the home of a user that there is not.
+        CheckpointError: it begins with the home of a user that there is not, or no file can have this name.
     """
     try:
         folder = Path(model).expanduser()
     except RuntimeError as error:
         raise CheckpointError(f"expected a folder with a checkpoint at {model}, found no such user: {error}") from error
+    is_path = model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.is_absolute()
     try:
         there = (folder / "config.json").is_file()
-    except (OSError, ValueError):  # a name that no file can have
+        folder.exists()
+    except (OSError, ValueError) as error:  # a name that no file can have, or a folder that cannot be looked into
+        if is_path:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            raise CheckpointError(
+                f"expected a folder with a checkpoint at {shortened(str(folder), 80)}, found none: {reason}."
+            ) from error
         there = False
-    is_path = model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.is_absolute()
     return folder if there or is_path else None
 
 
@@ -223,6 +230,8 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read, or holds something else.
     """
     try:
+        if not path.is_file():
+            raise OSError("it is no plain file")
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"cannot read {path}: {error}; save or download the checkpoint again.") from error

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import TextError
-from attnviz.model.encoding import encodings, lost_segments
+from attnviz.model.encoding import encodings, lost_segments, rough_cut
 from attnviz.model.wording import visible
 from attnviz.model.words import word_spans
 
@@ -158,6 +158,8 @@ def tokenize(
                 f"the text has {found} tokens, but the model has {max_positions} positions; "
                 "shorten the text, or pass --truncate (truncate=True) to cut it there."
             )
+        rough = 2 * max_positions + 100
+        text, pair = rough_cut(text, encoding, 0, rough), pair and rough_cut(pair, encoding, 1, rough)
         encoding = encoded(max_positions)
         if len(encoding.ids) > max_positions:
             raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")

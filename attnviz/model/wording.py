@@ -3,7 +3,7 @@
 import unicodedata
 
 __all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "shortened", "signed",
-           "visible"]  # fmt: skip
+           "unisolated", "visible"]  # fmt: skip
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _LONGEST_QUOTE = 90
@@ -71,6 +71,11 @@ def isolated(text: str) -> str:
     if text.isascii() or not any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
         return text
     return f"{_RIGHT_TO_LEFT if right_to_left(text) else _LEFT_TO_RIGHT}{text}{_END}"
+
+
+def unisolated(text: str) -> str:
+    """The text without the isolates that keep its order in figures: a terminal is sent nothing that steers it."""
+    return "".join(character for character in text if character not in _ISOLATES)
 
 
 def _visible_character(character: str) -> str:

@@ -60,7 +60,13 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
 
     A tree is mapped as a whole, so leave words out afterwards.
     """
-    document = pipeline(text)
+    try:
+        document = pipeline(text)
+    except (ValueError, RuntimeError) as error:  # a text that is too long for it, first of all
+        raise ParserError(
+            f"the parser fails on a text of {len(text):,} characters: {' '.join(str(error).split())[:160]}; "
+            "shorten it, or leave syntax out with --no-syntax."
+        ) from error
     own = [(word.text, word.pos_, word.head.i, word.dep_) for word in document]
     nodes = [Node(*word) for word in own] if Vocabulary.of(pipeline).mapped_from is None else to_universal(own)
     return [

@@ -280,7 +280,7 @@ def _share(content: dict[str, Any], key: str) -> float:
     """A score, a baseline or a bound of an interval; all are cosines, or shares."""
     value = _typed(content, key, float)
     if not -1.0 <= value <= 1.0:
-        raise ValueError(f"found {value:g} for {key}, which is never above 1")
+        raise ValueError(f"found {value:g} for {key}, which is a share or a cosine")
     return value
 
 

@@ -185,7 +185,7 @@ def removed_heads(
             uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), attention_mask)
             instead = uniform.reshape(copies.shape)
         replaced = torch.where(missing[:, layer, None, None, :, None], instead, copies)
-        return (replaced.reshape(values.shape), *args[1:]), kwargs
+        return (replaced.reshape(values.shape).contiguous(), *args[1:]), kwargs
 
     with ExitStack() as stack:
         for layer in layers:

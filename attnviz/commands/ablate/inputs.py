@@ -174,6 +174,7 @@ def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[Mo
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
+    assert mask is not None  # else the final states are what is measured
     return [
         ModelInput(replace(item, ids=(*item.ids[:at], mask, *item.ids[at + 1 :])), text, (at,), (token,))
         for at, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True))

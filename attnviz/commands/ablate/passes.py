@@ -97,9 +97,21 @@ class GradientTally:
                     after = hooks.run_block(layers[layer].block, kept, layer, hidden)
                 if norm is not None and layer == model.n_layers - 1:
                     after = norm(after)
-            gradient, of_gate = torch.autograd.grad(after, (hidden, gate), gradient)
+            gradient, of_gate = _gradients(after, (hidden, gate), gradient, layer)
             of_gates.insert(0, of_gate.detach().double().cpu())
         return torch.stack(of_gates, dim=1)
+
+
+def _gradients(after: Tensor, of: tuple[Tensor, Tensor], gradient: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    """Gradients by a layer's input and gates; an error that names the layer where its output leads nowhere."""
+    try:
+        by_input, by_gates = torch.autograd.grad(after, of, gradient)
+    except RuntimeError as error:  # torch's own, where one of them is not in the graph
+        raise VerificationError(
+            f"the output of layer {layer} does not depend on its input and its heads, so that no gradient reaches "
+            f"them ({' '.join(str(error).split())[:120]}); expected a layer that passes on what its heads add."
+        ) from error
+    return by_input, by_gates
 
 
 @dataclass(frozen=True)

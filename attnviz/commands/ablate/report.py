@@ -22,7 +22,7 @@ from attnviz.commands.ablate.wording import (
     source_line,
     what_is_measured,
 )
-from attnviz.model.wording import counted, visible
+from attnviz.model.wording import counted, unisolated, visible
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.facts import capital
 from attnviz.results.report import Report
@@ -133,7 +133,7 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _tables(result: Ablation, choices: Choices, width: int) -> Iterator[RenderableType]:
     checked = result.verified
-    yield Text(f"{visible(result.checkpoint.short_name)} on {source_line(result)}", style="bold")
+    yield Text(f"{visible(result.checkpoint.short_name)} on {unisolated(source_line(result))}", style="bold")
     yield Text(f"{capital(what_is_measured(result))}. {capital(method_words(result))}.")
     more = (
         f", what is replaced of each head within {error(checked.values_error)}, final states of resumed passes within "

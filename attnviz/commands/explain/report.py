@@ -17,7 +17,7 @@ from attnviz.commands.explain.position_share import GROUPS, PositionShares, Scor
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, signed, step_of
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, unisolated
 from attnviz.results.documents import model_entry, tokens_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, notes
@@ -90,7 +90,7 @@ def _rows(content: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 def _tensors(result: Explanation, _: Choices) -> bytes:
     """Every step in safetensors, by its name, in the dtype of the model; the mask as booleans."""
-    tensors = {stage.name: stage.tensor.cpu().contiguous() for stage in result.stages.values()}
+    tensors = {stage.name: stage.tensor.cpu().clone().contiguous() for stage in result.stages.values()}
     labels = json.dumps(list(result.tokens.labels))
     return bytes(save(tensors, {"model": result.checkpoint.name, "layer": str(result.layer), "labels": labels}))
 
@@ -118,7 +118,7 @@ def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableT
 
 def _heading(result: Explanation) -> Text:
     model, tokens = result.checkpoint, result.tokens
-    place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {result.facts.quotes}"
+    place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {unisolated(result.facts.quotes)}"
     token = visible(tokens.labels[result.token])
     sizes = (
         f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "

@@ -14,6 +14,7 @@ from attnviz.arguments import check_texts
 from attnviz.attention.verify import Verification, VerifiedAttention, VerifiedLayer, verify_attention
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
@@ -261,7 +262,7 @@ def analyze(
     checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
     stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     tokens = checkpoint.tokenize(text, pair, truncate)
-    texts = [text] if pair is None else [text, pair]
+    texts = texts_read([text] if pair is None else [text, pair], tokens)
     parse, note = (
         _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
     )

@@ -31,13 +31,13 @@ def _plan(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     tiles = []
     for head, values in patterns:
         largest = float(values.max()) or 1.0
-        label = visible(head.label).removeprefix("syntactic:")
+        label = visible(head.labelled.shown)
         short = (str(head.id),)
         tiles.append(Tile(f"{head.id}  {label}", values / (largest if own else 1), short))
     count = (
         counted(len(heads), "head") if len(heads) == len(asked) else f"{len(heads)} of {len(asked)} heads, the clearest"
     )
-    named = ", ".join(f"{head.id} ({visible(head.label)})" for head in heads)
+    named = ", ".join(f"{head.id} ({visible(head.labelled.shown)})" for head in heads)
     yield TilesPlan(
         stem="panel",
         caption=sentence(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Batch, Item, SampledAttention, Text, collate
+from attnviz.errors import CheckpointError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.syntax import DIRECTIONS, best_offset, most_attended_other
 
@@ -203,6 +204,10 @@ class RepeatTally(SumTally):
         self, attention: SampledAttention, numbers: list[int], batch_size: int, tell: Callable[[int], None]
     ) -> None:
         """Measure the sequences with these numbers; ``tell`` hears how many are done."""
+        if self._length < 1:
+            raise CheckpointError(
+                "the model has a single position; --repeats needs two at least, for a token and its copy"
+            )
         for first in range(0, len(numbers), batch_size):
             chosen = numbers[first : first + batch_size]
             drawn = self._drawn[chosen].tolist()

@@ -39,5 +39,11 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         if getattr(config, size) < 1:
             raise ArchitectureError(f"the config has {size}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]
+    epsilon = getattr(config, architecture.epsilon_setting)
+    if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
+        raise ArchitectureError(
+            f"the config has {architecture.epsilon_setting}={epsilon}; expected a small number above 0, such as 1e-12: "
+            "layer norms divide by its root where all values are alike."
+        )
     architecture.refuse(config, dtype)
     return architecture
