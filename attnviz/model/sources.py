@@ -95,17 +95,19 @@ def as_folder(model: str) -> Path | None:
     """The folder that a name means, there or not; None for what can only be a hub id.
 
     Raises:
-        CheckpointError: it begins with the home of a user that there is not.
+        CheckpointError: it begins with the home of a user that there is not, or is a path too long to be one.
     """
     try:
         folder = Path(model).expanduser()
     except RuntimeError as error:
         raise CheckpointError(f"expected a folder with a checkpoint at {model}, found no such user: {error}") from error
+    is_path = model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.is_absolute()
     try:
         there = (folder / "config.json").is_file()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError) as error:  # a name that no file can have
+        if is_path:
+            raise CheckpointError(f"expected a folder with a checkpoint at {model}, found none: {error}") from error
         there = False
-    is_path = model.startswith((".", "~")) or model.count("/") > 1 or model.endswith("/") or folder.is_absolute()
     return folder if there or is_path else None
 
 
