@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from attnviz.model.checkpoint import Checkpoint, from_loaded
+from attnviz.signals import SIGNALS
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 # A fresh clone draws the same examples, however slow or busy its machine is: a test cannot fail by luck.
@@ -68,3 +70,13 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.environ["XDG_DATA_HOME"] = str(folder)
     yield folder / "attnviz" / "profiles"
     os.environ["XDG_DATA_HOME"] = os.devnull
+
+
+@pytest.fixture
+def signals_heard() -> Iterator[None]:
+    """As in a program in the foreground, wherever the tests run."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

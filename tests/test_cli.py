@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from attnviz.cli.program import app
 from attnviz.patterns.profile_store import store_profile
 from attnviz.results.documents import read_captions
+from attnviz.signals import SIGNALS
 from attnviz.version import __version__
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
 from tests.stored import document_for
@@ -547,6 +548,64 @@ def test_a_run_says_how_many_files_of_an_earlier_run_it_removed(heads):
 # --- interruption, streams, colour
 
 
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("module", ["typer", "attnviz.cli.heads"])
+def test_a_signal_while_the_program_starts_is_an_interruption(number, module):
+    code = (
+        "import importlib.abc, signal, sys\n"
+        "for each in (signal.SIGINT, signal.SIGHUP): signal.signal(each, signal.SIG_DFL)\n"
+        "class Finder(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: signal.raise_signal({int(number)})\n"
+        "sys.meta_path.insert(0, Finder()); sys.argv = ['attnviz', '--version']\n"
+        "from attnviz.cli import main; main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnviz: interrupted.\n")
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_signal_while_the_process_ends_changes_nothing(number):
+    code = (
+        "import atexit, signal, sys\n"
+        "for each in (signal.SIGINT, signal.SIGHUP): signal.signal(each, signal.SIG_DFL)\n"
+        f"atexit.register(lambda: signal.raise_signal({int(number)}))\n"
+        "sys.argv = ['attnviz', '--version']\n"
+        "from attnviz.cli import main; main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("attnviz ")
+
+
+def test_several_signals_at_once_are_one(heads, monkeypatch, signals_heard):
+    def stopped(*_, **__):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGHUP)  # as systemd sends them
+
+    monkeypatch.setattr("attnviz.commands.heads.views.heatmap_files", stopped)
+    assert_refused(heads(), 130, "attnviz: interrupted; nothing was written.")
+
+
+def test_a_working_folder_that_was_removed_is_one_message(bert_folder, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = runner.invoke(app, ["heads", SENTENCE, "-m", str(bert_folder), "-o", str(tmp_path / "out")])
+    assert_refused(result, 1, "attnviz: the working folder was removed", "change to one that exists")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "y/" * 2500], ids=["long", "deep"])
+@pytest.mark.parametrize("option", ["-o", "-m"])
+def test_names_that_no_folder_can_have_are_one_message(heads, name, option):
+    result = heads(out=name) if option == "-o" else heads(model=f"./{name}")
+    assert result.exit_code == 1, result.exception
+    assert "File name too long" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_an_interrupted_run_exits_with_130_and_writes_nothing(heads, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -557,7 +616,8 @@ def test_an_interrupted_run_exits_with_130_and_writes_nothing(heads, monkeypatch
 
 SLOW = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # even where the tests run in the background
+for each in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(each, signal.SIG_DFL)  # even where the tests run in the background
 import attnviz.commands.heads.views as sets
 original = sets.heatmap_files
 def slow(plans, look, kind):
@@ -571,7 +631,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_while_drawing_exits_with_130_without_traceback_or_files(here, bert_folder, number):
     (here / "out").mkdir()
     (here / "out" / "notes.txt").write_text("mine")
@@ -605,14 +665,15 @@ def test_pipes_get_plain_text_and_nothing_but_data_on_standard_output(process):
     assert done.stderr == b"Wrote 2 files to out\n"
 
 
-def test_ctrl_c_while_files_are_moved_says_that_all_were_written(heads, monkeypatch):
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_signal_while_files_are_moved_says_that_all_were_written(heads, monkeypatch, signals_heard, number):
     replace = Path.replace
     pressed = []
 
     def interrupted(path, target):
         if not pressed:
             pressed.append(True)
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", interrupted)

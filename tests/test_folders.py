@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +36,6 @@ with OutputFolder(Path(sys.argv[1]), layout, overwrite=True) as output:
     output.write("heads/L01H01.png", "new")
     output.commit({"attnviz": "0", "text": "another text"})
 """
-
-
-@pytest.fixture
-def signals_heard() -> Iterator[None]:
-    """As in a program in the foreground, wherever the tests run."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def listed(folder: Path) -> list[str]:

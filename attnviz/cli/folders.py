@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnviz.errors import UsageError
+from attnviz.errors import OutputError, UsageError
 
-__all__ = ["check_out", "is_file", "results_folder"]
+__all__ = ["check_out", "check_working_folder", "is_file", "results_folder"]
 
 _LONGEST = 40
 """Characters of a text in the name of its folder."""
@@ -41,6 +41,18 @@ def check_out(out: str | None) -> None:
     """
     if out is not None and not out.strip():
         raise UsageError("-o is empty; expected a folder (. for this one).")
+
+
+def check_working_folder() -> None:
+    """Refuse to work in a folder that was removed, in which torch's libraries end the process.
+
+    Raises:
+        OutputError: it was.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise OutputError(f"the working folder was removed ({error.strerror}); change to one that exists.") from error
 
 
 def is_file(name: str) -> bool:

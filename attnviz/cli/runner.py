@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Unpack
 
 import typer
 
-from attnviz.cli.folders import check_out, results_folder
+from attnviz.cli.folders import check_out, check_working_folder, results_folder
 from attnviz.cli.options import Shared
 from attnviz.cli.start import INTERRUPTED
 from attnviz.cli.terminal import print_results, printable, progress, say, say_what_was_written, split_names
@@ -192,6 +192,7 @@ def command(
             options = {option.name: given.pop(option.name) for option in shared}
             with errors_to_exit_codes(Run(**options, command=function.__name__)) as run:
                 check_out(run.out)
+                check_working_folder()
                 function(run, **given)
 
         of_model = [option for option in shared if option.name in ("model", "revision")]

@@ -118,17 +118,18 @@ def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableT
 
 def _heading(result: Explanation) -> Text:
     model, tokens = result.checkpoint, result.tokens
-    place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {unisolated(result.facts.quotes)}"
+    text = unisolated(result.facts.quotes)
+    place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {text}"
     token = visible(tokens.labels[result.token])
     sizes = (
         f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
         f"{model.d_head}, d_ff {result.d_ff}. Followed: token #{result.token} ‘{token}’, head {result.head}.\n"
     )
-    text = Text.assemble((place, "bold"), sizes, norm_order(result))
+    told = Text.assemble((place, "bold"), sizes, norm_order(result))
     if tokens.truncated:
         cut = f"{counted(tokens.truncated, 'token')} {'was' if tokens.truncated == 1 else 'were'}"
-        text.append(f"\nThe text was cut: its last {cut} left out (--truncate).")
-    return text
+        told.append(f"\nThe text was cut: its last {cut} left out (--truncate).")
+    return told
 
 
 def _walk_through(result: Explanation, width: int) -> Text:
