@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["BASELINES", "GUESSES", "WordGuesses", "votes_elsewhere"]
+__all__ = ["BASELINES", "GUESSES", "WordGuesses", "error_reduction", "votes_elsewhere"]
 
 GUESSES = ("first word", "last word", "longest word")
 """Guesses that need no head and no offset: always that other word of the sentence."""
@@ -19,6 +19,19 @@ GUESSES = ("first word", "last word", "longest word")
 BASELINES = ("fixed offset", "chance", *GUESSES, "other words")
 """What a head has to beat: the best fixed offset, a word drawn at random, always the first, last or longest other word,
 and the head itself asked from the other words of the sentence."""
+
+
+def error_reduction(score: float | None, baseline: float | None) -> float | None:
+    """Of what a baseline misses, the share that a head does not: (s - b) / (1 - b), 1 at most.
+
+    A margin of 0.1 above 0.8 says more than one above 0.1: half of what was left, not a ninth.
+
+    Returns:
+        None where either is unknown, or the baseline leaves nothing to gain.
+    """
+    if score is None or baseline is None or baseline >= 1:
+        return None
+    return (score - baseline) / (1 - baseline)
 
 
 @dataclass(frozen=True)
