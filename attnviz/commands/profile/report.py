@@ -292,8 +292,8 @@ def _notes(profile: Profile) -> RenderableType:
         control = f"Untrained: the best head of a freshly initialised copy, on {profile.control_texts:,} texts"
     return notes(
         f"A role passes where the interval of its score above the baseline is above 0 (at {ERROR_RATE:g} over all "
-        f"heads together, Bonferroni), and its false discovery rate over all roles is at most {ERROR_RATE:g}. {control}. "
-        "Roles overlap: a head may have several; profile.json and profile.csv have every score.",
+        f"heads together, Bonferroni), and its false discovery rate over all roles is at most {ERROR_RATE:g}. "
+        f"{control}. Roles overlap: a head may have several; profile.json and profile.csv have every score.",
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the head is the next word after the dependent; "
         "other words: the same head, asked from other words). Pass: heads that pass for the relation; – where it is "
         "too rare." if profile.relations is not None else "",

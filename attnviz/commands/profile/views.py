@@ -119,7 +119,8 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     source = profile.source(name, f"n = {roles[0].n:,} {unit}")
     title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass"
     each = HeadMap(
-        values, norm=Normalize(0, largest, clip=True), mark=Mark(low, "baseline" if alike else "least baseline"), outlined=passed,
+        values, norm=Normalize(0, largest, clip=True), outlined=passed,
+        mark=Mark(low, "baseline" if alike else "least baseline"),
         bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
     )  # fmt: skip
     return HeadMapPlan(stem, sentence(title, source, notes[0]), title, (*notes, source), (each,))
