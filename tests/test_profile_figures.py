@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from attnviz.commands.profile.instances import RepeatScores
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attnviz.commands.profile.instances import RepeatScores
 from attnviz.commands.profile.likeness import arrange, place_labels
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role

@@ -186,6 +186,7 @@ def profile_heads(
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
     checkpoint, weights = _checkpoint(model, revision, device, dtype, process)
+    tell = _once(warn)
 
     def measured(part: str, of: Checkpoint, some: Sequence[Corpus], most: int | None) -> CorpusRun | None:
         identity = {
@@ -195,7 +196,7 @@ def profile_heads(
         settings = RunSettings(
             of, tuple(some), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
-            _named(part, progress), warn or (lambda _: None),
+            _named(part, progress), tell,
         )  # fmt: skip
         return _whole(settings, repeats and part != "confirmation")
 
@@ -220,6 +221,18 @@ def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
 def part_file(unfinished: Path, part: str) -> Path:
     """The file that keeps a part of an unfinished profile; of the main part the one that was named."""
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
+
+
+def _once(warn: Callable[[str], None] | None) -> Callable[[str], None]:
+    """Tells each message once: the untrained copy leaves out the texts that the model does."""
+    told: set[str] = set()
+
+    def tell(message: str) -> None:
+        if warn is not None and message not in told:
+            warn(message)
+        told.add(message)
+
+    return tell
 
 
 def _named(part: str, progress: Progress | None) -> Progress:

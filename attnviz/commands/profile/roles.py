@@ -90,8 +90,9 @@ class Role:
             score where there are too few texts to say more.
         difference: likewise of the score above the baseline, from paired bootstrap samples of texts; of ``broad`` above
             its threshold.
-        p, q: of a difference of 0 or less, one-sided, and its false discovery rate over all roles and heads
-            (Benjamini-Yekutieli 2001); None where there are too few texts.
+        p: of a difference of 0 or less, one-sided, times the directions, or offsets, of which the best was taken.
+        q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001); both are None where there are
+            too few texts.
         untrained: the best score of any head of a freshly initialised copy of the model; None where not measured.
         threshold: the rule in words, with its source.
         passed: whether it holds.
@@ -185,10 +186,11 @@ class Candidate:
         estimate = self.estimate
         margins = (estimate.scores - estimate.baseline).nan_to_num(-math.inf)
         best = (margins.round(decimals=9) + 1e-10 * estimate.scores.nan_to_num()).argmax(0)
-        rate = ERROR_RATE / (self.looks or estimate.scores.numel())
+        looks = self.looks or estimate.scores.numel()
         for id in all_heads(*best.shape):
             if math.isfinite(float(margins[(int(best[id]), *id)])) and (self.heads is None or self.heads[id]):
-                yield self.judge(id, int(best[id]), rate)
+                role = self.judge(id, int(best[id]), ERROR_RATE / looks)
+                yield replace(role, p=None if role.p is None else min(1.0, role.p * looks / best.numel()))
 
 
 def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:

@@ -51,7 +51,7 @@ _SHORT = {
 
 
 def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
-    """Every head's clearest role: the one with the largest margin above its baseline."""
+    """Every head's clearest role: the one with the largest error reduction."""
     passed = list(profile.passed_roles().values())
     families = [family_of(of_head) for of_head in passed]
     drawn = [family for family in FAMILIES if family is not NO_ROLE]
@@ -66,7 +66,7 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
     source = profile.source()
     title = f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
     title += f"{sum(map(bool, passed))} of {len(passed)} have one"
-    clearest = "Clearest: the largest score above its baseline among the roles passed; +2: two further roles."
+    clearest = "Clearest: the largest error reduction among the roles passed; +2: two further roles."
     each = HeadMap(
         values, norm=Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
         texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
