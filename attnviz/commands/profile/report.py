@@ -1,7 +1,7 @@
 """A profile as profile.json, a row a head and role in profile.csv, and tables by relation, by head, by layer."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -227,13 +227,17 @@ def _by_head(profile: Profile, top: int | None) -> Table:
     columns: list[Column[_RoleRow]] = [
         Column("Head", lambda row: row.head, left=True),
         Column("Role", lambda row: row.name, left=True),
-        Column("Direction", lambda row: row.role and ARROWS.get(row.role.direction or "", ""), left=True),
-        Column("Score", lambda row: row.role and row.role.score),
-        Column("Baseline", lambda row: row.role and row.role.baseline),
-        Column("Interval", lambda row: row.role and "{:.2f}–{:.2f}".format(*row.role.interval)),
-        *([] if profile.control_texts is None else [Column[_RoleRow]("Untrained", lambda row: row.untrained)]),
-        Column("n", lambda row: row.role and row.role.n),
-        *([Column[_RoleRow]("Confirmed", lambda row: row.confirmed)] if profile.confirmed_on else []),
+        Column("Direction", _of_role(lambda role: ARROWS.get(role.direction or "", "")), left=True),
+        Column("Score", _of_role(lambda role: role.score)),
+        Column("Baseline", _of_role(lambda role: role.baseline)),
+        Column("Interval", _of_role(lambda role: "{:.2f}–{:.2f}".format(*role.interval))),
+        *(
+            []
+            if profile.control_texts is None
+            else [Column("Untrained", _of_role(lambda role: "" if role.untrained is None else role.untrained))]
+        ),
+        Column("n", _of_role(lambda role: role.n)),
+        *([Column("Confirmed", _of_role(_confirmed))] if profile.confirmed_on else []),
     ]
     rows: list[_RoleRow] = []
     for of_head in roles[:top]:
@@ -255,18 +259,16 @@ class _RoleRow:
     name: str
     role: Role | None
 
-    @property
-    def untrained(self) -> object:
-        """The best score of any head of the untrained copy; nothing beside ``broad``, which is not compared."""
-        return "" if self.role is None or self.role.untrained is None else self.role.untrained
 
-    @property
-    def confirmed(self) -> str:
-        """Score and baseline on the other corpus, and whether the role does not pass there."""
-        if self.role is None or self.role.confirmed is None:
-            return ""
-        again = self.role.confirmed
-        return f"{number(again.score)} ({number(again.baseline)}){'' if again.passed else ' no'}"
+def _of_role(read: Callable[[Role], object]) -> Callable[[_RoleRow], object]:
+    """What a column shows of a role; nothing where there is none."""
+    return lambda row: "" if row.role is None else read(row.role)
+
+
+def _confirmed(role: Role) -> str:
+    """Score and baseline on the other corpus, and whether the role does not pass there."""
+    again = role.confirmed
+    return "" if again is None else f"{number(again.score)} ({number(again.baseline)}){'' if again.passed else ' no'}"
 
 
 def _by_layer(tally: StatisticsTally, n_layers: int) -> Table:
