@@ -12,10 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from attnviz.corpora.reading import open_corpus, read_texts
-from attnviz.errors import CorpusError
+from attnviz.corpora.parsing import Parser, find_parser, ready
+from attnviz.corpora.reading import Text, open_corpus, read_texts
+from attnviz.errors import CorpusError, ParserError
 from attnviz.patterns.syntax import Arc
-from tests.conftest import SHARED
+from tests.conftest import SHARED, needs_parser
+from tests.test_syntax import FakeParser
 
 pytest.importorskip("conllu", reason="needs the extra profile")
 
@@ -377,6 +379,86 @@ def test_another_header_is_an_error(corpus, header):
         "give the file as GAP has it, header included."
     )
     assert found == []
+
+
+# --- trees and subjects by a parser
+
+
+class Pipeline(FakeParser):
+    """A spaCy pipeline with a version, and the texts that it was asked to parse."""
+
+    meta = {**FakeParser.meta, "version": "1.2"}  # noqa: RUF012
+
+
+MET = "Old Ann met Zoë Day, who saw that she was ill ."
+MET_TREE = [
+    ("Old", 1, "amod"), ("Ann", 2, "nsubj"), ("met", 2, "ROOT"), ("Zoë", 2, "obj"), ("Day", 3, "nsubj"),
+    (",", 6, "punct"), ("who", 7, "nsubj"), ("saw", 3, "acl:relcl"), ("that", 10, "mark"), ("she", 10, "nsubj:pass"),
+    ("was", 7, "ccomp"), ("ill", 10, "xcomp"), (".", 2, "punct"),
+]  # fmt: skip
+
+
+def name_at(*words):
+    """A text with the spans of these words of MET, the pronoun first."""
+    starts = [MET.index(word) for word in words]
+    spans = tuple((start, start + len(word)) for start, word in zip(starts, words, strict=True))
+    return Text(MET, spans, number=7, answer=1)
+
+
+def test_a_parser_gives_words_and_relations_without_root_and_punctuation():
+    parser = Parser(Pipeline({MET: MET_TREE}, ("nsubj", "obj", "acl:relcl")))
+    assert parser.name == "xx_fake 1.2"
+    found = parser(Text(MET, number=7))
+    assert words_of(found) == [word for word, _, _ in MET_TREE]
+    scored = [(place, *word[1:]) for place, word in enumerate(MET_TREE) if word[2] not in ("ROOT", "punct")]
+    assert found.arcs == tuple(Arc(*arc) for arc in scored)
+    assert (found.number, found.answer, found.subjects) == (7, None, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "subjects"),
+    [
+        (("Ann", "Zoë"), (True, False)),
+        (("Zoë", "Old Ann"), (False, True)),  # one word of a name is enough
+        (("Zoë Day", "she"), (False, True)),  # a subject within the name itself is none; nsubj:pass is one
+        (("Old", "ill"), (False, False)),
+    ],
+)
+def test_subjects_of_examples_are_names_with_a_word_that_is_the_subject_of_another_word(names, subjects):
+    text = name_at("who", *names)
+    found = Parser(Pipeline({MET: MET_TREE})).with_subjects(text)
+    assert found.subjects == subjects
+    assert (found.spans, found.arcs, found.answer, found.number) == (text.spans, (), 1, 7)
+
+
+def test_sentences_without_trees_are_parsed_and_trees_of_another_size_left_out():
+    parser = Parser(Pipeline({MET: MET_TREE}))
+    plain = Text(MET)
+    assert (ready(plain, None), ready(plain, parser)) == (plain, parser(plain))
+    sizes = {n: Text("a " * n, tuple((2 * i, 2 * i + 1) for i in range(n))) for n in (2, 3, 60, 61)}
+    assert [n for n, text in sizes.items() if ready(text, parser) is text] == [3, 60]
+    assert [n for n, text in sizes.items() if ready(text, None) is None] == [2, 61]
+
+
+def test_a_parser_is_looked_for_only_where_it_has_something_to_do(corpus, monkeypatch):
+    asked = []
+    monkeypatch.setattr("attnviz.corpora.parsing.load_parser", lambda name: asked.append(name) or Pipeline({}))
+    assert find_parser([corpus("t.conllu", CAT)], "xx_fake") is None
+    assert asked == []
+    for name, content in (("t.txt", "a cat"), ("t.tsv", HEADER)):
+        assert find_parser([corpus("t.conllu", CAT), corpus(name, content)], "xx_fake").name == "xx_fake 1.2"
+    assert asked == ["xx_fake"] * 2
+    monkeypatch.setattr("attnviz.corpora.parsing.load_parser", lambda name: None)
+    assert find_parser([corpus("t.txt", "a cat")], None) is None
+
+
+@needs_parser
+def test_the_subjects_of_an_english_passage_and_a_pipeline_that_is_missing(corpus):
+    lines = corpus("t.txt", "a cat")
+    text = Text("Ann met Zoë when she was ill.", ((17, 20), (0, 3), (8, 11)), answer=0)
+    assert find_parser([lines], None).with_subjects(text).subjects == (True, False)
+    with pytest.raises(ParserError, match="xx_none"):
+        find_parser([lines], "xx_none")
 
 
 # --- the published data

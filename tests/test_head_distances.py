@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.commands.profile.instances import MOST_QUERIES, HeadDistanceTally
+from attnviz.commands.profile.head_distances import MOST_QUERIES, HeadDistanceTally
 from attnviz.corpora.batches import Text, collate, encode
 from tests.corpora import count_batch
 

@@ -1,6 +1,5 @@
 """Attention to words alike in meaning: against plain loops, and on patterns made to seek or to shun them."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -52,12 +51,12 @@ def by_hand(checkpoint: Checkpoint, texts: list[str]) -> tuple[np.ndarray, float
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_scores_and_baseline_are_those_of_plain_loops(checkpoint: Checkpoint, batch_size: int):
     tally = counted(checkpoint, [0, 1, 2, 3], batch_size)
-    scores, _, baseline = tally.results()
+    found = tally.results()
     expected, expected_baseline = by_hand(checkpoint, TEXTS)
     assert expected.shape == (3, 4)
-    np.testing.assert_allclose(scores, expected, atol=1e-6)
-    assert baseline == pytest.approx(expected_baseline, abs=1e-6)
-    assert tally.n_texts == 4
+    np.testing.assert_allclose(found.scores[0], expected, atol=1e-6)
+    np.testing.assert_allclose(found.baseline[0], np.full((3, 4), expected_baseline), atol=1e-6)
+    assert (found.texts, found.n) == (4, tally.n_queries)
 
 
 def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Checkpoint):
@@ -66,11 +65,12 @@ def test_errors_are_those_of_texts_that_count_as_often_as_drawn(checkpoint: Chec
     assert len({tuple(row) for row in weights.tolist()}) == 4
     drawn = []
     for row in weights[1:].long().tolist():
-        scores, _, baseline = counted(checkpoint, [i for i, times in enumerate(row) for _ in range(times)]).results()
-        drawn.append(scores - baseline)
-    _, errors, _ = counted(checkpoint, [0, 1, 2, 3], 2).results()
-    assert torch.allclose(errors, torch.stack(drawn).std(0), atol=1e-7)
-    assert float(errors.min()) > 0
+        drawn.append(counted(checkpoint, [i for i, times in enumerate(row) for _ in range(times)]).results())
+    found = counted(checkpoint, [0, 1, 2, 3], 2).results()
+    assert torch.allclose(found.errors, torch.stack([each.scores for each in drawn]).std(0), atol=1e-7)
+    above = torch.stack([each.scores - each.baseline for each in drawn])
+    assert torch.allclose(found.differences, above.std(0), atol=1e-7)
+    assert float(found.differences.min()) > 0
 
 
 def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint: Checkpoint):
@@ -81,10 +81,10 @@ def test_a_text_of_one_word_over_and_over_has_no_pairs(checkpoint: Checkpoint):
     tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
     n = batch.valid.shape[1]
     tally.add(0, torch.full((1, 4, n, n), 1 / n), batch)
-    scores, _, baseline = tally.results()
-    assert scores.isnan().all()
-    assert math.isnan(baseline)
-    assert tally.n_queries == 0
+    found = tally.results()
+    assert found.scores.isnan().all()
+    assert found.baseline.isnan().all()
+    assert found.n == 0
 
 
 def test_special_tokens_and_rows_that_no_token_has_are_left_out_of_the_mean():
@@ -111,8 +111,8 @@ def made(checkpoint: Checkpoint, taste: float, self_weight: float = 0.0) -> Any:
     pattern = (1 - self_weight) * pattern + self_weight * torch.eye(n)
     tally.begin(batch, torch.ones(3, 1, dtype=torch.float64))
     tally.add(0, pattern.expand(1, 4, n, n), batch)
-    scores, _, baseline = tally.results()
-    return float(scores[0, 0]), baseline, float(tally.on_pairs()[0, 0])
+    found = tally.results()
+    return float(found.scores[0, 0, 0]), float(found.baseline[0, 0, 0]), float(tally.on_pairs()[0, 0])
 
 
 def test_a_head_that_seeks_words_alike_scores_above_uniform_attention_and_one_that_shuns_them_below(
@@ -134,7 +134,6 @@ def test_padding_changes_nothing(checkpoint: Checkpoint):
         weights = torch.zeros(3, len(batch.items), dtype=torch.float64)
         weights[:, 0] = 1  # the other text makes the batch longer, and does not count
         count_batch(tally, checkpoint, batch, weights)
-        scores, _, baseline = tally.results()
-        found.append((scores, baseline))
-    assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
-    assert found[0][1] == pytest.approx(found[1][1])
+        found.append(tally.results())
+    assert torch.allclose(found[0].scores, found[1].scores, atol=1e-5)
+    assert torch.allclose(found[0].baseline, found[1].baseline)

@@ -12,9 +12,9 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attnviz.commands.profile.instances import RepeatScores
 from attnviz.commands.profile.likeness import arrange, place_labels
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Role
 from attnviz.commands.profile.views import MOST_MAPS, VIEWS, file_stems, short_name
 from attnviz.errors import UsageError
@@ -31,10 +31,14 @@ HOSTILE = ["[unused1] [/b]", r"$\frac$ _x_", "猫が\u202eabc", "long-name " * 3
 BY_NAME = {view.name: view for view in VIEWS}
 
 
-def role(head, name, score, baseline=0.2, passed=None, n=100, direction=None, layer=0):
+def role(head, name, score, baseline=0.2, passed=None, n=100, direction=None, layer=0, baselines=None):
     passed = score - baseline >= 0.1 if passed is None else passed
     interval = (max(0.0, score - 0.05), min(1.0, score + 0.05))
-    return Role(HeadId(layer, head), name, score, baseline, n, interval, "the rule", passed, direction)
+    above = (score - baseline - 0.05, score - baseline + 0.05)
+    baselines = baselines or {"fixed offset": baseline, "other words": 0.0}
+    return Role(
+        HeadId(layer, head), name, score, baseline, n, n, interval, above, "the rule", passed, direction, baselines
+    )
 
 
 def roles_of(name, scores, baseline=0.2, heads=HEADS, **changes):
@@ -56,7 +60,7 @@ def model(name="a-model", n_layers=LAYERS, n_heads=HEADS):
 
 def statistics(entropy, uniform=2.5):
     values = {"entropy": entropy, "distance": 3 * entropy}
-    return SimpleNamespace(results=lambda: (values, {}), baselines=lambda: {"entropy": uniform})
+    return SimpleNamespace(results=lambda: values, baselines=lambda: {"entropy": uniform})
 
 
 def distances(n=LAYERS * HEADS, seed=0):
@@ -81,7 +85,7 @@ def profile(roles=ROLES, **changes):
         "checkpoint": model(), "weights_sha256": None, "seed": 0, "verification": None, "texts_verified": 1,
         "corpora": (corpus("trees.conllu", "conllu"), corpus("names.tsv", "gap", 77, 888)),
         "statistics": statistics(torch.tensor([[1.0, 2.0, 0.0], [0.5, 1.5, 2.5]])),
-        "relations": RELATIONS, "gold": True, "coreference": None,
+        "relations": RELATIONS, "gold": True, "coreference": None, "control_texts": 500, "confirmed_on": (),
         "repeats": RepeatScores({"previous": torch.zeros(32, LAYERS, HEADS)}, 50, {}),
         "head_distances": distances(), "queries_compared": 4321, "roles": tuple(roles),
     }  # fmt: skip
@@ -142,7 +146,11 @@ def test_a_score_map_has_every_heads_score_and_who_passes():
     assert plan.notes[-1] == "a-model · trees.conllu (1,234 texts, 56,789 tokens) · n = 100 content tokens"
     assert "a-model · trees.conllu" in plan.caption
     notes = score_map("syntactic-nsubj", gold=False).notes[0]
-    assert "a parser's trees, not gold. Baseline: best fixed offset (−2), 0.20" in notes
+    assert "a parser's trees, not gold. Baseline: largest of a head's guesses, 0.20." in notes
+    each_its_own = [role(i, "syntactic:nsubj", 0.9, 0.2 + i / 10) for i in range(HEADS)]
+    plan = score_map("syntactic-nsubj", roles=each_its_own)
+    assert plan.notes[0].endswith("largest of a head's guesses, 0.20 to 0.40.")
+    assert (plan.maps[0].mark.value, plan.maps[0].mark.name) == (0.2, "least baseline")
 
 
 @pytest.mark.parametrize(

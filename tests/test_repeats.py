@@ -6,6 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnviz import analyze
+from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
+from attnviz.commands.profile.tallies import ordinary_ids
+from attnviz.corpora.batches import SampledAttention
+from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import ON_REPEATS, REPEATS, duplicate, induction
 from attnviz.patterns.statistics import measure
@@ -153,3 +157,80 @@ def test_where_the_text_alternates_a_previous_token_head_stays_one():
     found = judged(pattern, context_of([True] + [False] * (n - 1), causal=True, tokens="xbababababab"[:n]))
     assert found["induction"].passed
     assert label_of(list(found.values()), n).name == "previous-token"
+
+
+# --- random sequences of a profile
+
+
+def sequences_of(checkpoint, pattern_of, batch_size=5, seed=0):
+    """What a tally finds in patterns made from token ids, and the ids."""
+    seen = []
+
+    def run(_, batch, visit):
+        ids = batch.inputs["input_ids"]
+        seen.extend(ids.tolist())
+        patterns = torch.stack([pattern_of(row) for row in ids])[:, None].expand(-1, checkpoint.n_heads, -1, -1)
+        for layer in range(checkpoint.n_layers):
+            visit(layer, patterns)
+
+    tally, told = RepeatTally(checkpoint, seed), []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SampledAttention, "run", run)
+        tally.measure(SampledAttention(checkpoint), list(range(SEQUENCES)), batch_size, told.append)
+    assert told[-1] == SEQUENCES
+    return tally, seen
+
+
+def test_a_perfect_induction_head_scores_one_because_only_the_second_half_counts(checkpoint):
+    """Its last query of the first half has no copy before it, and looks elsewhere like all of the first half."""
+    half = 20
+
+    def induction_head(ids):
+        return torch.eye(len(ids))[[0] * half + list(range(1, half + 1))]
+
+    tally, seen = sequences_of(checkpoint, induction_head)
+    assert (len(seen), len(seen[0])) == (SEQUENCES, 2 * half)
+    scores = tally.results().scores
+    assert scores["induction"].shape == (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)
+    assert set(scores["induction"].unique().tolist()) == {1.0}
+    assert set(scores["duplicate"].unique().tolist()) == {0.0}
+
+
+def test_scores_on_random_sequences_are_those_of_a_plain_loop(checkpoint):
+    half = 20
+    patterns = random_patterns(2 * half, n_heads=1, causal=checkpoint.architecture.causal)[0]
+    scores = sequences_of(checkpoint, lambda _: patterns)[0].results().scores
+    wanted = {
+        "previous": [patterns[q, q - 1] for q in range(1, 2 * half)],
+        "duplicate": [patterns[q, q - half] for q in range(half, 2 * half)],
+        "induction": [patterns[q, q - half + 1] for q in range(half, 2 * half)],
+    }
+    for name, weights in wanted.items():
+        expected = float(torch.stack(weights).double().mean())
+        assert scores[name].unique().tolist() == pytest.approx([expected], abs=1e-9)
+
+
+def test_uniform_attention_on_random_sequences_scores_the_baseline(checkpoint):
+    n, causal = 40, checkpoint.architecture.causal
+    allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
+    found = sequences_of(checkpoint, lambda _: allowed / allowed.sum(1, keepdim=True))[0].results()
+    for name, baseline in found.baselines.items():
+        assert float(found.scores[name][0, 0, 0]) == pytest.approx(baseline)
+
+
+def test_sequences_are_drawn_from_ordinary_tokens_and_by_the_seed_alone(checkpoint):
+    tokenizer = bert_tokenizer() if not checkpoint.architecture.causal else gpt2_tokenizer()
+    make = sharp_gpt2 if checkpoint.architecture.causal else sharp_bert
+    tokenizer.add_tokens(["[unused0]", "[unused99]", "ordinary"])
+    known = len(tokenizer)
+    with_rest = from_loaded(make(vocab_size=known + 50), tokenizer)  # rows that no token has
+    names = tokenizer.convert_ids_to_tokens(ordinary_ids(with_rest))
+    assert "ordinary" in names
+    assert len(names) == known - 2 - len(set(tokenizer.all_special_ids))
+    pattern = torch.eye(40)
+    drawn = sequences_of(with_rest, lambda _: pattern)[1]
+    found = {token for row in drawn for token in row}
+    assert found <= set(ordinary_ids(with_rest))
+    assert all(row[:20] == row[20:] for row in drawn)
+    assert sequences_of(with_rest, lambda _: pattern, batch_size=32)[1] == drawn
+    assert sequences_of(with_rest, lambda _: pattern, seed=1)[1] != drawn

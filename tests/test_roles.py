@@ -1,322 +1,529 @@
-"""Verdicts at the edges of their thresholds, intervals against other formulas, and what cannot be measured."""
+"""From measurements to verdicts: intervals against other formulas, thresholds at their edges, control, confirmation."""
 
 import math
+from dataclasses import replace
+from itertools import permutations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
+from attnviz.commands.profile.estimates import Estimate, estimated
+from attnviz.commands.profile.intervals import (
+    cosine_evidence,
+    false_discovery,
+    proportion_evidence,
+    share_evidence,
+    t_quantile,
+    t_tail,
+)
+from attnviz.commands.profile.names import NameCount
+from attnviz.commands.profile.relations import RelationCount
+from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import (
     ENOUGH_INSTANCES,
+    ENOUGH_SEQUENCES,
+    ENOUGH_TEXTS,
     ERROR_RATE,
+    Candidate,
     Role,
-    coreference_roles,
-    repeat_roles,
-    semantic_roles,
-    statistic_roles,
-    syntax_roles,
-    wilson,
+    confirmed_roles,
+    coreference_candidates,
+    judged_roles,
+    repeat_candidates,
+    semantic_candidates,
+    statistic_candidates,
+    syntax_candidates,
+    untrained_scores,
 )
 from attnviz.commands.profile.tallies import OFFSETS
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS
+from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import NAMES, SHARES
 from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.patterns.verdicts import BROAD_SHARE, MARGIN
 
 NOTHING = math.nan
-ANYTHING = (0.0, 1.0)
+FIRST = HeadId(0, 0)
 
 
 def tensor(value: Any) -> torch.Tensor:
     return torch.as_tensor(value, dtype=torch.float64)
 
 
-def statistics(n_texts: int = 100, error: float = 0.0, heads: int = 1, causal: bool = False, **changes: Any) -> Any:
-    """A tally of one layer: shares 0.2 beside 0.1, offsets 0.01 beside 0.05, no sink, uniform entropy of 2 nats."""
-    given = changes.pop("baselines", {})
-    found = dict.fromkeys(SHARES, 0.2) | dict.fromkeys(OFFSETS, 0.01) | {"sink": 0.0, "entropy": 1.0} | changes
-    baselines = dict.fromkeys(SHARES, 0.1) | dict.fromkeys(OFFSETS, 0.05) | {"sink": 0.1, "entropy": 2.0} | given
-    if causal:
-        baselines |= dict.fromkeys([name for name in OFFSETS if "+" in name])
-    values = {name: tensor(value).expand(1, heads) for name, value in found.items()}
-    errors = {name: torch.full((1, heads), error, dtype=torch.float64) for name in found}
-    return SimpleNamespace(
-        results=lambda: (values, errors), baselines=lambda: baselines, n_content=1000, n_texts=n_texts
-    )
+def estimate(scores: Any, baselines: Any = 0.1, error: float = 0.0, n: int = 1000, texts: int = 1000) -> Estimate:
+    """Of scores [n_directions][n_layers][n_heads], or of one head; baselines by name, or one for all."""
+    values = tensor(scores) if isinstance(scores, list) else tensor([[[scores]]])
+    named = baselines if isinstance(baselines, dict) else {"guess": baselines}
+    by_name = {name: tensor(each).expand_as(values) for name, each in named.items()}
+    errors = torch.full_like(values, error)
+    directions = DIRECTIONS if len(values) == 2 else ("",)
+    return Estimate(
+        values, errors, by_name, torch.stack(list(by_name.values())).amax(0), errors, n, texts, directions
+    )  # fmt: skip
 
 
-def role_of(tally: Any, name: str) -> Role:
-    return only(role for role in statistic_roles(tally) if role.role == name)
+def of_relation(scores: Any, baselines: Any = 0.5, **numbers: Any) -> Candidate:
+    (candidate,) = syntax_candidates([RelationCount("nsubj", 1, estimate(scores, baselines, **numbers))])
+    return candidate
 
 
-def passed(tally: Any) -> set[str]:
-    return {role.role for role in statistic_roles(tally) if role.passed}
-
-
-def only(roles: Any) -> Role:
-    (role,) = roles
-    assert isinstance(role, Role)
+def only(candidate: Candidate) -> Role:
+    (role,) = candidate.roles()
     return role
+
+
+def verdicts(candidates: Any, untrained: Any = None) -> set[str]:
+    return {role.role for role in judged_roles(candidates, untrained or {}) if role.passed}
+
+
+# --- Student's t
+
+
+def density(x: np.ndarray, freedom: float) -> np.ndarray:
+    log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    return np.exp(log - (freedom + 1) / 2 * np.log1p(x * x / freedom))
+
+
+@pytest.mark.parametrize(
+    ("p", "freedom", "printed"),
+    [(0.95, 29, 1.699), (0.975, 29, 2.045), (0.995, 29, 2.756), (0.9995, 29, 3.659), (0.975, 99, 1.984),
+     (0.9995, 100, 3.390), (0.995, 60, 2.660), (0.9995, 20, 3.850)],
+)  # fmt: skip
+def test_quantiles_are_those_of_printed_tables(p: float, freedom: int, printed: float):
+    assert t_quantile(p, freedom) == pytest.approx(printed, abs=0.001)
+    assert t_quantile(1 - p, freedom) == pytest.approx(-printed, abs=0.001)
+    assert 0.99 * (1 - p) <= t_tail(printed, freedom) <= 1.2 * (1 - p)  # if anything, too careful
+
+
+@pytest.mark.parametrize("freedom", [20.0, 26.1, 99.0, 1000.0])
+def test_quantiles_of_72_heads_leave_their_rate_in_the_tail(freedom: float):
+    """By summing the density, 0.05 over 72 heads in two directions being what relations are judged at."""
+    for rate in (0.05 / 72, 0.05 / 144):
+        x = np.linspace(t_quantile(1 - rate / 2, freedom), 400, 1_000_001)
+        assert float(np.trapezoid(density(x, freedom), x)) == pytest.approx(rate / 2, rel=0.03)
+
+
+def test_tails_end_at_nothing_and_everything():
+    assert (t_tail(math.inf, 29), t_tail(-math.inf, 29), t_tail(0, 29)) == (0, 1, 0.5)
+    assert t_tail(2, 29) == pytest.approx(1 - t_tail(-2, 29))
 
 
 # --- intervals
 
 
-@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 5))
-def test_the_ends_of_wilsons_interval_are_where_the_score_test_just_rejects(counts: tuple[int, int], z: float):
-    """Its definition: the p at which |hits / n - p| is z standard errors of a proportion p (Wilson 1927)."""
-    hits, n = counts
-    low, high = wilson(hits, n, z)
-    assert 0 <= low <= hits / n + 1e-12
-    assert hits / n - 1e-12 <= high <= 1
+def quantile(rate: float, texts: int) -> float:
+    """With the degrees of freedom of an error over texts whose own spread is over bootstrap samples."""
+    return t_quantile(1 - rate / 2, 1 / (1 / (texts - 1) + 1 / (REPLICATES - 1)))
+
+
+@given(st.integers(0, 400), st.integers(30, 400), st.floats(0.0005, 0.2))
+def test_the_ends_of_the_interval_of_a_proportion_are_where_the_score_test_just_rejects(hits: int, n: int, rate: float):
+    """Its definition: the p at which |hits / n - p| is t standard errors of a proportion p (Wilson 1927)."""
+    score = min(hits, n) / n
+    error = math.sqrt(score * (1 - score) / n)
+    low, high = proportion_evidence(score, 0.5, (error, error), (n, n), rate).interval
+    assert 0 <= low <= score + 1e-12
+    assert score - 1e-12 <= high <= 1
     for end in (low, high):
-        assert (hits / n - end) ** 2 == pytest.approx(z * z * end * (1 - end) / n, abs=1e-9)
+        assert (score - end) ** 2 == pytest.approx(quantile(rate, n) ** 2 * end * (1 - end) / n, abs=1e-9)
 
 
-@pytest.mark.parametrize("heads", [1, 72, 144])
-def test_intervals_hold_for_all_heads_together(heads: int):
-    """Both tails of one interval hold the error rate divided by the number of heads."""
-    roles = [role for role in statistic_roles(statistics(error=0.01, heads=heads)) if role.role == "previous-token"]
-    assert len(roles) == heads
-    for role in roles:
-        low, high = role.interval
-        z = (high - role.score) / 0.01
-        assert role.score - low == pytest.approx(high - role.score)
-        assert math.erfc(z / math.sqrt(2)) == pytest.approx(ERROR_RATE / heads)
+def test_instances_that_resemble_each_other_count_as_fewer():
+    """Kish's design effect: an error twice that of independent instances leaves a quarter of them."""
+    independent = math.sqrt(0.7 * 0.3 / 400)
+    clustered = proportion_evidence(0.7, 0.5, (2 * independent, 0.1), (400, 100), 0.05)
+    fewer = proportion_evidence(0.7, 0.5, (0.0001, 0.1), (100, 100), 0.05)
+    assert clustered.interval == pytest.approx(fewer.interval)
+    never_more = proportion_evidence(0.7, 0.5, (independent / 2, 0.1), (400, 100), 0.05)
+    assert never_more.interval == pytest.approx(proportion_evidence(0.7, 0.5, (independent, 0.1), (400, 100), 0.05)[0])
 
 
-def test_intervals_end_where_scores_do():
-    assert role_of(statistics(error=0.2, previous=0.2), "previous-token").interval[0] == 0
-    assert role_of(statistics(error=0.2, previous=0.8), "previous-token").interval[1] == 1
-    assert role_of(statistics(entropy=2.00001), "broad").score == 1
+def test_a_score_of_all_or_nothing_is_as_uncertain_as_its_sentences_are_few():
+    low, high = proportion_evidence(1.0, 0.5, (0.0, 0.1), (400, 40), 0.05).interval
+    t = quantile(0.05, 40)
+    assert (low, high) == (pytest.approx(40 / (40 + t * t)), pytest.approx(1))
 
 
-@pytest.mark.parametrize(("n_texts", "verdict"), [(1, False), (ENOUGH_TEXTS - 1, False), (ENOUGH_TEXTS, True)])
-def test_few_texts_give_scores_but_no_verdict(n_texts: int, verdict: bool):
-    """Over one text every replicate is that text: the spread is 0, and would make any score certain."""
-    tally = statistics(n_texts=n_texts, previous=1.0, sink=0.8, entropy=2.0)
-    for name in ("previous-token", "sink", "broad"):
-        role = role_of(tally, name)
-        assert role.passed is verdict
-        assert role.score >= 0.8
-        assert role.interval == ((role.score, role.score) if verdict else ANYTHING)
+def test_a_difference_is_shrunk_by_half_an_observation_in_each_cell():
+    """Of a table of sentences: both right, score alone, baseline alone, neither (Agresti & Min 2005)."""
+    alone, other, texts = 20.0, 5.0, 60
+    difference = (alone - other) / texts
+    error = math.sqrt((alone + other) / texts - difference**2) / math.sqrt(texts)
+    found = proportion_evidence(0.75, 0.75 - difference, (0.05, error), (texts, texts), 0.05)
+    more = texts + 2
+    shrunk = (alone + 0.5 - other - 0.5) / more
+    standard = math.sqrt((alone + other + 1) / more - shrunk**2) / math.sqrt(more)
+    t = quantile(0.05, texts)
+    assert found.difference == pytest.approx((shrunk - t * standard, shrunk + t * standard), abs=0.003)
+    assert found.p == pytest.approx(t_tail(shrunk / standard, 46), abs=1e-3)
 
 
-# --- positions, sink, broad
+def test_of_equal_scores_no_difference_is_sure_however_many_times_they_are_equal():
+    low, high = proportion_evidence(0.4, 0.4, (0.05, 0.0), (200, 50), 0.05).difference
+    assert low == -high < 0
+
+
+@given(st.floats(0.02, 0.98), st.floats(0.001, 0.05), st.integers(100, 500))
+def test_shares_have_intervals_that_are_even_on_the_logit_scale(score: float, error: float, texts: int):
+    found = share_evidence(score, 0.3, (error, 2 * error), texts, 0.01)
+    low, high = (math.log(end / (1 - end)) for end in found.interval)
+    middle, width = math.log(score / (1 - score)), quantile(0.01, texts) * error / (score * (1 - score))
+    assert (low, high) == (pytest.approx(middle - width, abs=1e-6), pytest.approx(middle + width, abs=1e-6))
+    wide = share_evidence(score, 0.3, (2 * error, error), texts, 0.01).interval
+    assert found.difference == pytest.approx((wide[0] - 0.3, wide[1] - 0.3))
+    assert (found.p < 0.005) == (found.difference[0] > 0)  # p and interval agree: one-sided 0.005, two-sided 0.01
+
+
+@pytest.mark.parametrize("score", [0.0, 1.0])
+def test_the_interval_of_a_share_has_its_score_within_at_the_ends_too(score: float):
+    low, high = share_evidence(score, 0.5, (0.0, 0.0), 100, 0.05).interval
+    assert low <= score <= high
+    assert high - low < 1e-5
+
+
+def test_cosines_may_be_negative_and_end_at_one():
+    t = quantile(0.05, 200)
+    found = cosine_evidence(-0.2, 0.1, (0.05, 0.01), 200, 0.05)
+    assert found.interval == pytest.approx((-0.2 - t * 0.05, -0.2 + t * 0.05))
+    assert found.difference == pytest.approx((-0.3 - t * 0.01, -0.3 + t * 0.01))
+    assert found.p > 0.999
+    assert cosine_evidence(0.99, 0.1, (0.05, 0.01), 200, 0.05).interval[1] == 1
+
+
+@pytest.mark.parametrize("evidence", [share_evidence, cosine_evidence])
+def test_without_any_error_what_is_equal_is_as_likely_above_as_below(evidence: Any):
+    chances = [evidence(score, 0.3, (0.0, 0.0), 100, 0.05).p for score in (0.4, 0.3, 0.2)]
+    assert chances == [0, 0.5, 1]
+
+
+# --- false discoveries
+
+
+def test_a_hand_worked_example_of_false_discovery_rates():
+    """Four tests: 1 + 1/2 + 1/3 + 1/4 = 25/12, times 4 / rank; the third takes the fourth's, which is less."""
+    assert false_discovery([0.04, 0.001, 0.02, 0.039]) == pytest.approx(
+        [0.04 * 25 / 12, 0.001 * 25 / 3, 0.02 * 25 / 6, 0.04 * 25 / 12]
+    )
+    assert false_discovery([]) == []
+    assert false_discovery([0.9, 0.8]) == [1, 1]
+
+
+@given(st.lists(st.sampled_from([0.0, 1e-6, 0.001, 0.004, 0.01, 0.02, 0.03, 0.2, 0.7, 1.0]), min_size=1, max_size=12))
+def test_the_rate_at_which_a_test_just_passes_is_that_of_the_step_up_rule(p: list[float]):
+    """Reject the k smallest for the largest k with p_(k) <= rate k / (m (1 + … + 1/m))."""
+    m = len(p)
+    allowance = m * sum(1 / i for i in range(1, m + 1))
+    for rate in (0.01, 0.05, 0.2):
+        k = max((k for k, value in enumerate(sorted(p), start=1) if value <= rate * k / allowance), default=0)
+        largest = sorted(p)[k - 1] if k else -1.0
+        assert [q <= rate for q in false_discovery(p)] == [value <= largest for value in p]
+
+
+# --- baselines
+
+
+def test_the_largest_baseline_as_measured_decides_in_every_sample():
+    """The second one is larger as measured, the first in a sample: errors are of score above the second."""
+    values = tensor([[[[0.6, 0.6]]], [[[0.7, 0.7]]], [[[0.5, 0.5]]]])
+    one, two = tensor([0.3, 0.9, 0.3])[:, None, None, None], tensor([[[[0.4, 0.2]]], [[[0.4, 0.2]]], [[[0.4, 0.2]]]])
+    found = estimated(values, {"one": one, "two": two}, 50, 40)
+    assert found.baseline.tolist() == [[[0.4, 0.3]]]
+    torch.testing.assert_close(found.errors, standard_error(values[1:]))
+    expected = standard_error(torch.stack([values[1:, 0, 0, 0] - 0.4, values[1:, 0, 0, 1] - one[1:, 0, 0, 0]], 1))
+    torch.testing.assert_close(found.differences[0, 0], expected)
+    assert {name: of.tolist() for name, of in found.baselines.items()} == {"one": [[[0.3, 0.3]]], "two": [[[0.4, 0.2]]]}
+
+
+@given(st.floats(0, 1), st.floats(0, 0.99))
+def test_gain_is_the_share_of_the_baselines_errors_that_is_gone(score: float, baseline: float):
+    role = only(of_relation([[[score]], [[score]]], baseline))
+    assert role.gain == pytest.approx(1 - (1 - score) / (1 - baseline))
+    assert only(of_relation([[[score]], [[score]]], 1.0)).gain is None
+
+
+# --- one role: thresholds
+
+
+def statistics(error: float = 0.0, texts: int = 1000, causal: bool = False, **changes: Any) -> Any:
+    """A tally of one head: shares 0.2 beside 0.1, offsets 0.01 beside 0.05, no sink, half of the uniform entropy."""
+    given = changes.pop("baselines", {})
+    scores = dict.fromkeys(SHARES, 0.2) | dict.fromkeys(OFFSETS, 0.01) | {"sink": 0.0, "broad": 0.5} | changes
+    baselines = dict.fromkeys(SHARES, 0.1) | dict.fromkeys(OFFSETS, 0.05) | {"sink": 0.1, "broad": 1.0} | given
+    names = [name for name in scores if not (causal and "+" in name)]
+    found = {name: estimate(scores[name], baselines[name], error, texts=texts) for name in names}
+    return SimpleNamespace(estimates=lambda: found)
+
+
+def of_statistics(name: str, **changes: Any) -> Role:
+    (role,) = [
+        role for each in statistic_candidates(statistics(**changes)) for role in each.roles() if role.role == name
+    ]
+    return role
 
 
 @pytest.mark.parametrize("name", SHARES)
 def test_a_share_has_to_be_over_a_half_and_ten_points_above_uniform_attention(name: str):
     def verdict(score: float, baseline: float, error: float = 0.0) -> bool:
-        tally = statistics(error=error, **{name: score}, baselines={name: baseline})
-        return role_of(tally, NAMES[name]).passed
+        return of_statistics(NAMES[name], error=error, **{name: score}, baselines={name: baseline}).passed
 
     assert not verdict(0.5, 0.1)
     assert verdict(0.500001, 0.1)
     assert verdict(0.6, 0.5)
     assert not verdict(0.599999, 0.5)
-    assert verdict(0.6, 0.5, error=0.051)  # 1.96 errors reach to 0.50004
-    assert not verdict(0.6, 0.5, error=0.052)
+    assert verdict(0.6, 0.5, error=0.045)  # 0.0875 logits less 1.97 errors over 0.24
+    assert not verdict(0.6, 0.5, error=0.055)
 
 
 def test_a_head_that_rests_on_sinks_has_no_position():
-    assert passed(statistics(previous=1.0, sink=0.9)) == {"previous-token", "sink"}
-    assert passed(statistics(previous=1.0, sink=0.90001)) == {"sink"}
+    assert verdicts(statistic_candidates(statistics(previous=1.0, sink=0.9))) == {"previous-token", "sink"}
+    assert verdicts(statistic_candidates(statistics(previous=1.0, sink=0.90001))) == {"sink"}
 
 
 def test_a_sink_takes_over_six_tenths():
-    assert not role_of(statistics(sink=0.6), "sink").passed
-    assert role_of(statistics(sink=0.600001), "sink").passed
-    assert role_of(statistics(sink=0.7, baselines={"sink": 0.6}), "sink").passed
-    assert not role_of(statistics(sink=0.699999, baselines={"sink": 0.6}), "sink").passed
+    assert not of_statistics("sink", sink=0.6).passed
+    assert of_statistics("sink", sink=0.600001).passed
+    assert of_statistics("sink", sink=0.7, baselines={"sink": 0.6}).passed
+    assert not of_statistics("sink", sink=0.699999, baselines={"sink": 0.6}).passed
 
 
-def test_broad_is_a_share_of_the_uniform_entropy_interval_included():
-    edge = role_of(statistics(entropy=2 * BROAD_SHARE), "broad")
-    assert (edge.score, edge.baseline, edge.passed) == (pytest.approx(3.8 / 4.5), 1.0, True)
-    assert not role_of(statistics(entropy=2 * BROAD_SHARE - 1e-6), "broad").passed
-    assert role_of(statistics(entropy=1.9, error=0.1), "broad").passed  # its share 0.95, its error 0.05
-    assert not role_of(statistics(entropy=1.9, error=0.11), "broad").passed
+def test_broad_is_above_a_share_of_the_uniform_entropy_interval_included():
+    role = of_statistics("broad", broad=0.9, error=0.01)
+    assert (role.baseline, role.passed, role.gain) == (1.0, True, None)
+    assert role.difference[0] == pytest.approx(role.interval[0] - BROAD_SHARE)
+    assert not of_statistics("broad", broad=BROAD_SHARE - 1e-6).passed
+    assert not of_statistics("broad", broad=0.9, error=0.05).passed
+    assert of_statistics("broad", broad=1.00001).score == 1
 
 
-def test_what_cannot_be_measured_gets_no_role():
-    tally = statistics(next=NOTHING, previous=NOTHING, baselines={"next": None, "local": NOTHING, "entropy": 0.0})
-    roles = {role.role for role in statistic_roles(tally) if "offset" not in role.role}
-    assert roles == {"current-token", "long-range", "sink"}
+@pytest.mark.parametrize("name", ["previous-token", "sink", "broad"])
+def test_a_share_takes_a_hundred_texts(name: str):
+    for texts in (1, ENOUGH_TEXTS - 1, ENOUGH_TEXTS):
+        role = of_statistics(name, texts=texts, previous=0.95, sink=0.8, broad=0.95)
+        enough = texts >= ENOUGH_TEXTS
+        assert (role.passed, role.p is not None, role.interval != (0, 1)) == (enough,) * 3
+        assert role.score >= 0.8
 
 
-def test_heads_keep_their_places():
-    values = tensor([[0.1, 0.9], [0.2, NOTHING]])
-    tally = statistics()
-    found, errors = tally.results()
-    for name in found:
-        found[name], errors[name] = values if name == "previous" else torch.zeros(2, 2), torch.zeros(2, 2)
-    roles = {role.id: role for role in statistic_roles(tally) if role.role == "previous-token"}
-    assert {str(id): role.score for id, role in roles.items()} == {"L0H0": 0.1, "L0H1": 0.9, "L1H0": 0.2}
-    assert [str(id) for id, role in roles.items() if role.passed] == ["L0H1"]
+def test_every_head_is_judged_by_its_strongest_offset_and_each_that_was_tried_is_a_look():
+    role = of_statistics("offset:-3", error=0.01, **{"offset:-3": 0.6, "offset:-2": 0.3})
+    assert role.passed
+    alone = share_evidence(0.6, 0.05, (0.01, 0.01), 1000, ERROR_RATE / 14)
+    assert role.interval == pytest.approx(alone.interval)
+    found = statistics(error=0.01, causal=True, **{"offset:-3": 0.6})
+    roles = [role for each in statistic_candidates(found) for role in each.roles() if "offset" in role.role]
+    assert [role.role for role in roles] == ["offset:-3"]
+    assert roles[0].interval == pytest.approx(share_evidence(0.6, 0.05, (0.01, 0.01), 1000, ERROR_RATE / 7).interval)
 
 
-# --- offsets
+def test_a_chance_counts_as_often_as_directions_or_offsets_were_tried():
+    offset = of_statistics("offset:-3", error=0.02, **{"offset:-3": 0.1})
+    assert offset.p == pytest.approx(14 * share_evidence(0.1, 0.05, (0.02, 0.02), 1000, 0.05).p)
+    relation = only(of_relation([[[0.55]], [[0.1]]], error=0.03, n=100, texts=100))
+    once = proportion_evidence(0.55, 0.5, (0.03, 0.03), (100, 100), 0.05).p
+    assert relation.p == pytest.approx(2 * once)
+    assert only(of_relation([[[0.1]], [[0.1]]], error=0.03)).p == 1
 
 
-def test_every_head_is_judged_by_its_strongest_offset():
-    tally = statistics(heads=2, **{"offset:-3": [0.8, 0.1], "offset:+5": [0.2, 0.3], "offset:-2": [0.1, 0.2]})
-    roles = [role for role in statistic_roles(tally) if "offset" in role.role]
-    assert {(str(role.id), role.role, role.score, role.passed) for role in roles} == {
-        ("L0H0", "offset:-3", 0.8, True),
-        ("L0H1", "offset:+5", 0.3, False),
-    }
-    assert {(role.baseline, role.n) for role in roles} == {(0.05, 1000)}
+def test_a_relation_is_judged_in_the_direction_that_is_further_above_what_it_has_to_beat():
+    first, second = DIRECTIONS
+    low, high = [[0.9, 0.7, 0.4]], [[0.95, 0.8, 0.4]]
+    baselines = {"fixed offset": 0.5, "other words": [[[0.1, 0.1, 0.1]], [[0.9, 0.1, 0.1]]]}
+    roles = list(of_relation([low, high], baselines).roles())
+    assert [(role.score, role.baseline, role.direction, role.passed) for role in roles] == [
+        (0.9, 0.5, first, True),
+        (0.8, 0.5, second, True),
+        (0.4, 0.5, first, False),
+    ]
+    assert roles[0].baselines == {"fixed offset": 0.5, "other words": 0.1}
+    alone = proportion_evidence(0.9, 0.5, (0, 0), (1000, 1000), ERROR_RATE / 6)
+    assert roles[0].interval == pytest.approx(alone.interval)  # both directions of all heads are looks
 
 
-def test_a_fixed_offset_has_the_threshold_of_the_previous_token():
-    def verdict(share: float, **options: Any) -> bool:
-        return role_of(statistics(**{"offset:-4": share}, **options), "offset:-4").passed
+def test_a_relation_has_to_be_ten_points_above_its_largest_baseline():
+    def verdict(score: float, **numbers: Any) -> bool:
+        return only(of_relation([[[score]], [[0.0]]], {"a": 0.1, "b": 0.5}, **numbers)).passed
 
-    assert not verdict(0.5)
-    assert verdict(0.500001)
-    assert verdict(0.9, sink=0.9)
-    assert not verdict(0.9, sink=0.9001)
-    assert not verdict(0.9, n_texts=ENOUGH_TEXTS - 1)
+    assert verdict(0.6)
+    assert not verdict(0.5999)
+    assert not verdict(0.65, error=0.08, texts=40)  # the interval of the difference reaches below 0
 
 
-@pytest.mark.parametrize(("causal", "tried"), [(False, 14), (True, 7)])
-def test_every_offset_that_was_tried_counts_as_a_look(causal: bool, tried: int):
-    tally = statistics(heads=2, error=0.01, causal=causal, **{"offset:-3": 0.6})
-    first, *_ = (role for role in statistic_roles(tally) if role.role == "offset:-3")
-    z = (first.interval[1] - 0.6) / 0.01
-    assert math.erfc(z / math.sqrt(2)) == pytest.approx(ERROR_RATE / (2 * tried))
+@pytest.mark.parametrize(
+    ("n", "texts", "given", "verdict"),
+    [(ENOUGH_INSTANCES - 1, 29, 0, False), (200, ENOUGH_INSTANCES - 1, 1, False), (ENOUGH_INSTANCES,) * 2 + (1, True)],
+)
+def test_a_verdict_takes_enough_instances_and_enough_sentences(n: int, texts: int, given: int, verdict: bool):
+    relation = RelationCount("nsubj", 1, estimate([[[0.95]], [[0.0]]], 0.1, n=n, texts=texts))
+    found = [role for each in syntax_candidates([relation]) for role in each.roles()]
+    assert [role.passed for role in found] == [verdict] * given
+    assert [role.p is not None for role in found] == [verdict] * given
 
 
-# --- meaning
+def test_coreference_has_to_beat_the_largest_guess_by_ten_points():
+    guesses = {"nearer name": 0.53, "subject, else nearer name": 0.743}
+    names = NameCount(estimate([[[0.843, 0.842]], [[0.1, 0.1]]], guesses), tensor([]))
+    (candidate,) = coreference_candidates(names)
+    assert [role.passed for role in candidate.roles()] == [True, False]
+    assert {role.baseline for role in candidate.roles()} == {0.743}
+    assert list(coreference_candidates(None)) == []
 
 
-def meaning(score: float, baseline: float, error: float = 0.0, n_texts: int = 100, on_pairs: float = 1.0) -> Any:
-    return SimpleNamespace(
-        results=lambda: (tensor([[score]]), tensor([[error]]), baseline),
-        on_pairs=lambda: tensor([[on_pairs]]),
-        n_queries=300,
-        n_texts=n_texts,
-    )
+def meaning(score: float, baseline: float, error: float = 0.0, on_pairs: float = 1.0, texts: int = 1000) -> Any:
+    found = estimate(score, baseline, error, texts=texts)
+    return SimpleNamespace(results=lambda: found, on_pairs=lambda: tensor([[on_pairs]]))
 
 
 def test_a_semantic_head_is_a_margin_above_uniform_attention_wherever_that_lies():
-    def verdict(*arguments: float, **options: Any) -> bool:
-        return only(semantic_roles(meaning(*arguments, **options))).passed
+    def role(*arguments: float, **options: Any) -> Role:
+        return only(next(semantic_candidates(meaning(*arguments, **options))))
 
     for baseline in (-0.3, 0.0, 0.4):
-        assert verdict(baseline + MARGIN, baseline)
-        assert not verdict(baseline + MARGIN - 1e-6, baseline)
-    assert verdict(0.5, 0.3, error=0.1)
-    assert not verdict(0.5, 0.3, error=0.11)
-    assert verdict(0.5, 0.1, on_pairs=0.1)
-    assert not verdict(0.5, 0.1, on_pairs=0.0999)
+        assert role(baseline + MARGIN, baseline).passed
+        assert not role(baseline + MARGIN - 1e-6, baseline).passed
+    assert role(0.5, 0.3, error=0.09).passed
+    assert not role(0.5, 0.3, error=0.11).passed
+    assert role(0.5, 0.1, on_pairs=0.1).passed
+    assert not role(0.5, 0.1, on_pairs=0.0999).passed
+    few = role(0.5, 0.1, texts=ENOUGH_TEXTS - 1)
+    assert (few.passed, few.interval, few.difference) == (False, (-1, 1), (-1.1, 0.9))
 
 
-def test_cosines_may_be_negative():
-    assert only(semantic_roles(meaning(-0.2, 0.1, error=0.05))).interval == pytest.approx((-0.298, -0.102), abs=1e-3)
-    role = only(semantic_roles(meaning(0.5, 0.1, n_texts=1)))
-    assert (role.interval, role.passed, role.n) == ((-1.0, 1.0), False, 300)
-
-
-# --- relations and coreference
-
-
-def relation(n: int, hits: dict[str, Any], offset_hits: int) -> RelationCount:
-    return RelationCount("nsubj", n, 1, offset_hits, {name: torch.tensor(count) for name, count in hits.items()})
-
-
-def test_a_relation_is_judged_in_each_heads_better_direction():
-    first, second = DIRECTIONS
-    found = relation(1000, {first: [[900, 300, 400]], second: [[100, 800, 400]]}, 500)
-    roles = list(syntax_roles([found]))
-    assert [(role.score, role.direction, role.passed) for role in roles] == [
-        (0.9, first, True),
-        (0.8, second, True),
-        (0.4, first, False),
-    ]
-    assert {(role.role, role.baseline, role.n) for role in roles} == {("syntactic:nsubj", 0.5, 1000)}
-
-
-def test_both_directions_of_all_heads_count_as_looks():
-    first, second = DIRECTIONS
-    low, high = next(syntax_roles([relation(100, {first: [[90, 0]], second: [[0, 0]]}, 50)])).interval
-    z = abs(0.9 - low) / math.sqrt(low * (1 - low) / 100)
-    assert math.erfc(z / math.sqrt(2)) == pytest.approx(ERROR_RATE / 4)
-    assert low < 0.9 < high
-
-
-def test_a_relation_has_to_be_ten_points_above_the_best_offset_interval_included():
-    def verdict(n: int, hits: int, offset_hits: int) -> bool:
-        return only(syntax_roles([relation(n, {name: [[hits]] for name in DIRECTIONS}, offset_hits)])).passed
-
-    assert verdict(10000, 6000, 5000)
-    assert not verdict(10000, 5999, 5000)
-    assert not verdict(50, 30, 25)  # as many points above, but on few instances
-
-
-@pytest.mark.parametrize(("n", "count"), [(ENOUGH_INSTANCES - 1, 0), (ENOUGH_INSTANCES, 1)])
-def test_a_rare_relation_gets_no_verdict(n: int, count: int):
-    hits = {name: [[n]] for name in DIRECTIONS}
-    assert len(list(syntax_roles([relation(n, hits, 0)]))) == count
-
-
-def test_coreference_stands_beside_the_nearer_name():
-    tally = NameTally(1, 2)
-    tally.n, tally.nearer = 1000, 600.0
-    tally.hits["pronoun_to_name"] = torch.tensor([[650, 720]])
-    tally.hits["name_to_pronoun"] = torch.tensor([[700, 100]])
-    roles = list(coreference_roles(tally))
-    assert [(role.id, role.score, role.direction, role.passed) for role in roles] == [
-        (HeadId(0, 0), 0.7, "name_to_pronoun", True),
-        (HeadId(0, 1), 0.72, "pronoun_to_name", True),
-    ]
-    assert {(role.role, role.baseline) for role in roles} == {("coreference", 0.6)}
-
-
-# --- repeats
-
-
-def repeats(induction: Any, duplicate: Any, baseline: float = 0.1) -> RepeatScores:
+def repeats(induction: Any, duplicate: Any) -> RepeatScores:
     scores = {"previous": tensor([[[1.0]]]), "induction": tensor(induction), "duplicate": tensor(duplicate)}
-    return RepeatScores(scores, 10, dict.fromkeys(scores, baseline))
+    return RepeatScores(scores, 10, dict.fromkeys(scores, 0.1))
 
 
 def test_repeats_are_judged_by_the_spread_over_sequences():
-    up_and_down = [[[0.55]], [[0.65]]] * 32
-    found = {role.role: role for role in repeat_roles(repeats(up_and_down, [[[0.3]]] * 64))}
+    found = {each.role: only(each) for each in repeat_candidates(repeats([[[0.55]], [[0.65]]] * 32, [[[0.3]]] * 64))}
     assert set(found) == {"induction", "duplicate-token"}
+    error = 0.05 * math.sqrt(64 / 63) / math.sqrt(64)
     role = found["induction"]
     assert (role.score, role.n, role.passed) == (pytest.approx(0.6), 64, True)
-    error = 0.05 * math.sqrt(64 / 63) / math.sqrt(64)
-    assert role.interval == pytest.approx((0.6 - 1.959964 * error, 0.6 + 1.959964 * error))
+    assert role.interval == pytest.approx(share_evidence(0.6, 0.1, (error, error), 64, ERROR_RATE).interval)
     assert not found["duplicate-token"].passed
+    for n in (1, ENOUGH_SEQUENCES - 1):
+        assert not any(only(each).passed for each in repeat_candidates(repeats([[[0.9]]] * n, [[[0.9]]] * n)))
+    with_previous = repeat_candidates(repeats([[[0.9]]], [[[0.9]]]), previous=True)
+    assert {each.role for each in with_previous} == {"previous-token", *found}
+
+
+@pytest.mark.parametrize("heads", [1, 72])
+def test_intervals_hold_for_all_heads_together(heads: int):
+    candidate = Candidate("sink", "rule", estimate([[[0.8] * heads]], error=0.01))
+    for role in candidate.roles():
+        expected = share_evidence(0.8, 0.1, (0.01, 0.01), 1000, ERROR_RATE / heads)
+        assert role.interval == pytest.approx(expected.interval)
+
+
+def test_heads_keep_their_places_and_what_cannot_be_measured_gets_no_role():
+    candidate = Candidate("sink", "rule", estimate([[[0.1, 0.9], [0.2, NOTHING]]]))
+    assert {str(role.id): role.score for role in candidate.roles()} == {"L0H0": 0.1, "L0H1": 0.9, "L1H0": 0.2}
+    unsure = replace(candidate.estimate, errors=torch.full((1, 2, 2), NOTHING))
+    assert not any(role.passed or role.p for role in replace(candidate, estimate=unsure).roles())
+
+
+# --- all roles
+
+
+def test_of_many_roles_one_alone_has_to_be_surer_than_its_own_interval_asks():
+    """One head with p a little below 0.05 passes alone, and not among a hundred that show nothing."""
+    alone = Candidate("alone", "rule", estimate(0.6, 0.5, error=0.03))
+    nothing = [Candidate(f"nothing-{i}", "rule", estimate(0.5, 0.5, error=0.04)) for i in range(100)]
+    assert verdicts([alone]) == {"alone"}
+    (role,) = [role for role in judged_roles([alone, *nothing], {}) if role.role == "alone"]
+    assert not role.passed
+    assert role.q is not None
+    assert role.q > ERROR_RATE
+    assert role.q == pytest.approx(role.p * 101 * sum(1 / i for i in range(1, 102)))
+
+
+def test_roles_without_a_chance_are_no_tests():
+    few = [Candidate(f"few-{i}", "rule", estimate(0.9, 0.5, texts=5)) for i in range(100)]
+    roles = judged_roles([*few, Candidate("alone", "rule", estimate(0.6, 0.5, error=0.03))], {})
+    assert [role.q for role in roles[:-1]] == [None] * 100
+    assert roles[-1].passed
+    assert roles[-1].q == roles[-1].p
+
+
+def test_a_role_passes_only_above_every_untrained_head():
+    candidate = Candidate("sink", "rule", estimate([[[0.9, 0.7]]], error=0.01))
+    fresh = Candidate("sink", "rule", estimate([[[0.2, 0.7]], [[0.1, NOTHING]]]))
+    roles = judged_roles([candidate], untrained_scores([fresh]))
+    assert [(role.untrained, role.passed) for role in roles] == [(0.7, True), (0.7, False)]
+    low = roles[0].interval[0]
+    for control, passed in ((low - 1e-6, True), (low + 1e-6, False)):  # all of the interval, not the score
+        assert judged_roles([candidate], {"sink": control})[0].passed is passed
+    assert {role.untrained for role in judged_roles([candidate], {})} == {None}
+
+
+def test_the_control_measures_what_it_has_enough_of_and_never_what_is_broad():
+    fresh = [
+        Candidate("broad", "rule", estimate(0.99)),
+        Candidate("few", "rule", estimate(0.8, texts=ENOUGH_TEXTS - 1)),
+        Candidate("nothing", "rule", estimate(NOTHING)),
+        Candidate("enough", "rule", estimate(0.3)),
+    ]
+    assert untrained_scores(fresh) == {"enough": 0.3}
+    assert verdicts([next(c for c in statistic_candidates(statistics(broad=0.95)) if c.role == "broad")],
+                    untrained_scores(fresh)) == {"broad"}  # fmt: skip
+
+
+# --- another corpus
+
+
+def test_roles_that_pass_are_measured_again_in_their_direction_and_at_a_rate_for_all_of_them():
+    here = judged_roles([of_relation([[[0.9, 0.2, 0.8]], [[0.1, 0.1, 0.1]]], error=0.001)], {})
+    there = of_relation([[[0.7, 0.9, 0.52]], [[0.95, 0.9, 0.95]]], error=0.01, n=400, texts=300)
+    first, second, third = confirmed_roles(here, [there])
+    assert second.confirmed is None  # it did not pass
+    assert first.confirmed is not None
+    assert third.confirmed is not None
+    assert (first.confirmed.score, first.confirmed.baseline, first.confirmed.n) == (0.7, 0.5, 400)
+    assert (first.confirmed.passed, third.confirmed.passed) == (True, False)
+    expected = proportion_evidence(0.7, 0.5, (0.01, 0.01), (400, 300), ERROR_RATE / 2)
+    assert first.confirmed.difference == pytest.approx(expected.difference)
+    assert (first.score, first.passed, first.q) == (here[0].score, here[0].passed, here[0].q)
+
+
+def test_what_is_too_rare_on_the_other_corpus_is_not_confirmed_there():
+    here = judged_roles([of_relation([[[0.9]], [[0.1]]])], {})
+    assert confirmed_roles(here, [])[0].confirmed is None
+    assert confirmed_roles(here, [of_relation([[[NOTHING]], [[0.9]]])])[0].confirmed is None
+    few = confirmed_roles(here, [of_relation([[[0.9]], [[0.9]]], texts=29)])[0].confirmed
+    assert few is not None
+    assert not few.passed
+
+
+def test_the_order_of_the_candidates_decides_nothing():
+    candidates = [Candidate(f"{i}", "rule", estimate(0.5 + i / 50, 0.5, error=0.02)) for i in range(4)]
+    found = [{role.role: role.q for role in judged_roles(some, {})} for some in permutations(candidates)]
+    assert all(each == found[0] for each in found)
 
 
 # --- words
 
 
-def test_every_threshold_names_its_source_and_its_correction():
-    name_tally = NameTally(1, 1)
-    name_tally.n = 10
-    roles = [
-        *statistic_roles(statistics(**{"offset:+2": 0.5})),
-        *semantic_roles(meaning(0.2, 0.1)),
-        *syntax_roles([relation(50, {name: [[1]] for name in DIRECTIONS}, 1)]),
-        *coreference_roles(name_tally),
-        *repeat_roles(repeats([[[0.9]]] * 2, [[[0.9]]] * 2)),
+def test_every_threshold_names_its_source_and_its_corrections():
+    names = NameCount(estimate([[[0.9]], [[0.1]]]), tensor([]))
+    candidates = [
+        *statistic_candidates(statistics(**{"offset:+2": 0.5})),
+        *semantic_candidates(meaning(0.2, 0.1)),
+        of_relation([[[0.9]], [[0.1]]]),
+        *coreference_candidates(names),
+        *repeat_candidates(repeats([[[0.9]]] * 2, [[[0.9]]] * 2)),
     ]
-    clark = {*(NAMES[name] for name in SHARES), "sink", "broad", "offset:+2", "induction", "duplicate-token"}
+    clark = {*(NAMES[name] for name in SHARES), "sink", "broad", *OFFSETS, "induction", "duplicate-token"}
     sources = dict.fromkeys(clark, "Clark et al. 2019") | dict.fromkeys(
         ("syntactic:nsubj", "coreference"), "Voita et al. 2019"
     )
     sources["semantic"] = "attnviz's own choice"
-    assert {role.role for role in roles} == set(sources)
-    for role in roles:
-        assert sources[role.role] in role.threshold
-        assert "Bonferroni" in role.threshold
+    assert {each.role for each in candidates} == set(sources)
+    for each in candidates:
+        assert sources[each.role] in each.rule
+        assert "Bonferroni" in each.rule
+        assert each.role == "broad" or "Benjamini-Yekutieli" in each.rule

@@ -46,6 +46,18 @@ def profile(
         str | None,
         typer.Option(help="spaCy pipeline that parses .txt files; default an English one, whatever their language."),
     ] = None,
+    control: Annotated[
+        bool,
+        typer.Option(
+            "--control/--no-control",
+            help="Measure a freshly initialised copy of the model, too, on up to 500 texts of each corpus; a role "
+            "passes only above it.",
+        ),
+    ] = True,
+    confirm: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="CORPUS", help="Measure the roles that pass on this other corpus, too; may be repeated."),
+    ] = None,
     store: Annotated[
         bool | None,
         typer.Option(
@@ -80,6 +92,8 @@ def profile(
             seed=seed,
             syntax=syntax,
             parser=parser,
+            control=control,
+            confirm=confirm or [],
             device=run.device,
             dtype=run.dtype,
             unfinished=unfinished,

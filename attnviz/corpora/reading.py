@@ -1,4 +1,4 @@
-"""Corpora: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns, read as a stream, and parsed.
+"""Corpora: treebanks (CoNLL-U), sentences one a line, and GAP's ambiguous pronouns, read as a stream.
 
 A line that breaks the format is an error that names file and line, raised when the reading comes to it.
 """
@@ -7,18 +7,14 @@ import codecs
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.errors import CorpusError
-from attnviz.patterns.parsers import Vocabulary, load_parser, parsed_words
-from attnviz.patterns.syntax import LEFT_OUT, Arc, is_scored
+from attnviz.patterns.syntax import LEFT_OUT, Arc
 
-__all__ = [
-    "LONGEST", "SHORTEST", "Corpus", "Parser", "Place", "Span", "Text", "find_parser", "open_corpus", "read_texts",
-    "ready",
-]  # fmt: skip
+__all__ = ["LONGEST", "SHORTEST", "Corpus", "Place", "Span", "Text", "open_corpus", "read_texts"]
 
 SHORTEST, LONGEST = 3, 60
 """Words of the sentences of a treebank that count (contract)."""
@@ -54,6 +50,7 @@ class Text:
         place: its line, in a treebank that of its first word.
         number: of the sentence, or the row of GAP's table, in its corpus, from 0.
         answer: in an example of GAP, which name the pronoun stands for, 0 or 1.
+        subjects: there, whether each name is the subject of a clause; None where no parser was asked.
     """
 
     text: str
@@ -62,6 +59,7 @@ class Text:
     place: Place | None = None
     number: int = 0
     answer: int | None = None
+    subjects: tuple[bool, bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,49 +139,6 @@ def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
         yield text
     if empty:
         raise CorpusError(f"{corpus.path} is empty: expected at least {expected}, found none; give another file.")
-
-
-class Parser:
-    """A spaCy pipeline, with its ``name`` and version, and the ``vocabulary`` of its relations."""
-
-    def __init__(self, pipeline: Any) -> None:
-        self._pipeline = pipeline
-        self.name = "{lang}_{name} {version}".format(**pipeline.meta)
-        self.vocabulary = Vocabulary.of(pipeline)
-
-    def __call__(self, text: Text) -> Text:
-        """The text with the spans of its words, and its relations without those of punctuation and the root."""
-        words = parsed_words(self._pipeline, text.text)
-        arcs = (
-            Arc(place, word.head, word.relation)
-            for place, word in enumerate(words)
-            if is_scored(word.relation) and not word.is_space
-        )
-        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=tuple(arcs))
-
-
-def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
-    """A parser for sentences without trees; not beside gold trees, with which its own are not to be mixed.
-
-    Args:
-        corpora: all that are measured.
-        name: a spaCy pipeline; default an installed English one.
-
-    Raises:
-        ParserError: the pipeline that was named cannot be used.
-    """
-    kinds = {corpus.kind for corpus in corpora}
-    if "txt" not in kinds or "conllu" in kinds:
-        return None
-    pipeline = load_parser(name)
-    return None if pipeline is None else Parser(pipeline)
-
-
-def ready(text: Text, parse: Parser | None) -> Text | None:
-    """A sentence as it is measured, parsed if it has no tree and there is a parser; None for a tree of another size."""
-    if text.spans:
-        return text if SHORTEST <= len(text.spans) <= LONGEST else None
-    return text if parse is None else parse(text)
 
 
 def _sentences(corpus: Corpus) -> Iterator[Text]:

@@ -186,7 +186,8 @@ def whole_treebank() -> list[Row]:
     """A profile of minilm on a treebank, everything counted, against forward passes of the same sentences."""
     from attnviz.commands.profile.measure import profile_heads
     from attnviz.corpora.batches import batches
-    from attnviz.corpora.reading import open_corpus, read_texts, ready
+    from attnviz.corpora.parsing import ready
+    from attnviz.corpora.reading import open_corpus, read_texts
     from attnviz.model.checkpoint import load_checkpoint
     from attnviz.model.sources import find_checkpoint
 

@@ -1,4 +1,4 @@
-"""Charts of a profile: relations beside their best fixed offsets, and entropy and distance by layer."""
+"""Charts of a profile: relations beside their baselines, and entropy and distance by layer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from attnviz.commands.profile.instances import RelationCount
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
@@ -39,15 +39,21 @@ _NEEDED = "#D55E00"
 
 
 class _Row(NamedTuple):
-    """A relation and its best head, whose baseline is the best fixed offset."""
+    """A relation and its best head, with its largest baseline."""
 
     relation: RelationCount
     best: Role
 
+    @property
+    def baseline(self) -> str:
+        """The name of the largest; an offset by its number."""
+        name = max(self.best.baselines, key=self.best.baselines.__getitem__)
+        return f"{self.relation.offset:+d}".replace("-", "−") if name == "fixed offset" else name
+
 
 @dataclass(frozen=True)
 class _RelationsPlan:
-    """Relations, the largest gain above the offset first."""
+    """Relations, the largest gain above the baseline first."""
 
     caption: str
     title: str
@@ -57,7 +63,7 @@ class _RelationsPlan:
 
 
 def plan_relations(profile: Profile, _: Choices) -> Iterator[_RelationsPlan]:
-    """The best head of each relation that was judged, beside its best fixed offset."""
+    """The best head of each relation that was judged, beside its largest baseline."""
     best: dict[str, Role] = {}
     for role in profile.roles:
         kind, name = role.role.partition(":")[::2]
@@ -66,14 +72,14 @@ def plan_relations(profile: Profile, _: Choices) -> Iterator[_RelationsPlan]:
     relations = [relation for relation in profile.relations or () if relation.relation in best][:MOST_RELATIONS]
     rows = [_Row(relation, best[relation.relation]) for relation in relations]
     notes = [
-        f"Each relation's best head, chosen and scored on the same corpus ({profile.trees}). It passes "
-        f"{100 * PASS_MARGIN:.0f} points above the best fixed offset (Voita et al. 2019), if its interval (Wilson, at "
-        f"{ERROR_RATE:g} over all heads together) is above the offset's accuracy, too. Offset +1: the head of the "
-        "relation is the next word after the dependent; dep → head: the dependent attends to its head."
+        f"Each relation's best head, chosen and scored on the same corpus ({profile.trees}), beside the largest of its "
+        f"baselines. It passes {100 * PASS_MARGIN:.0f} points above that (after Voita et al. 2019), if the interval of "
+        f"the difference, at {ERROR_RATE:g} over all heads together, is above 0, and above an untrained copy. +1: the "
+        "head of the relation is the next word after the dependent; dep → head: the dependent attends to its head."
     ]
     if left_out := len(profile.relations or ()) - len(rows):
         notes.append(f"{counted(left_out, 'rarer relation')} left out.")
-    title = f"{visible(profile.checkpoint.short_name)}: best head against best fixed offset, "
+    title = f"{visible(profile.checkpoint.short_name)}: best head against its largest baseline, "
     title += f"{sum(row.best.passed for row in rows)} of {len(rows)} relations pass"
     instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
     source = profile.source("syntactic", f"n = {instances:,} instances")
@@ -105,14 +111,14 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, look: Look) -> PathCollection
 
 
 def _write_beside(ax: Axes, rows: Sequence[_Row], look: Look, stacked: bool) -> None:
-    """Relation and n on the left, head, direction, offset and gain on the right; stacked in pairs of lines."""
+    """Relation and n on the left, head, direction, baseline and gain on the right; stacked in pairs of lines."""
     arrows = [(row.best.direction or "").replace("_to_", " → ").replace("dependent", "dep") for row in rows]
     columns = [
         ("right", ["relation", *(fitted(visible(row.relation.relation), 7, DPI, 130) for row in rows)]),
         ("right", ["n", *(f"{row.relation.n:,}" for row in rows)]),
         ("left", ["head", *(str(row.best.id) for row in rows)]),
         ("left", ["direction", *arrows]),
-        ("right", ["offset", *(f"{row.relation.offset:+d}".replace("-", "−") for row in rows)]),
+        ("left", ["baseline", *(row.baseline for row in rows)]),
         ("right", ["gain", *(signed(row.best.margin) for row in rows)]),
     ]
     if stacked:
@@ -147,10 +153,10 @@ def relations_figure(plan: _RelationsPlan, look: Look, vector: bool = False) -> 
     greys, (strong, pale) = look.greys, _blues(look)
     dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": greys.paper, "mew": 0.5, "ms": 6}
     handles: list[Artist] = [
-        Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="best fixed offset"),
+        Line2D([], [], **dot | {"mec": greys.ink, "ms": 4}, mfc=greys.paper, label="largest baseline"),
         Line2D([], [], **dot, mfc=strong, label="best head, passes"),
         Line2D([], [], **dot, mfc=pale, label="best head, does not pass"),
-        Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above offset"),
+        Line2D([], [], marker="|", ls="", mec=_NEEDED, ms=7, label=f"{100 * PASS_MARGIN:.0f} points above it"),
         Line2D([], [], color=greys.ink, lw=0.6, label="interval"),
     ]
     width = page_width(look, 7.6)
@@ -179,7 +185,7 @@ class _LayersPlan:
 def plan_layers(profile: Profile, _: Choices) -> Iterator[_LayersPlan]:
     """Entropy and distance of every head by layer."""
     assert profile.statistics is not None
-    values = profile.statistics.results()[0]
+    values = profile.statistics.results()
     title = f"{visible(profile.checkpoint.short_name)}: entropy and distance by layer"
     note = "Each dot is a head, head 0 of the layer on the left; the line joins the means of the layers."
     source = profile.source("statistics", f"n = {values['entropy'].numel()} heads")

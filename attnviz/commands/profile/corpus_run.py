@@ -8,12 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.profile.instances import SEQUENCES, HeadDistanceTally, NameTally, RelationTally, RepeatTally
+from attnviz.commands.profile.head_distances import HeadDistanceTally
+from attnviz.commands.profile.names import NameTally
+from attnviz.commands.profile.relations import RelationTally
+from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
 from attnviz.corpora.batches import Batch, SampledAttention, Text, batches
 from attnviz.corpora.bootstrap import text_weights
 from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unfinished, interruptions_noted
-from attnviz.corpora.reading import Corpus, Parser, read_texts, ready
+from attnviz.corpora.parsing import Parser, ready
+from attnviz.corpora.reading import Corpus, read_texts
 from attnviz.errors import CorpusError, OutputError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.wording import counted
@@ -46,6 +50,11 @@ class RunSettings:
     unfinished: Unfinished
     progress: Progress
     warn: Callable[[str], None]
+
+    @property
+    def gold(self) -> bool:
+        """Whether there are gold trees, with which a parser's are not to be mixed."""
+        return any(corpus.kind == "conllu" for corpus in self.corpora)
 
 
 def measure_corpora(settings: RunSettings) -> "CorpusRun":
@@ -84,7 +93,7 @@ class CorpusRun:
         shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
         self.settings = settings
         self.tallies: dict[str, Tally] = {
-            "statistics": StatisticsTally(*shape, causal), "relations": RelationTally(*shape),
+            "statistics": StatisticsTally(*shape, causal), "relations": RelationTally(*shape, causal),
             "meanings": MeaningTally(checkpoint), "names": NameTally(*shape, causal),
             "distances": HeadDistanceTally(*shape),
         }  # fmt: skip
@@ -137,11 +146,14 @@ class CorpusRun:
 
     def _prepared(self, text: Text) -> Text | None:
         """A sentence, or an example of GAP; None where a causal model cannot look from its pronoun to both names."""
+        settings = self.settings
         if text.answer is None:
-            return ready(text, self.settings.parse)
+            return ready(text, None if settings.gold else settings.parse)
         pronoun, *names = text.spans
         ahead = any(name[1] > pronoun[0] for name in names)
-        return None if ahead and self.settings.checkpoint.architecture.causal else text
+        if ahead and settings.checkpoint.architecture.causal:
+            return None
+        return text if settings.parse is None else settings.parse.with_subjects(text)
 
     def _measure(self, number: int) -> None:
         """Count this process's share of a corpus with the tallies of its kind."""

@@ -1,7 +1,7 @@
 """What each head of a model does, measured on corpora."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,11 +12,14 @@ from torch import Tensor
 from attnviz.attention.verify import Verification
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_corpora
-from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
-from attnviz.commands.profile.roles import Role
+from attnviz.commands.profile.names import NameCount
+from attnviz.commands.profile.relations import RelationCount
+from attnviz.commands.profile.repeats import RepeatScores
+from attnviz.commands.profile.roles import Candidate, Role
 from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.long_runs import Process, Unfinished, gathered, joined_processes, own_file, this_process
-from attnviz.corpora.reading import Corpus, find_parser, open_corpus
+from attnviz.corpora.parsing import find_parser
+from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
@@ -28,7 +31,10 @@ from attnviz.progress import Progress
 from attnviz.results.result import Result
 from attnviz.version import __version__
 
-__all__ = ["CorpusCount", "Profile", "profile_heads"]
+__all__ = ["CONTROL_TEXTS", "CorpusCount", "Profile", "profile_heads", "untrained_copy"]
+
+CONTROL_TEXTS = 500
+"""Texts of each corpus, at most, on which the untrained copy is measured."""
 
 _ON_REPEATS = tuple(NAMES[statistic] for statistic in REPEATS)
 
@@ -56,6 +62,8 @@ class Profile(Result):
         relations: syntactic relations, the most frequent first.
         gold: whether the trees are gold, not a parser's.
         coreference: of GAP's examples.
+        control_texts: on how many texts an untrained copy of the model was measured; None without a control.
+        confirmed_on: the other corpora, on which roles were measured again, and how much of them.
         repeats: of random tokens, repeated.
         head_distances, queries_compared: mean Jensen-Shannon divergence of any two heads in nats, on queries of the
             verified texts, [n_all_heads, n_all_heads].
@@ -73,17 +81,19 @@ class Profile(Result):
     statistics: StatisticsTally | None
     relations: tuple[RelationCount, ...] | None
     gold: bool
-    coreference: NameTally | None
+    coreference: NameCount | None
+    control_texts: int | None
+    confirmed_on: tuple[CorpusCount, ...]
     repeats: RepeatScores | None
     head_distances: Tensor | None
     queries_compared: int
     roles: tuple[Role, ...]
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
-        """The roles that each head passes, the largest margin above the baseline first; all heads are there."""
+        """The roles that each head passes, the largest error reduction first; all heads are there."""
         heads = all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads)
         passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
-        for role in sorted(self.roles, key=lambda role: (-role.margin, role.role)):
+        for role in sorted(self.roles, key=lambda role: (-(role.gain or 0.0), role.role)):
             if role.passed:
                 passed[role.id].append(role)
         return passed
@@ -124,6 +134,8 @@ def profile_heads(
     seed: int = 0,
     syntax: bool = True,
     parser: str | None = None,
+    control: bool = True,
+    confirm: Sequence[str | Path] = (),
     revision: str | None = None,
     device: str = "auto",
     dtype: str = "float32",
@@ -142,8 +154,12 @@ def profile_heads(
         limit: sentences, or rows, of each corpus that are read.
         batch_size: texts that the model reads at once; it changes no result but by rounding.
         seed: of everything random: which batches are verified, the bootstrap, the repeats.
-        syntax: parse ``.txt`` files where spaCy and a pipeline are installed, and no gold trees are given.
+        syntax: parse ``.txt`` files where spaCy and a pipeline are installed, and no gold trees are given; find the
+            subjects of GAP's passages.
         parser: the spaCy pipeline to use; default an installed English one.
+        control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
+            corpus; a role passes only above it. It takes as long as so many texts take.
+        confirm: other corpora, on which the roles that pass are measured again.
         revision: branch, tag or commit of a hub id.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
         dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``; of a model by name.
@@ -164,38 +180,89 @@ def profile_heads(
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()
-    corpora = [open_corpus(Path(path)) for path in paths]
-    for one, other in combinations(corpora, 2):
+    corpora, others = ([open_corpus(Path(path)) for path in some] for some in (paths, confirm))
+    for one, other in combinations([*corpora, *others], 2):
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
-    parse = find_parser(corpora, parser) if syntax else None
+    parse = find_parser([*corpora, *others], parser) if syntax else None
     checkpoint = _checkpoint(model, revision, device, dtype, process)
     weights = checkpoint.weights_sha256
-    identity = {
-        "attnviz": __version__, "model": checkpoint.name, "weights": weights, "dtype": str(checkpoint.dtype),
-        "seed": seed, "limit": limit, "corpora": [str(corpus.path) for corpus in corpora],
-        "parser": None if parse is None else parse.name,
-    }  # fmt: skip
-    settings = RunSettings(
-        checkpoint, tuple(corpora), parse, limit, batch_size, seed, process,
-        Unfinished(None if unfinished is None else own_file(unfinished, process), identity),
-        progress or (lambda *_: None), warn or (lambda _: None),
-    )  # fmt: skip
+    tell = _once(warn)
+
+    def measured(part: str, of: Checkpoint, some: Sequence[Corpus], most: int | None) -> CorpusRun | None:
+        identity = {
+            "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
+            "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
+        }  # fmt: skip
+        settings = RunSettings(
+            of, tuple(some), parse, most, batch_size, seed, process,
+            Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
+            _named(part, progress), tell,
+        )  # fmt: skip
+        return _whole(settings, repeats and part != "confirmation")
+
     with joined_processes(process):
-        run = measure_corpora(settings)
-        run.keep()
-        if repeats:
-            run.measure_repeats()
-        states = gathered(process, run.state())
-    if not process.first:
-        return None
+        run = measured("", checkpoint, corpora, limit)
+        fresh = None
+        if control:
+            most = CONTROL_TEXTS if limit is None else min(limit, CONTROL_TEXTS)
+            fresh = measured("untrained copy", untrained_copy(checkpoint, seed), corpora, most)
+        again = measured("confirmation", checkpoint, others, limit) if others else None
+    return None if run is None else _profile(run, fresh, again, weights, repeats)
+
+
+def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
+    """The same architecture, freshly initialised as transformers does, on the same device and in the same dtype."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = type(checkpoint.model)(checkpoint.config)
+    return replace(checkpoint, model=model.to(checkpoint.device, checkpoint.dtype).eval())
+
+
+def part_file(unfinished: Path, part: str) -> Path:
+    """The file that keeps a part of an unfinished profile; of the main part the one that was named."""
+    return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
+
+
+def _once(warn: Callable[[str], None] | None) -> Callable[[str], None]:
+    """Tells each message once: the untrained copy leaves out the texts that the model does."""
+    told: set[str] = set()
+
+    def tell(message: str) -> None:
+        if warn is not None and message not in told:
+            warn(message)
+        told.add(message)
+
+    return tell
+
+
+def _named(part: str, progress: Progress | None) -> Progress:
+    """Progress that names the part that it is of."""
+    if progress is None:
+        return lambda *_: None
+    return (lambda name, done, total: progress(f"{name}, {part}", done, total)) if part else progress
+
+
+def _whole(settings: RunSettings, repeats: bool) -> CorpusRun | None:
+    """What all processes have measured together; None in all but the first."""
+    run = measure_corpora(settings)
+    run.keep()
+    if repeats:
+        run.measure_repeats()
+    states = gathered(settings.process, run.state())
     for state in states[1:]:
         run.absorb(state)
-    return _profile(run, weights, run.repeats.results() if repeats else None)
+    return run if settings.process.first else None
 
 
-def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) -> Profile:
-    """From sums to verdicts."""
+def _counts(run: CorpusRun | None) -> tuple[CorpusCount, ...]:
+    """How much of each corpus was measured.
+
+    Raises:
+        CorpusError: nothing of one of them.
+    """
+    if run is None:
+        return ()
     corpora = zip(run.settings.corpora, run.measured, strict=True)
     counts = tuple(CorpusCount(corpus, done.texts, done.tokens, done.left_out) for corpus, done in corpora)
     for count in counts:
@@ -205,24 +272,39 @@ def _profile(run: CorpusRun, weights: str | None, repeats: RepeatScores | None) 
                 f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
                 "not within what the model can see."
             )
-    kinds = {count.corpus.kind for count in counts}
+    return counts
+
+
+def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
+    """All that a run has measured, role by role."""
+    if run is None:
+        return
     tallies: dict[str, Any] = dict(run.tallies)
-    sentences, names = bool(kinds - {"gap"}), tallies["names"] if "gap" in kinds else None
-    relations = tuple(tallies["relations"].results())
-    roles: list[Role] = []
+    sentences = any(corpus.kind != "gap" for corpus in run.settings.corpora)
     if sentences:
-        roles += judged.statistic_roles(tallies["statistics"])
-        roles += judged.semantic_roles(tallies["meanings"])
-    if repeats is not None:
-        roles += judged.repeat_roles(repeats, previous=not sentences)
-    roles += judged.syntax_roles(relations)
-    if names is not None:
-        roles += judged.coreference_roles(names)
+        yield from judged.statistic_candidates(tallies["statistics"])
+        yield from judged.semantic_candidates(tallies["meanings"])
+    if repeats:
+        yield from judged.repeat_candidates(run.repeats.results(), previous=not sentences)
+    yield from judged.syntax_candidates(tallies["relations"].results())
+    yield from judged.coreference_candidates(tallies["names"].results())
+
+
+def _profile(
+    run: CorpusRun, fresh: CorpusRun | None, again: CorpusRun | None, weights: str | None, repeats: bool
+) -> Profile:
+    """From sums to verdicts."""
+    counts, others = _counts(run), _counts(again)
+    tallies: dict[str, Any] = dict(run.tallies)
+    sentences = any(corpus.kind != "gap" for corpus in run.settings.corpora)
+    roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     return Profile(
         run.settings.checkpoint, weights, counts, run.settings.seed, run.attention.verification,
-        run.attention.texts_verified, tallies["statistics"] if sentences else None, relations or None,
-        "conllu" in kinds, names, repeats, tallies["distances"].results() if sentences else None,
-        tallies["distances"].n_queries, tuple(roles),
+        run.attention.texts_verified, tallies["statistics"] if sentences else None,
+        tuple(tallies["relations"].results()) or None, run.settings.gold, tallies["names"].results(),
+        None if fresh is None else sum(done.texts for done in fresh.measured), others,
+        run.repeats.results() if repeats else None, tallies["distances"].results() if sentences else None,
+        tallies["distances"].n_queries, tuple(judged.confirmed_roles(roles, _candidates(again, False))),
     )  # fmt: skip
 
 

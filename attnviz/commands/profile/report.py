@@ -1,29 +1,32 @@
 """A profile as profile.json, a row a head and role in profile.csv, and tables by relation, by head, by layer."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
+import torch
 from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor
 
-from attnviz.commands.profile.instances import NameTally, RelationCount
+from attnviz.commands.profile.estimates import Estimate
 from attnviz.commands.profile.measure import CorpusCount, Profile
-from attnviz.commands.profile.roles import ERROR_RATE
+from attnviz.commands.profile.names import NAME_DIRECTIONS, NameCount
+from attnviz.commands.profile.relations import RelationCount
+from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, visible
+from attnviz.patterns.guesses import BASELINES
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
 from attnviz.patterns.registry import PATTERNS
-from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
+from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
 from attnviz.results.view import Choices
 
 __all__ = ["REPORT"]
@@ -36,13 +39,9 @@ def _content(profile: Profile, _: Choices) -> dict[str, Any]:
     """The document of profile.json; a part that the corpora cannot give is None."""
     return {
         "model": model_entry(profile.checkpoint),
-        "corpora": [
-            {
-                "path": str(count.corpus.path), "sha256": count.corpus.sha256, "sentences": count.texts,
-                "tokens": count.tokens, "left_out": count.left_out,
-            }
-            for count in profile.corpora
-        ],
+        "corpora": _corpora(profile.corpora),
+        "control_texts": profile.control_texts,
+        "confirmed_on": _corpora(profile.confirmed_on),
         "seed": profile.seed,
         "verification": verification_entry(profile.verification) | {"sentences_verified": profile.texts_verified},
         "statistics": None if profile.statistics is None else _statistics(profile.statistics),
@@ -53,43 +52,75 @@ def _content(profile: Profile, _: Choices) -> dict[str, Any]:
         "repeats": None if profile.repeats is None else {
             name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()
         },
-        "roles": [
-            {**vars(role), "id": str(role.id), "interval": list(role.interval)} for role in profile.roles
-        ],
+        "roles": [_role(role) for role in profile.roles],
         "published": published_entries(_published(profile)),
     }  # fmt: skip
 
 
+def _corpora(counts: tuple[CorpusCount, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": str(count.corpus.path), "sha256": count.corpus.sha256, "sentences": count.texts,
+            "tokens": count.tokens, "left_out": count.left_out,
+        }
+        for count in counts
+    ]  # fmt: skip
+
+
+def _role(role: Role) -> dict[str, Any]:
+    confirmed = role.confirmed and {**vars(role.confirmed), "difference": list(role.confirmed.difference)}
+    return {
+        **vars(role), "id": str(role.id), "interval": list(role.interval), "difference": list(role.difference),
+        "gain": role.gain, "confirmed": confirmed,
+    }  # fmt: skip
+
+
 def _statistics(tally: StatisticsTally) -> dict[str, Any]:
-    values = {name: _numbers(value) for name, value in tally.results()[0].items() if name not in OFFSETS}
+    values = {name: _numbers(value) for name, value in tally.results().items() if name not in OFFSETS}
     return values | {"baseline": {name: value for name, value in tally.baselines().items() if name not in OFFSETS}}
 
 
 def _relation(relation: RelationCount) -> dict[str, Any]:
-    head, direction, hits = _best(relation)
+    head, direction, accuracy = _best(relation)
     return {
         "relation": relation.relation,
         "n": relation.n,
+        "sentences": relation.accuracy.texts,
         "offset": relation.offset,
-        "offset_accuracy": relation.offset_hits / relation.n,
-        "best": {"id": str(head), "direction": direction, "accuracy": hits / relation.n},
-        "accuracy": {name: _numbers(values.double() / relation.n) for name, values in relation.hits.items()},
+        "offset_accuracy": relation.offset_accuracy,
+        "best": {"id": str(head), "direction": direction, "accuracy": accuracy},
+        "accuracy": _by_direction(relation.accuracy.scores, relation.accuracy),
+        "baselines": {
+            name: _by_direction(values, relation.accuracy) for name, values in relation.accuracy.baselines.items()
+        },
     }
 
 
-def _best(relation: RelationCount) -> tuple[HeadId, str, int]:
+def _by_direction(values: Tensor, estimate: Estimate) -> dict[str, list[list[float | None]]]:
+    return dict(zip(estimate.directions, map(_numbers, values), strict=True))
+
+
+def _best(relation: RelationCount) -> tuple[HeadId, str, float]:
     """The head that is right most often, its direction, and how often."""
-    direction = max(DIRECTIONS, key=lambda name: int(relation.hits[name].max()))
-    hits = relation.hits[direction]
-    return HeadId(*divmod(int(hits.argmax()), hits.shape[1])), direction, int(hits.max())
+    scores = relation.accuracy.scores
+    direction, layer, head = map(int, torch.unravel_index(scores.argmax(), scores.shape))
+    return HeadId(layer, head), relation.accuracy.directions[direction], float(scores.max())
 
 
-def _coreference(names: NameTally | None) -> dict[str, Any] | None:
-    if names is None or not names.n:
+def _coreference(names: NameCount | None) -> dict[str, Any] | None:
+    if names is None:
         return None
-    measured = {direction: _numbers(hits / names.n) for direction, hits in names.hits.items()}
-    accuracy = {direction: measured.get(direction) for direction in NameTally.DIRECTIONS}
-    return {"n": names.n, "nearer_name": names.nearer / names.n, "accuracy": accuracy}
+    estimate = names.accuracy
+    missing = dict.fromkeys(NAME_DIRECTIONS)
+    guesses = {name: float(values.flatten()[0]) for name, values in estimate.baselines.items() if name != "other words"}
+    return {
+        "n": names.n,
+        "nearer_name": guesses["nearer name"],
+        "guesses": guesses,
+        "accuracy": missing | _by_direction(estimate.scores, estimate),
+        "accuracy_by_mean": missing | _by_direction(names.by_mean, estimate),
+        "other_words": missing | _by_direction(estimate.baselines["other words"], estimate),
+    }
 
 
 def _published(profile: Profile) -> tuple[PublishedHead, ...]:
@@ -119,44 +150,98 @@ def _tables(profile: Profile, choices: Choices, width: int) -> Iterator[Renderab
 
 
 def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: int | None, width: int) -> Table:
-    def verdicts(relation: RelationCount) -> str:
-        passed = [role.passed for role in profile.roles if role.role == f"syntactic:{relation.relation}"]
-        return f"{sum(passed)}/{len(passed)}" if passed else "–"
-
-    columns: list[Column[RelationCount]] = [
-        Column("Relation", lambda relation: relation.relation, left=True, least=8),
-        Column("Best head", lambda relation: _best(relation)[0], left=True),
-        Column("Direction", lambda relation: ARROWS[_best(relation)[1]], left=True),
-        Column("Accuracy", lambda relation: _best(relation)[2] / relation.n),
-        Column("Offset", lambda relation: f"{relation.offset:+d}"),
-        Column("Its accuracy", lambda relation: relation.offset_hits / relation.n),
-        Column("n", lambda relation: relation.n),
-        Column("Pass", verdicts),
+    judged: dict[str, list[Role]] = {}
+    for role in profile.roles:
+        judged.setdefault(role.role, []).append(role)
+    rows = [_RelationRow(relation, judged.get(f"syntactic:{relation.relation}", [])) for relation in relations[:top]]
+    columns: list[Column[_RelationRow]] = [
+        Column("Relation", lambda row: row.relation.relation, left=True, least=8),
+        Column("Best head", lambda row: row.best[0], left=True),
+        Column("Direction", lambda row: ARROWS[row.best[1]], left=True, optional=2),
+        Column("Accuracy", lambda row: row.best[2]),
+        Column("Baseline", lambda row: row.largest_baseline),
+        *(_baseline_column(name) for name in BASELINES),
+        *([] if profile.control_texts is None else [Column[_RelationRow]("Untrained", lambda row: row.untrained)]),
+        Column("n", lambda row: row.relation.n),
+        Column("Pass", lambda row: row.verdicts),
+        *([Column[_RelationRow]("Confirmed", lambda row: row.confirmed)] if profile.confirmed_on else []),
     ]
-    listed, total = relations[:top], len(relations)
-    count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
-    caption = left_out(len(listed), total, "relation", "profile.json")
-    return column_table(f"Relations ({count}, the most frequent first)", columns, listed, width=width, caption=caption)
+    total = len(relations)
+    count = f"{len(rows)} of {total}" if len(rows) < total else str(total)
+    caption = left_out(len(rows), total, "relation", "profile.json")
+    return column_table(f"Relations ({count}, the most frequent first)", columns, rows, width=width, caption=caption)
+
+
+@dataclass(frozen=True)
+class _RelationRow:
+    """A relation with the verdicts on it, none where it is too rare."""
+
+    relation: RelationCount
+    roles: list[Role]
+
+    @property
+    def best(self) -> tuple[HeadId, str, float]:
+        """The head that is right most often, its direction, and how often."""
+        return _best(self.relation)
+
+    def baseline(self, name: str) -> float:
+        """How often a guess is right that the best head has to beat."""
+        id, direction, _ = self.best
+        accuracy = self.relation.accuracy
+        return float(accuracy.baselines[name][(accuracy.directions.index(direction), *id)])
+
+    @property
+    def largest_baseline(self) -> str:
+        """With its name; an offset with its number."""
+        name = max(BASELINES, key=self.baseline)
+        shown = f"{self.relation.offset:+d}" if name == "fixed offset" else name
+        return f"{shown}: {number(self.baseline(name))}"
+
+    @property
+    def untrained(self) -> float | None:
+        """The best score of any head of the untrained copy."""
+        return self.roles[0].untrained if self.roles else None
+
+    @property
+    def verdicts(self) -> str:
+        """How many heads pass."""
+        return f"{sum(role.passed for role in self.roles)}/{len(self.roles)}" if self.roles else "–"
+
+    @property
+    def confirmed(self) -> str:
+        """How many of those that pass and were measured again do so on the other corpus, too."""
+        again = [role.confirmed.passed for role in self.roles if role.confirmed is not None]
+        return f"{sum(again)}/{len(again)}" if again else "–"
+
+
+def _baseline_column(name: str) -> Column[_RelationRow]:
+    return Column(name.capitalize(), lambda row: row.baseline(name), optional=1)
 
 
 def _by_head(profile: Profile, top: int | None, width: int) -> Table:
     roles = [of_head for of_head in profile.passed_roles().values() if of_head]
-    roles.sort(key=lambda of_head: -of_head[0].margin)
-    titles = ("Head", "Role", "Direction", "Score", "Baseline", "Interval", "n")
-    least, optional = {1: 10, 2: 6}, {2: 2, 5: 1}
-    columns = [
-        Column(title, itemgetter(place), left=place < 3, least=least.get(place), optional=optional.get(place))
-        for place, title in enumerate(titles)
+    roles.sort(key=lambda of_head: -(of_head[0].gain or 0.0))
+    columns: list[Column[_RoleRow]] = [
+        Column("Head", lambda row: row.head, left=True),
+        Column("Role", lambda row: row.name, left=True, least=10),
+        Column("Direction", _of_role(lambda role: ARROWS.get(role.direction or "", "")), left=True, optional=2),
+        Column("Score", _of_role(lambda role: role.score)),
+        Column("Baseline", _of_role(lambda role: role.baseline)),
+        Column("Interval", _of_role(lambda role: "{:.2f}–{:.2f}".format(*role.interval)), optional=1),
+        *(
+            []
+            if profile.control_texts is None
+            else [Column("Untrained", _of_role(lambda role: "" if role.untrained is None else role.untrained))]
+        ),
+        Column("n", _of_role(lambda role: role.n)),
+        *([Column("Confirmed", _of_role(_confirmed))] if profile.confirmed_on else []),
     ]
-    rows: list[tuple[object, ...]] = []
+    rows: list[_RoleRow] = []
     for of_head in roles[:top]:
         listed = of_head if len(of_head) <= _ROLES else of_head[: _ROLES - 1]
-        for role in listed:
-            head, arrow = "" if role is not of_head[0] else role.id, ARROWS.get(role.direction or "", "")
-            interval = "{:.2f}–{:.2f}".format(*role.interval)
-            rows.append((head, role.role, arrow, role.score, role.baseline, interval, role.n))
+        rows += [_RoleRow(str(role.id) if role is of_head[0] else "", role.role, role) for role in listed]
         if len(listed) < len(of_head):
-            rows.append(("", f"… {len(of_head) - len(listed)} more", *[""] * 5))
+            rows.append(_RoleRow("", f"… {len(of_head) - len(listed)} more", None))
     n_heads = profile.checkpoint.n_layers * profile.checkpoint.n_heads
     n_listed = len(roles[:top])
     title = f"Heads ({n_listed} of {n_heads}; {n_heads - len(roles)} show no role)"
@@ -165,8 +250,28 @@ def _by_head(profile: Profile, top: int | None, width: int) -> Table:
     )
 
 
+@dataclass(frozen=True)
+class _RoleRow:
+    """A role of a head, whose id stands beside its first role; or how many more it has."""
+
+    head: str
+    name: str
+    role: Role | None
+
+
+def _of_role(read: Callable[[Role], object]) -> Callable[[_RoleRow], object]:
+    """What a column shows of a role; nothing where there is none."""
+    return lambda row: "" if row.role is None else read(row.role)
+
+
+def _confirmed(role: Role) -> str:
+    """Score and baseline on the other corpus, and whether the role does not pass there."""
+    again = role.confirmed
+    return "" if again is None else f"{number(again.score)} ({number(again.baseline)}){'' if again.passed else ' no'}"
+
+
 def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
-    (values, _), baselines = tally.results(), tally.baselines()
+    values, baselines = tally.results(), tally.baselines()
     names = {"entropy": ("Entropy", "nats"), "distance": ("Distance", "tokens"), "confidence": ("Conf", ""),
              "sink": ("Sink", "")}  # fmt: skip
     names |= {spec.statistic: (spec.column, "") for spec in PATTERNS if spec.column and not spec.on_repeats}
@@ -186,15 +291,22 @@ def _by_layer(tally: StatisticsTally, n_layers: int, width: int) -> Table:
 
 def _notes(profile: Profile) -> RenderableType:
     trees = "gold" if profile.gold else "a parser's, not gold"
+    control = "no untrained copy was measured (--control)"
+    if profile.control_texts is not None:
+        control = f"Untrained: the best head of a freshly initialised copy, on {profile.control_texts:,} texts"
     return notes(
-        f"Intervals hold for all heads of a role together but for a chance of {ERROR_RATE:g} (Bonferroni). "
-        "Roles overlap: a head may have several; profile.json and profile.csv have every score.",
-        f"Trees: {trees}. Offset +1: the head is the next word after the dependent. Pass: heads that pass for the "
-        "relation; – where it is too rare." if profile.relations is not None else "",
+        f"A role passes where the interval of its score above the baseline is above 0 (at {ERROR_RATE:g} over all "
+        f"heads together, Bonferroni), and its false discovery rate over all roles is at most {ERROR_RATE:g}. "
+        f"{control}. Roles overlap: a head may have several; profile.json and profile.csv have every score.",
+        f"Trees: {trees}. Baseline: the largest of six guesses (+1: the head is the next word after the dependent; "
+        "other words: the same head, asked from other words). Pass: heads that pass for the relation; – where it is "
+        "too rare." if profile.relations is not None else "",
+        "Confirmed: score and baseline on the other corpus; no: it does not pass there."
+        if profile.confirmed_on else "",
         *(
             f"{visible(count.corpus.path.name)}: {count.left_out:,} of {count.texts + count.left_out:,} texts left "
             f"out: {_why(count)}."
-            for count in profile.corpora if count.left_out
+            for count in (*profile.corpora, *profile.confirmed_on) if count.left_out
         ),
     )  # fmt: skip
 
@@ -209,11 +321,26 @@ def _why(count: CorpusCount) -> str:
 
 REPORT = Report[Profile](
     content=_content,
-    columns=("id", "role", "direction", "score", "baseline", "n", "low", "high", "passed", "threshold"),
+    columns=(
+        "id",
+        "role",
+        "direction",
+        "score",
+        "baseline",
+        "n",
+        "low",
+        "high",
+        "passed",
+        "threshold",
+        "gain",
+        "texts",
+        "q",
+        "untrained",
+    ),
     rows=lambda document: (
         {**role, "low": role["interval"][0], "high": role["interval"][1]} for role in document["roles"]
     ),
     tables=_tables,
-    same=("attnviz", "model", "corpora", "seed"),
+    same=("attnviz", "model", "corpora", "confirmed_on", "seed"),
     top=15,
 )

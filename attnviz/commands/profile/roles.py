@@ -1,36 +1,78 @@
-"""From what was measured over a corpus to roles: score, baseline, interval, threshold, verdict."""
+"""From what was measured over corpora to roles: score, baselines, intervals, threshold, verdict."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.instances import NameTally, RelationCount, RepeatScores
+from attnviz.commands.profile.estimates import Estimate
+from attnviz.commands.profile.intervals import (
+    Evidence,
+    Interval,
+    cosine_evidence,
+    false_discovery,
+    proportion_evidence,
+    share_evidence,
+)
+from attnviz.commands.profile.names import NameCount
+from attnviz.commands.profile.relations import RelationCount
+from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
-from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.registry import NAMES, REPEATS, SHARES
 from attnviz.patterns.verdicts import BROAD_SHARE, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
-__all__ = ["ERROR_RATE", "Role", "coreference_roles", "repeat_roles", "semantic_roles",
-           "statistic_roles", "syntax_roles", "wilson"]  # fmt: skip
+__all__ = ["ENOUGH_INSTANCES", "ENOUGH_SEQUENCES", "ENOUGH_TEXTS", "ERROR_RATE", "Candidate", "Confirmation", "Role",
+           "confirmed_roles", "coreference_candidates", "judged_roles", "repeat_candidates", "semantic_candidates",
+           "statistic_candidates", "syntax_candidates", "untrained_scores"]  # fmt: skip
 
 ERROR_RATE = 0.05
-"""The chance that any of a role's intervals misses, over all heads of the model together (Bonferroni)."""
+"""The chance that any of a role's intervals misses, over all heads together (Bonferroni); and the false discovery rate
+over all roles and heads of a model (Benjamini-Yekutieli 2001). A role passes where both hold."""
 
 ENOUGH_INSTANCES = 30
-"""Instances of a relation below which no verdict is given; attnviz's own choice."""
+"""Instances of a relation, and sentences that have it, below which no verdict is given; attnviz's own choice."""
 
-_CORRECTED = f"; the interval, at {ERROR_RATE} over all heads together (Bonferroni), above the baseline"
+ENOUGH_TEXTS = 100
+"""Texts below which no verdict on a share of attention is given: their intervals cover too seldom with fewer."""
+
+ENOUGH_SEQUENCES = 30
+"""The same of random sequences, which are alike."""
+
 _ROUNDING = 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
+_STANDS = (
+    f"; the interval of the difference, at {ERROR_RATE} over all heads together (Bonferroni), above 0; false discovery "
+    f"rate over all roles at most {ERROR_RATE} (Benjamini-Yekutieli 2001); above every head of an untrained copy"
+)
 _NOT_RESTING = f", at most {SINK_ONLY} of the attention elsewhere (after Vig & Belinkov 2019)"
 _POSITIONAL = (
     f"over {MAJORITY} of the attention on content (Clark et al. 2019), {MARGIN} above uniform attention "
-    f"(after Voita et al. 2019){_NOT_RESTING}{_CORRECTED}"
+    f"(after Voita et al. 2019){_NOT_RESTING}{_STANDS}"
 )
+_BROAD = (
+    f"entropy at least {BROAD_SHARE:.2f} of uniform attention's (after Clark et al. 2019), and all of the interval, at "
+    f"{ERROR_RATE} over all heads together (Bonferroni); untrained heads are broad, so they are no measure of it"
+)
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A role of a head, measured again on another corpus, in the same direction.
+
+    Attributes:
+        score, baseline, n: as in :class:`Role`.
+        difference: the interval of the score above the baseline, at 0.05 over all roles that were tested again.
+        passed: by the same threshold.
+    """
+
+    score: float
+    baseline: float
+    n: int
+    difference: Interval
+    passed: bool
 
 
 @dataclass(frozen=True)
@@ -41,13 +83,22 @@ class Role:
         id: the head.
         role: ``previous-token``, ``sink``, ``syntactic:nsubj``, ``coreference``, …
         score: 0-1, of ``semantic`` a cosine; see ``threshold`` for what it is.
-        baseline: the same under uniform attention, or of the trivial guess.
+        baseline: the largest of ``baselines``.
         n: what the score rests on: content positions, instances, or sequences.
-        interval: of the score, corrected for the number of heads; everything from the least to the greatest
-            possible score where there are too few texts to say more.
+        texts: how many texts, or sequences, the intervals are over.
+        interval: of the score, corrected for the number of heads; everything from the least to the greatest possible
+            score where there are too few texts to say more.
+        difference: likewise of the score above the baseline, from paired bootstrap samples of texts; of ``broad`` above
+            its threshold.
+        p: of a difference of 0 or less, one-sided, times the directions, or offsets, of which the best was taken.
+        q: its false discovery rate over all roles and heads (Benjamini-Yekutieli 2001); both are None where there are
+            too few texts.
+        untrained: the best score of any head of a freshly initialised copy of the model; None where not measured.
         threshold: the rule in words, with its source.
         passed: whether it holds.
         direction: of a relation or of coreference, who attends to whom.
+        baselines: by name, what the head has to beat.
+        confirmed: the same on another corpus, of roles that pass; None where none was given, or it is too rare there.
     """
 
     id: HeadId
@@ -55,81 +106,117 @@ class Role:
     score: float
     baseline: float
     n: int
-    interval: tuple[float, float]
+    texts: int
+    interval: Interval
+    difference: Interval
     threshold: str
     passed: bool
-    direction: str | None = None
+    direction: str | None
+    baselines: dict[str, float]
+    p: float | None = None
+    q: float | None = None
+    untrained: float | None = None
+    confirmed: Confirmation | None = None
 
     @property
     def margin(self) -> float:
         """Score above baseline."""
         return self.score - self.baseline
 
+    @property
+    def gain(self) -> float | None:
+        """Error reduction: of what the baseline misses, the share that the head does not."""
+        return error_reduction(self.score, self.baseline)
+
 
 @dataclass(frozen=True)
-class _Measured:
-    """Scores of all heads for one role, [n_layers, n_heads], NaN where a head has none, and their standard errors.
+class Candidate:
+    """What was measured for one role of all heads, and the rule by which they pass.
 
     Attributes:
-        baseline: None or NaN where the role cannot be measured.
-        n: what the scores rest on.
-        texts: over how many texts, or sequences, the errors are.
-        least: the least possible score; the greatest is 1.
+        role, rule: its name, and the threshold in words.
+        estimate: scores beside baselines.
+        scale: ``share``, ``proportion`` or ``cosine``: which intervals hold for it.
+        enough: texts that a verdict takes.
+        above: what the score has to exceed.
+        least: likewise its lower end, in place of the baseline; of ``broad``.
+        heads: of each head, [n_layers, n_heads], whether it is judged; None for all.
+        looks: scores that were tried; 0 for as many as there are.
     """
 
-    scores: Tensor
-    errors: Tensor
-    baseline: float | None
-    n: int
-    texts: int
-    least: float = 0.0
+    role: str
+    rule: str
+    estimate: Estimate
+    scale: str = "share"
+    enough: int = ENOUGH_TEXTS
+    above: float = -math.inf
+    least: float | None = None
+    measurable: Tensor | None = None
+    heads: Tensor | None = None
+    looks: int = 0
 
-    def heads(self, looks: int = 0) -> Iterator[tuple[HeadId, float, tuple[float, float]]]:
-        """Every head that has a score, with it and its interval; ``looks`` scores were tried, 0: one a head."""
-        z = _z(looks or self.scores.numel())
-        for id in all_heads(*self.scores.shape):
-            score, error = float(self.scores[id]), float(self.errors[id])
-            if math.isfinite(score):
-                known = self.texts >= ENOUGH_TEXTS and math.isfinite(error)
-                low, high = (score - z * error, score + z * error) if known else (self.least, 1.0)
-                yield id, min(1.0, score), (max(self.least, low), min(1.0, high))  # rounding may lead beyond 1
+    def judge(self, id: HeadId, direction: int, rate: float) -> Role:
+        """One head in one direction; ``rate``: the chance that an interval misses."""
+        estimate, place = self.estimate, (direction, *id)
+        score, baseline = min(1.0, float(estimate.scores[place])), float(estimate.baseline[place])
+        against = baseline if self.least is None else self.least
+        errors = float(estimate.errors[place]), float(estimate.differences[place])
+        enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
+        low = -1.0 if self.scale == "cosine" else 0.0
+        found = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
+        if enough:
+            found = self._evidence(score, against, errors, rate)
+        far = score > self.above and (self.least is not None or score - baseline >= MARGIN - _ROUNDING)
+        resting = self.measurable is not None and float(self.measurable[id]) < 1 - SINK_ONLY - _ROUNDING
+        return Role(
+            id, self.role, score, baseline, estimate.n, estimate.texts, found.interval, found.difference, self.rule,
+            enough and far and not resting and found.difference[0] > 0, estimate.directions[direction] or None,
+            {name: float(values[place]) for name, values in estimate.baselines.items()}, found.p if enough else None,
+        )  # fmt: skip
+
+    def _evidence(self, score: float, baseline: float, errors: tuple[float, float], rate: float) -> Evidence:
+        texts = self.estimate.texts
+        if self.scale == "proportion":
+            return proportion_evidence(score, baseline, errors, (self.estimate.n, texts), rate)
+        of_scale = cosine_evidence if self.scale == "cosine" else share_evidence
+        return of_scale(score, baseline, errors, texts, rate)
+
+    def roles(self) -> Iterator[Role]:
+        """Every head that has a score, in the direction in which it is furthest above what it has to beat."""
+        estimate = self.estimate
+        margins = (estimate.scores - estimate.baseline).nan_to_num(-math.inf)
+        best = (margins.round(decimals=9) + 1e-10 * estimate.scores.nan_to_num()).argmax(0)
+        looks = self.looks or estimate.scores.numel()
+        for id in all_heads(*best.shape):
+            if math.isfinite(float(margins[(int(best[id]), *id)])) and (self.heads is None or self.heads[id]):
+                role = self.judge(id, int(best[id]), ERROR_RATE / looks)
+                yield replace(role, p=None if role.p is None else min(1.0, role.p * looks / best.numel()))
 
 
-def statistic_roles(tally: StatisticsTally) -> Iterator[Role]:
-    """Positional roles, sink and broad, of every head, and the fixed distance beyond these that it attends to most.
+def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
+    """Positional roles, sink and broad, and the fixed distance beyond these that each head attends to most.
 
     The latter is ``offset:-3`` where keys stand three tokens before their queries; one look for each that was tried.
     """
-    scores, errors = tally.results()
-    baselines = tally.baselines()
-
-    def measured(name: str) -> _Measured:
-        return _Measured(scores[name], errors[name], baselines[name], tally.n_content, tally.n_texts)
-
+    estimates = tally.estimates()
+    on_content = 1 - estimates["sink"].scores[0]
     for name in SHARES:
-        yield from _scored(NAMES[name], measured(name), _POSITIONAL, MAJORITY, 1 - scores["sink"])
-    rule = f"over {SINK_SHARE} (Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
-    yield from _scored("sink", measured("sink"), rule, SINK_SHARE)
-    uniform = baselines["entropy"] or math.nan
-    shares = _Measured(scores["entropy"] / uniform, errors["entropy"] / uniform, 1.0, tally.n_content, tally.n_texts)
-    rule = (
-        f"entropy at least {BROAD_SHARE:.2f} of uniform attention's (after Clark et al. 2019), and all of the "
-        f"interval, at {ERROR_RATE} over all heads together (Bonferroni)"
-    )
-    for id, score, interval in shares.heads():
-        yield Role(id, "broad", score, 1.0, shares.n, interval, rule, interval[0] >= BROAD_SHARE)
-    tried = {
-        name: scores[name] - baseline
-        for name in OFFSETS
-        if (baseline := baselines[name]) is not None and math.isfinite(baseline)
-    }
-    best = torch.stack(list(tried.values())).nan_to_num(-1.0).argmax(0) if tried else torch.empty(0)
-    for place, name in enumerate(tried):
-        chosen = replace(measured(name), scores=scores[name].where(best == place, torch.nan))
-        yield from _scored(name, chosen, _POSITIONAL, MAJORITY, 1 - scores["sink"], len(tried) * best.numel())
+        if name in estimates:
+            yield Candidate(NAMES[name], _POSITIONAL, estimates[name], above=MAJORITY, measurable=on_content)
+    rule = f"over {SINK_SHARE} (plotting code of Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
+    yield Candidate("sink", rule, estimates["sink"], above=SINK_SHARE)
+    yield Candidate("broad", _BROAD, estimates["broad"], least=BROAD_SHARE)
+    tried = {name: estimates[name] for name in OFFSETS if name in estimates}
+    margins = torch.stack([(each.scores - each.baseline)[0] for each in tried.values()])
+    best = margins.nan_to_num(-math.inf).argmax(0)
+    for place, (name, estimate) in enumerate(tried.items()):
+        yield Candidate(
+            name, _POSITIONAL, estimate, above=MAJORITY, measurable=on_content, heads=best == place,
+            looks=len(tried) * best.numel(),
+        )  # fmt: skip
 
 
-def semantic_roles(tally: MeaningTally) -> Iterator[Role]:
+def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
     """Attention drawn to words alike in meaning; ``n`` counts content tokens with another word to attend to.
 
     No paper gives a number for the margin of the cosine. Of the 72 heads of all-MiniLM-L6-v2 on a treebank (UD English
@@ -137,76 +224,91 @@ def semantic_roles(tally: MeaningTally) -> Iterator[Role]:
     attention, too little for a verdict); the next, at 0.08, mostly joins punctuation. Freshly initialised they are all
     below 0.001.
     """
-    scores, errors, baseline = tally.results()
-    measured = _Measured(scores, errors, baseline, tally.n_queries, tally.n_texts, least=-1.0)
-    rule = f"cosine of centred input embeddings {MARGIN} above uniform attention (attnviz's own choice)"
-    yield from _scored("semantic", measured, f"{rule}{_NOT_RESTING}{_CORRECTED}", measurable=tally.on_pairs())
+    rule = (
+        f"cosine of centred input embeddings, special tokens left out of the baseline too, {MARGIN} above uniform "
+        f"attention (attnviz's own choice){_NOT_RESTING}{_STANDS}"
+    )
+    yield Candidate("semantic", rule, tally.results(), "cosine", measurable=tally.on_pairs())
 
 
-def syntax_roles(relations: Sequence[RelationCount]) -> Iterator[Role]:
-    """One role for each relation with enough instances, in each head's better direction."""
-    rule = f"{MARGIN} above the best fixed offset (Voita et al. 2019){_CORRECTED}"
+def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
+    """One role for each relation with enough instances."""
+    rule = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
     for each in relations:
         if each.n >= ENOUGH_INSTANCES:
-            yield from _counted(f"syntactic:{each.relation}", each.hits, each.n, each.offset_hits / each.n, rule)
+            role = f"syntactic:{each.relation}"
+            yield Candidate(role, rule, each.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
-def coreference_roles(tally: NameTally) -> Iterator[Role]:
-    """Which of two names a pronoun means, in each head's better direction, beside the nearer name."""
-    rule = f"{MARGIN} above the nearer name (after Voita et al. 2019){_CORRECTED}"
-    if tally.n:
-        yield from _counted("coreference", tally.hits, tally.n, tally.nearer / tally.n, rule)
+def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
+    """Which of two names a pronoun means."""
+    rule = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
+    if names is not None:
+        yield Candidate("coreference", rule, names.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
-def repeat_roles(repeats: RepeatScores, *, previous: bool = False) -> Iterator[Role]:
+def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -> Iterator[Candidate]:
     """Induction and duplicate-token heads; on request previous-token heads, which are better judged by text."""
-    rule = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_CORRECTED}"
+    if repeats is None:
+        return
+    rule = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
     for name in ("previous", *REPEATS) if previous else REPEATS:
         scores, n = repeats.scores[name], len(repeats.scores[name])
-        errors = scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan)
-        measured = _Measured(scores.mean(0), errors, repeats.baselines[name], n, n)
-        yield from _scored(NAMES[name], measured, rule, MAJORITY)
+        errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
+        baseline = torch.full_like(errors, repeats.baselines[name])
+        estimate = Estimate(
+            scores.mean(0)[None], errors, {"uniform attention": baseline}, baseline, errors, n, n
+        )  # fmt: skip
+        yield Candidate(NAMES[name], rule, estimate, enough=ENOUGH_SEQUENCES, above=MAJORITY)
 
 
-def wilson(hits: int, n: int, z: float) -> tuple[float, float]:
-    """Wilson's interval of a proportion (Wilson 1927)."""
-    share, spread = hits / n, z * z / n
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / n + spread / (4 * n)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
+def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
+    """By role, the best score of any head of an untrained model, where enough was measured; broad is no measure."""
+    return {
+        each.role: float(scores.max())
+        for each in candidates
+        if each.role != "broad" and min(each.estimate.n, each.estimate.texts) >= each.enough
+        and len(scores := each.estimate.scores[each.estimate.scores.isfinite()])
+    }  # fmt: skip
 
 
-def _scored(
-    role: str,
-    measured: _Measured,
-    rule: str,
-    above: float = -math.inf,
-    measurable: Tensor | None = None,
-    looks: int = 0,
-) -> Iterator[Role]:
-    """One role of the heads; none passes if too little of its attention is what the score is about, ``measurable``."""
-    baseline = measured.baseline
-    if baseline is None or not math.isfinite(baseline):
-        return
-    for id, score, interval in measured.heads(looks):
-        resting = measurable is not None and float(measurable[id]) < 1 - SINK_ONLY - _ROUNDING
-        far = score > above and score - baseline >= MARGIN - _ROUNDING
-        passed = far and interval[0] > baseline and not resting
-        yield Role(id, role, score, baseline, measured.n, interval, rule, passed)
+def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]) -> list[Role]:
+    """Every head's verdict for every role: by its own interval, the rate of false discoveries, and the control.
+
+    Args:
+        candidates: all that was measured.
+        untrained: from :func:`untrained_scores` of a freshly initialised copy of the model; empty without a control.
+    """
+    roles = [role for candidate in candidates for role in candidate.roles()]
+    tested = [role.p for role in roles if role.p is not None]
+    rates = iter(false_discovery(tested))
+    judged = []
+    for role in roles:
+        q, control = None if role.p is None else next(rates), untrained.get(role.role)
+        above = control is None or role.interval[0] > control
+        passed = role.passed and q is not None and q <= ERROR_RATE and above
+        judged.append(replace(role, q=q, untrained=control, passed=passed))
+    return judged
 
 
-def _counted(role: str, hits: dict[str, Tensor], n: int, baseline: float, rule: str) -> Iterator[Role]:
-    """The heads of hits by direction, [n_layers, n_heads] each, in the better direction; every direction is a look."""
-    directions = list(hits)
-    best, direction = torch.stack(list(hits.values())).max(0)
-    z = _z(len(hits) * best.numel())
-    for id in all_heads(*best.shape):
-        count = int(best[id])
-        low, high = wilson(count, n, z)
-        passed = count / n - baseline >= MARGIN - _ROUNDING and low > baseline
-        yield Role(id, role, count / n, baseline, n, (low, high), rule, passed, directions[int(direction[id])])
+def confirmed_roles(roles: Sequence[Role], candidates: Iterable[Candidate]) -> list[Role]:
+    """The roles, those that pass with what was measured for them on another corpus.
 
+    Args:
+        roles: from one corpus.
+        candidates: from the other.
+    """
+    by_role = {candidate.role: candidate for candidate in candidates}
+    rate = ERROR_RATE / max(1, sum(role.passed for role in roles))
 
-def _z(looks: int) -> float:
-    """Standard errors that an interval extends, so that this many hold together (Bonferroni)."""
-    return NormalDist().inv_cdf(1 - ERROR_RATE / looks / 2)
+    def again(role: Role) -> Confirmation | None:
+        candidate = by_role.get(role.role)
+        if candidate is None or not role.passed:
+            return None
+        direction = candidate.estimate.directions.index(role.direction or "")
+        if not math.isfinite(float(candidate.estimate.scores[(direction, *role.id)])):
+            return None
+        found = candidate.judge(role.id, direction, rate)
+        return Confirmation(found.score, found.baseline, found.n, found.difference, found.passed)
+
+    return [replace(role, confirmed=again(role)) for role in roles]

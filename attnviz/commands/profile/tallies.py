@@ -1,17 +1,20 @@
 """What is counted over a corpus, layer by layer and batch by batch: sums that never grow with it."""
 
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.commands.profile.estimates import Estimate, estimated
 from attnviz.corpora.batches import Batch
-from attnviz.corpora.bootstrap import REPLICATES, standard_error
+from attnviz.corpora.bootstrap import REPLICATES
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
 
-__all__ = ["OFFSETS", "MeaningTally", "StatisticsTally", "SumTally", "Tally", "mean_embedding"]
+__all__ = ["OFFSETS", "MeaningTally", "StatisticsTally", "SumTally", "Tally", "mean_embedding",
+           "ordinary_ids"]  # fmt: skip
 
 _MEANS = ("entropy", "distance", "confidence")
 
@@ -58,16 +61,22 @@ class SumTally:
     """A tally whose counts are tensors of sums."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
-        self._counts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+        self._counts: dict[Any, Tensor] = {
+            name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()
+        }
 
-    def state(self) -> dict[str, Tensor]:
+    def _sum(self, name: Hashable, sums: Tensor) -> None:
+        """Add to a count, which begins with the first sums."""
+        self._counts[name] = self._counts[name] + sums if name in self._counts else sums.clone()
+
+    def state(self) -> dict[Any, Tensor]:
         """What was counted so far."""
         return self._counts
 
-    def absorb(self, state: dict[str, Tensor]) -> None:
+    def absorb(self, state: dict[Any, Tensor]) -> None:
         """Add what another tally of the same kind and shape counted."""
         for name, sums in state.items():
-            self._counts[name] += sums
+            self._sum(name, sums)
 
 
 class _TextTally(SumTally):
@@ -113,7 +122,7 @@ class StatisticsTally(_TextTally):
         super().__init__(
             sums=(replicates + 1, n_layers, n_heads, len(_MEANS) + 1 + n_shares),
             positions=(replicates + 1, 2),  # all, content
-            baselines=(n_shares + 2,),
+            baselines=(replicates + 1, n_shares + 2),  # of the shares, of the sink, and entropy
         )
         self._masks = torch.empty(0)
 
@@ -124,15 +133,14 @@ class StatisticsTally(_TextTally):
         self._counts["positions"] += weights @ positions.double().cpu()
         self._masks = self._masks_of(batch)
         content, valid = batch.content.cpu(), batch.valid.cpu()
-        allowed, baselines = allowed_units(valid.shape[1], self.causal), self._counts["baselines"]
+        allowed = allowed_units(valid.shape[1], self.causal)
         keys = content[:, None, :] & allowed & content[:, :, None]
-        count = keys.sum(-1).clamp(min=1)
-        for place, mask in enumerate(self._masks.unbind(1)):
-            baselines[place] += ((keys & mask).sum(-1) / count).double().sum()
-        seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1)
+        count = keys.sum(-1).clamp(min=1).double()
+        uniform = [((keys & mask).sum(-1) / count).sum(1) for mask in self._masks.unbind(1)]
+        seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1).double()
         sinks = (valid & ~content)[:, None, :] & allowed
-        baselines[-2] += (sinks.sum(-1) / seen)[content].double().sum()
-        baselines[-1] += seen.double().log()[valid].sum()
+        uniform += [(sinks.sum(-1) / seen * content).sum(1), (seen.log() * valid).sum(1)]
+        self._counts["baselines"] += weights @ torch.stack([each.expand(len(valid)) for each in uniform], 1)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
@@ -159,36 +167,62 @@ class StatisticsTally(_TextTally):
                     of_text[place, : text.n, : text.n] = mask
         return masks
 
-    def results(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Each statistic, [n_layers, n_heads], and its standard error over texts; NaN where not measurable."""
+    def _samples(self) -> dict[str, Tensor]:
+        """Each statistic in every bootstrap sample, [1 + replicates, n_layers, n_heads]; NaN where not measurable."""
         sums, positions = self._counts["sums"], self._counts["positions"][:, :, None, None]
         total = sums[..., len(_MEANS)]
         values = {name: sums[..., i] / positions[:, 0] for i, name in enumerate(_MEANS)}
         values["sink"] = 1 - total / positions[:, 1]
         for i, (name, possible) in enumerate(self._possible.items(), start=len(_MEANS) + 1):
             values[name] = sums[..., i] / total if possible else torch.full_like(total, torch.nan)
-        errors = {name: standard_error(value[1:]) for name, value in values.items()}
-        return {name: value[0] for name, value in values.items()}, errors
+        return values
+
+    def _uniform(self) -> dict[str, Tensor | None]:
+        """Baselines in every bootstrap sample, [1 + replicates]; None of a pattern that the model cannot have."""
+        n_queries, n_content = self._counts["positions"].T
+        *shares, sink, entropy = self._counts["baselines"].T
+        means = zip(self._possible.items(), shares, strict=True)
+        baselines = {name: share / n_content if possible else None for (name, possible), share in means}
+        return baselines | {"sink": sink / n_content, "entropy": entropy / n_queries}
+
+    def results(self) -> dict[str, Tensor]:
+        """Each statistic, [n_layers, n_heads]; NaN where not measurable."""
+        return {name: values[0] for name, values in self._samples().items()}
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Each share, the sink, and entropy as a share of uniform attention's (``broad``), beside uniform attention."""
+        samples, uniform = self._samples(), self._uniform()
+        entropy = uniform.pop("entropy")
+        assert entropy is not None
+        broad = samples["entropy"] / entropy[:, None, None]
+        found = {name: self._estimate(samples[name], each) for name, each in uniform.items() if each is not None}
+        return found | {"broad": self._estimate(broad, torch.ones_like(entropy))}
+
+    def _estimate(self, values: Tensor, uniform: Tensor) -> Estimate:
+        baselines = {"uniform attention": uniform[:, None, None, None]}
+        return estimated(values[:, None], baselines, self.n_content, self.n_texts)
 
     def baselines(self) -> dict[str, float | None]:
         """The same under uniform attention: of each share, of the sink, and the uniform entropy in nats."""
-        n_queries, n_content = self._counts["positions"][0].tolist()
-        *shares, sink, entropy = self._counts["baselines"]
-        means = zip(self._possible.items(), shares, strict=True)
-        baselines = {name: float(share / n_content) if possible else None for (name, possible), share in means}
-        return baselines | {"sink": float(sink / n_content), "entropy": float(entropy / n_queries)}
+        return {name: None if values is None else float(values[0]) for name, values in self._uniform().items()}
+
+
+def ordinary_ids(checkpoint: Checkpoint) -> list[int]:
+    """Vocabulary entries that a text can have: no special token, no ``[unused…]``, no row without a token."""
+    special = set(checkpoint.tokenizer.all_special_ids)
+    n = min(int(checkpoint.config.vocab_size), len(checkpoint.tokenizer))
+    tokens = checkpoint.tokenizer.convert_ids_to_tokens(list(range(n)))
+    given = [token is not None and not token.startswith("[unused") for token in tokens]
+    return [i for i in range(n) if given[i] and i not in special]
 
 
 def mean_embedding(checkpoint: Checkpoint) -> Tensor:
-    """Mean input embedding of the vocabulary without special tokens and rows that the tokenizer never gives, [d_model].
+    """Mean input embedding of :func:`ordinary_ids`, [d_model].
 
     Embeddings share a large common direction that makes all words look alike; without it, cosines tell words apart
     (Mu & Viswanath 2018).
     """
-    weight = _embeddings(checkpoint)
-    special = set(checkpoint.tokenizer.all_special_ids)
-    ordinary = [i for i in range(min(len(weight), len(checkpoint.tokenizer))) if i not in special]
-    return weight[ordinary].double().mean(0)
+    return _embeddings(checkpoint)[ordinary_ids(checkpoint)].double().mean(0)
 
 
 class MeaningTally(_TextTally):
@@ -226,17 +260,15 @@ class MeaningTally(_TextTally):
         """Count one layer's patterns, [batch, n_heads, n, n], of the batch begun last."""
         self._add(layer, pattern.flatten(2) @ self._masks.to(pattern))
 
-    def results(self) -> tuple[Tensor, Tensor, float]:
-        """Score, standard error over texts, and what uniform attention would score; all are cosines.
+    def results(self) -> Estimate:
+        """Scores beside what uniform attention would score; all are cosines.
 
-        The score is sum A cos / sum A over the pairs, [n_layers, n_heads]; NaN for a head that leaves none of its
-        attention there. The baseline is the mean over queries with a pair of the mean cosine of their pairs; NaN
-        where there are none. The error is that of the score above the baseline, since both depend on the texts.
+        The score is sum A cos / sum A over the pairs; NaN for a head that leaves none of its attention there. The
+        baseline is the mean over queries with a pair of the mean cosine of their pairs; NaN where there are none.
         """
         sums, uniform = self._counts["sums"], self._counts["uniform"]
-        scores, baselines = sums[..., 0] / sums[..., 1], uniform[:, 0] / uniform[:, 1]
-        errors = standard_error((scores - baselines[:, None, None])[1:])
-        return scores[0], errors, float(baselines[0])
+        baselines = {"uniform attention": (uniform[:, 0] / uniform[:, 1])[:, None, None, None]}
+        return estimated((sums[..., 0] / sums[..., 1])[:, None], baselines, self.n_queries, self.n_texts)
 
     def on_pairs(self) -> Tensor:
         """Share of the attention of those queries that lands on such pairs, [n_layers, n_heads]."""

@@ -31,13 +31,14 @@ MOST_MAPS = 24
 _NAME_WIDTH = 86
 """Pixels of the longest name in the map of roles."""
 
+_ACCURACY = "accuracy, in the head's better direction"
 _UNIFORM = ("uniform attention", "content tokens")
 _READING = {
     "sink": ("attention on special tokens", *_UNIFORM),
     "semantic": ("cosine of centred input embeddings, weighted by attention", *_UNIFORM),
     "broad": ("entropy, as a share of uniform attention's", *_UNIFORM),
-    "syntactic": ("accuracy, in the head's better direction", "best fixed offset", "instances"),
-    "coreference": ("accuracy, in the head's better direction", "nearer name", "pronouns"),
+    "syntactic": (_ACCURACY, "largest of a head's guesses", "instances"),
+    "coreference": (_ACCURACY, "largest of a head's guesses", "pronouns"),
     "induction": ("mean attention to the token after the copy", "uniform attention", "random sequences"),
     "duplicate-token": ("mean attention to the copy", "uniform attention", "random sequences"),
 }
@@ -50,7 +51,7 @@ _SHORT = {
 
 
 def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
-    """Every head's clearest role: the one with the largest margin above its baseline."""
+    """Every head's clearest role: the one with the largest error reduction."""
     passed = list(profile.passed_roles().values())
     families = [family_of(of_head) for of_head in passed]
     drawn = [family for family in FAMILIES if family is not NO_ROLE]
@@ -65,7 +66,7 @@ def _plan_roles(profile: Profile, choices: Choices) -> Iterator[HeadMapPlan]:
     source = profile.source()
     title = f"{visible(profile.checkpoint.short_name)}: the clearest role of every head, "
     title += f"{sum(map(bool, passed))} of {len(passed)} have one"
-    clearest = "Clearest: the largest score above its baseline among the roles passed; +2: two further roles."
+    clearest = "Clearest: the largest error reduction among the roles passed; +2: two further roles."
     each = HeadMap(
         values, norm=Normalize(0, len(drawn) - 1), bar="", colours=ListedColormap([family.colour for family in drawn]),
         texts=tuple(tuple(texts[row : row + shape[1]]) for row in range(0, len(texts), shape[1])),
@@ -102,15 +103,14 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     for role in roles:
         values[role.id] = role.score
     passed = frozenset((role.id.layer, role.id.head) for role in roles if role.passed)
-    kind, _, rest = name.partition(":")
+    kind = name.partition(":")[0]
     quantity, trivial, unit = _READING.get(kind, ("share of the attention on content", *_UNIFORM))
     if kind == "syntactic":
         quantity += f", {profile.trees}"
-        offsets = [f" ({each.offset:+d})" for each in profile.relations or () if each.relation == rest]
-        trivial += "".join(offsets).replace("-", "−")
-    baseline = roles[0].baseline
+    low, high = min(role.baseline for role in roles), max(role.baseline for role in roles)
+    alike = high - low < 0.005
     notes = [
-        f"Score: {quantity}. Baseline: {trivial}, {baseline:.2f}.",
+        f"Score: {quantity}. Baseline: {trivial}, {low:.2f}{'' if alike else f' to {high:.2f}'}.",
         f"Outlined: heads that pass ({roles[0].threshold}).",
     ]
     if kind == "offset":
@@ -119,7 +119,8 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     source = profile.source(name, f"n = {roles[0].n:,} {unit}")
     title = f"{visible(name)}: score of every head, {len(passed)} of {values.size} pass"
     each = HeadMap(
-        values, norm=Normalize(0, largest, clip=True), mark=Mark(baseline, "baseline"), outlined=passed,
+        values, norm=Normalize(0, largest, clip=True), outlined=passed,
+        mark=Mark(low, "baseline" if alike else "least baseline"),
         bar="score (no colour: 0 or less)" if kind == "semantic" else "score",
     )  # fmt: skip
     return HeadMapPlan(stem, sentence(title, source, notes[0]), title, (*notes, source), (each,))
@@ -151,7 +152,7 @@ VIEWS: tuple[View[Profile, Any], ...] = (
         head_map_figure, draw_head_map, stems=r"roles/[\w.-]+", missing=_no_scores,
     ),
     View(
-        "relations", "the best head of each relation beside the best fixed offset", plan_relations, relations_figure,
+        "relations", "the best head of each relation beside its largest baseline", plan_relations, relations_figure,
         draw_relations, missing=_no_relations,
     ),
     View(

@@ -1,0 +1,166 @@
+"""How often heads find the other end of a syntactic relation, beside guesses that track none, over a corpus."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.profile.estimates import Estimate, estimated
+from attnviz.commands.profile.tallies import SumTally
+from attnviz.corpora.batches import Batch
+from attnviz.corpora.bootstrap import REPLICATES
+from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
+from attnviz.patterns.syntax import DIRECTIONS, best_offset, most_attended_other
+
+__all__ = ["RelationCount", "RelationTally", "between_spans"]
+
+Spans = Sequence[Sequence[Sequence[int]]]
+_Right = Callable[[int, Tensor, Tensor], Tensor]
+
+
+def between_spans(pattern: Tensor, members: Spans) -> Tensor:
+    """Attention between the spans of each text: sums over the pieces attended to, means over those attending.
+
+    Args:
+        pattern: [batch, n_heads, n, n].
+        members: for each text, for each of its spans, token positions; a span may have none.
+
+    Returns:
+        [batch, n_heads, n_spans, n_spans]; zeros for spans without tokens and beyond a text's last span.
+    """
+    batch, _, n, _ = pattern.shape
+    n_spans = max((len(spans) for spans in members), default=0)
+    belongs = torch.zeros(batch, n_spans, n)
+    for text, spans in enumerate(members):
+        rows = [row for row, positions in enumerate(spans) for _ in positions]
+        columns = [position for positions in spans for position in positions]
+        belongs[text, rows, columns] = 1.0
+    belongs = belongs.to(pattern)[:, None]
+    means = belongs / belongs.sum(-1, keepdim=True).clamp(min=1)
+    return means @ pattern @ belongs.transpose(-1, -2)
+
+
+@dataclass(frozen=True)
+class RelationCount:
+    """One relation over a corpus.
+
+    Attributes:
+        relation: its name.
+        offset: the best fixed guess: +1 means that the head is the word after the dependent.
+        accuracy: of every head by direction, beside the guesses of :data:`attnviz.patterns.guesses.BASELINES`.
+    """
+
+    relation: str
+    offset: int
+    accuracy: Estimate
+
+    @property
+    def n(self) -> int:
+        """Instances."""
+        return self.accuracy.n
+
+    @property
+    def offset_accuracy(self) -> float:
+        """How often the best fixed guess is right."""
+        return float(self.accuracy.baselines["fixed offset"].flatten()[0])
+
+
+class RelationTally(SumTally):
+    """How often every head's most attended other word is the other end of a relation (Clark et al. 2019).
+
+    Sinks are no words, as in :func:`attnviz.patterns.syntax.relation_accuracy`. Counts are of relations and bootstrap
+    samples of sentences; of heads, how often they are right, and how often they guess the same from other words.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
+        super().__init__()
+        self._shape = 1 + replicates, len(DIRECTIONS), 2, n_layers, n_heads
+        self._causal = causal
+        self._members: list[list[list[int]]] = []
+        self._words: list[WordGuesses] = []
+        self._pairs = torch.empty(0, 3, dtype=torch.long)
+        self._relations: dict[str, tuple[list[int], Tensor]] = {}
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Count the instances of a batch; a subtype (``acl:relcl``) counts as its base relation, too."""
+        self._members = [
+            [[place for place in positions if not item.sink[place]] for positions in item.members]
+            for item in batch.items
+        ]
+        self._words = [WordGuesses.of(list(map(len, members)), self._causal) for members in self._members]
+        pairs: list[tuple[int, int, int]] = []
+        places: dict[str, list[int]] = defaultdict(list)
+        for text, (item, members) in enumerate(zip(batch.items, self._members, strict=True)):
+            for arc in item.source.arcs:
+                if members[arc.dependent] and members[arc.head]:
+                    for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
+                        places[name].append(len(pairs))
+                    pairs.append((text, arc.dependent, arc.head))
+        self._pairs = torch.tensor(pairs, dtype=torch.long).reshape(-1, 3)
+        self._relations = {name: (of_name, weights[:, self._pairs[of_name, 0]]) for name, of_name in places.items()}
+        self._count_guesses()
+
+    def _count_guesses(self) -> None:
+        """Instances, sentences, offsets and guesses of the batch, in every bootstrap sample."""
+        if not self._relations:
+            return
+        right = self._of_instances(self._right_guesses)
+        offsets = self._pairs[:, 2] - self._pairs[:, 1]
+        for name, (places, weights) in self._relations.items():
+            self._sum((name, "instances"), weights.sum(1))
+            self._sum((name, "sentences"), torch.tensor(float(len(set(self._pairs[places, 0].tolist())))))
+            self._sum((name, "guesses"), torch.einsum("ri,dgi->rdg", weights, right[..., places]))
+            for offset in set(offsets[places].tolist()):
+                self._sum((name, offset), weights[:, offsets[places] == offset].sum(1))
+            if (name, "heads") not in self._counts:
+                self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+        """Count one layer's patterns, [batch, n_heads, n, n]."""
+        if not self._relations:
+            return
+        guesses = most_attended_other(between_spans(pattern, self._members)).cpu()
+
+        def right(text: int, query: Tensor, target: Tensor) -> Tensor:
+            words = self._words[text]
+            of_text = guesses[text, :, : len(words.visible)]
+            own = (of_text[:, query] == target).double()
+            return torch.stack([own, votes_elsewhere(of_text, words.visible, query, target)])
+
+        found = self._of_instances(right)
+        for name, (places, weights) in self._relations.items():
+            sums = torch.einsum("ri,dkhi->rdkh", weights, found[..., places])
+            self._counts[name, "heads"][:, :, :, layer] += sums
+
+    def _right_guesses(self, text: int, query: Tensor, target: Tensor) -> Tensor:
+        """Chance, then each of :data:`GUESSES`: how often it is right, [n_guesses, n_pairs]."""
+        words = self._words[text]
+        chance = words.chance[query] * words.visible[query, target]
+        return torch.stack([chance, *((words.words[name][query] == target).double() for name in GUESSES)])
+
+    def _of_instances(self, right: _Right) -> Tensor:
+        """What is right from either end of each instance, [n_directions, …, n_instances]."""
+        found = []
+        for text in sorted(set(self._pairs[:, 0].tolist())):
+            dependents, heads = self._pairs[self._pairs[:, 0] == text, 1:].T
+            found.append(torch.stack([right(text, dependents, heads), right(text, heads, dependents)]))
+        return torch.cat(found, -1)
+
+    def results(self) -> list[RelationCount]:
+        """Every relation, the most frequent first."""
+        names = [name for name, what in self._counts if what == "instances"]
+        counts = [self._result(name) for name in names]
+        return sorted(counts, key=lambda relation: (-relation.n, relation.relation))
+
+    def _result(self, name: str) -> RelationCount:
+        counts = {what: sums for (of_name, what), sums in self._counts.items() if of_name == name}
+        offset, _ = best_offset(Counter({k: int(sums[0]) for k, sums in counts.items() if isinstance(k, int)}))
+        n = counts["instances"]
+        heads = counts["heads"] / n[:, None, None, None, None]
+        guesses = (counts["guesses"] / n[:, None, None])[..., None, None]
+        baselines = {"fixed offset": (counts[offset] / n)[:, None, None, None]}
+        baselines |= dict(zip(("chance", *GUESSES), guesses.unbind(2), strict=True)) | {"other words": heads[:, :, 1]}
+        accuracy = estimated(heads[:, :, 0], baselines, int(n[0]), int(counts["sentences"]), DIRECTIONS)
+        return RelationCount(name, offset, accuracy)
