@@ -102,7 +102,10 @@ def profile(
         )
 
     def finish(document: dict[str, Any]) -> Iterator[str]:
-        remove_kept(unfinished, process)
+        from attnviz.commands.profile.measure import PARTS, part_file
+
+        for part in PARTS:
+            remove_kept(part_file(unfinished, part), process)
         if run.figures in (None, "all") and not run.no_figures and document["statistics"] is not None:
             from attnviz.commands.profile.likeness import scikit_learn_missing
 

@@ -31,7 +31,10 @@ from attnviz.progress import Progress
 from attnviz.results.result import Result
 from attnviz.version import __version__
 
-__all__ = ["CONTROL_TEXTS", "CorpusCount", "Profile", "profile_heads", "untrained_copy"]
+__all__ = ["CONTROL_TEXTS", "PARTS", "CorpusCount", "Profile", "part_file", "profile_heads", "untrained_copy"]
+
+PARTS = "", "untrained copy", "confirmation"
+"""What a profile is measured in: the model, its control, other corpora."""
 
 CONTROL_TEXTS = 500
 """Texts of each corpus, at most, on which the untrained copy is measured."""
@@ -199,15 +202,15 @@ def profile_heads(
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
             _named(part, progress), tell,
         )  # fmt: skip
-        return _whole(settings, repeats and part != "confirmation")
+        return _whole(settings, repeats and part != PARTS[2])
 
     with joined_processes(process):
-        run = measured("", checkpoint, corpora, limit)
+        run = measured(PARTS[0], checkpoint, corpora, limit)
         fresh = None
         if control:
             most = CONTROL_TEXTS if limit is None else min(limit, CONTROL_TEXTS)
-            fresh = measured("untrained copy", untrained_copy(checkpoint, seed), corpora, most)
-        again = measured("confirmation", checkpoint, others, limit) if others else None
+            fresh = measured(PARTS[1], untrained_copy(checkpoint, seed), corpora, most)
+        again = measured(PARTS[2], checkpoint, others, limit) if others else None
     return None if run is None else _profile(run, fresh, again, weights, repeats)
 
 
@@ -220,7 +223,7 @@ def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
 
 
 def part_file(unfinished: Path, part: str) -> Path:
-    """The file that keeps a part of an unfinished profile; of the main part the one that was named."""
+    """The file that keeps one of the :data:`PARTS` of an unfinished profile; of the first the one that was named."""
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
 
 
