@@ -150,5 +150,4 @@ def test_entries_are_plain_values_for_json():
     assert entries[0] == {**vars(heads[0]), "id": "L8H5", "universal": universal}
     assert list(entries[0]) == [
         "id", "role", "paper", "year", "title", "score", "baseline", "direction", "offset", "weaker", "note",
-        "measured", "by_name",
-    ]  # fmt: skip
+        "measured", "by_name", "universal"]  # fmt: skip
