@@ -17,6 +17,7 @@ from attnviz.commands.profile.corpus_run import CorpusRun
 from attnviz.commands.profile.measure import Profile
 from attnviz.corpora import batches
 from attnviz.corpora.long_runs import Process, Unfinished
+from attnviz.patterns.guesses import BASELINES
 from tests import corpora
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -58,9 +59,11 @@ def test_files_tables_and_the_document(run: Any):
 def test_the_document_is_laid_out_as_the_contract_says(run: Any):
     assert run("trees.conllu", "gap.tsv", "--repeats", "--seed", "7").exit_code == 0
     content = document()
-    assert list(content)[:9] == [
-        "attnviz", "model", "corpora", "seed", "verification", "statistics", "syntax", "coreference", "repeats",
+    assert list(content)[:11] == [
+        "attnviz", "model", "corpora", "control_texts", "confirmed_on", "seed", "verification", "statistics", "syntax",
+        "coreference", "repeats",
     ]  # fmt: skip
+    assert (content["control_texts"], content["confirmed_on"]) == (40 + 32, [])  # of GAP's 40 rows, 8 are neither
     assert len(content["model"]["weights_sha256"]) == 64
     assert [corpus["path"] for corpus in content["corpora"]] == ["trees.conllu", "gap.tsv"]
     assert content["seed"] == 7
@@ -71,21 +74,53 @@ def test_the_document_is_laid_out_as_the_contract_says(run: Any):
     assert {(len(content["statistics"][name]), len(content["statistics"][name][0])) for name in names} == {(3, 4)}
     assert set(content["statistics"]["baseline"]) == {*names, "sink"} - {"distance", "confidence"}
     relation = content["syntax"]["relations"][0]
-    assert set(relation) == {"relation", "n", "offset", "offset_accuracy", "best", "accuracy"}
+    names = {"relation", "n", "sentences", "offset", "offset_accuracy", "best", "accuracy", "baselines"}
+    assert set(relation) == names
+    assert list(relation["baselines"]) == list(BASELINES)
+    assert relation["baselines"]["fixed offset"]["dependent_to_head"][2][3] == relation["offset_accuracy"]
     best = relation["accuracy"][relation["best"]["direction"]]
     layer, head = (int(part) for part in relation["best"]["id"][1:].split("H"))
     assert best[layer][head] == relation["best"]["accuracy"] == max(max(row) for row in best)
-    assert set(content["coreference"]) == {"n", "nearer_name", "accuracy"}
+    coreference = content["coreference"]
+    assert set(coreference) == {"n", "nearer_name", "guesses", "accuracy", "accuracy_by_mean", "other_words"}
+    assert coreference["guesses"]["nearer name"] == coreference["nearer_name"]
+    assert set(coreference["guesses"]) - {"subject, else nearer name"} == {"nearer name", "longer name"}
     assert set(content["repeats"]) == {"previous", "duplicate", "induction"}
     for role in content["roles"]:
         low, high = role["interval"]
         assert low <= role["score"] <= high
+        assert role["difference"][0] <= role["difference"][1]
         assert role["threshold"]
+        assert role["baseline"] == max(role["baselines"].values())
+        assert (role["p"] is None) == (role["q"] is None)
+        assert role["confirmed"] is None
     assert {role["role"] for role in content["roles"]} >= {"sink", "broad", "local", "semantic", "coreference"}
     rows = list(csv.DictReader(Path("out/profile.csv").read_text(encoding="utf-8").splitlines()))
     assert [(row["id"], row["role"], float(row["score"]), float(row["low"])) for row in rows] == [
         (role["id"], role["role"], role["score"], role["interval"][0]) for role in content["roles"]
     ]
+
+
+def test_a_control_is_measured_unless_it_is_not_wanted(run: Any):
+    result = run("trees.conllu", "--no-store")
+    assert (result.exit_code, document()["control_texts"]) == (0, 40)
+    assert "Untrained" in result.stdout
+    result = run("trees.conllu", "--no-store", "--no-control")
+    assert (result.exit_code, document()["control_texts"]) == (0, None)
+    assert "no untrained copy was measured (--control)" in " ".join(result.stdout.split())
+    limited = run("trees.conllu", "lines.txt", "--no-store", "--limit", "7", "--no-syntax")
+    assert (limited.exit_code, document()["control_texts"]) == (0, 14)
+
+
+def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
+    corpora.treebank(tmp_path / "more.conllu", 35, seed=9)
+    result = run("trees.conllu", "--confirm", "more.conllu", "--confirm", "gap.tsv", "--no-store", "--no-control")
+    assert result.exit_code == 0, result.output
+    assert [(each["path"], each["sentences"]) for each in document()["confirmed_on"]] == [
+        ("more.conllu", 35), ("gap.tsv", 32),
+    ]  # fmt: skip
+    assert "Confirmed" in result.stdout
+    assert "confirmed" in document()["roles"][0]
 
 
 def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
@@ -147,7 +182,7 @@ def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, mo
     with monkeypatch.context() as patched:  # Ctrl-C while the figures are drawn
         patched.setattr(Profile, "write", stopping)
         assert run("trees.conllu").exit_code == 130
-    assert "going on after 40 texts" in run("trees.conllu").stderr
+    assert run("trees.conllu").stderr.count("going on after 40 texts") == 2  # the model, and its untrained copy
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
 
 
@@ -199,6 +234,27 @@ def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatc
     assert "goes on" not in result.stderr
 
 
+def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch):
+    count, done = CorpusRun._count, []
+
+    def stopping(*arguments: Any) -> None:
+        done.append(1)
+        if len(done) == 8:  # five batches of the model, and the third of its copy
+            os.kill(os.getpid(), signal.SIGINT)
+        count(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CorpusRun, "_count", stopping)
+        assert run("trees.conllu", "--batch-size", "8").exit_code == 130
+    names = ["profile.unfinished", "profile.unfinished-untrained"]
+    assert sorted(path.name for path in Path("out").iterdir()) == names
+    stderr = " ".join(run("trees.conllu", "--batch-size", "8").stderr.split())
+    assert "going on after 40 texts" in stderr
+    assert "going on after 24 texts" in stderr
+    assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
+    assert document()["control_texts"] == 40
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -209,6 +265,8 @@ def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatc
         (["trees.conllu", "--figures", "map"], 2, "found both"),
         (["trees.conllu", "--limit", "0"], 2, "Input should be greater than or equal to 1"),
         (["lines.txt", "--parser", "xx_none"], 1, "xx_none"),
+        (["trees.conllu", "--confirm", "trees.conllu"], 2, "expected different corpora, found the same content twice"),
+        (["trees.conllu", "--confirm", "missing.conllu"], 1, "expected a corpus at missing.conllu, found nothing"),
     ],
 )
 def test_wrong_usage_is_told(run: Any, arguments: list[str], code: int, message: str):

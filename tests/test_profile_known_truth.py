@@ -27,7 +27,7 @@ WORDS = "the cat that saw ran away one two three four five dog house tree of and
 """Each is one token of both tokenizers; so few that most tokens of a sentence have a copy in it."""
 
 RELATIONS = ["nsubj", "obj", "det", "amod", "obl:tmod"]
-SENTENCES = 80
+SENTENCES = 120
 ALSO = {role: {"local"} for role in ("previous-token", "next-token", "current-token")}
 """Roles that come with another by definition: at most one position away is local."""
 
@@ -63,8 +63,8 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def all_roles(checkpoint: Checkpoint, path: Path) -> list[Role]:
-    profile = profile_heads(checkpoint, [path], repeats=True)
+def all_roles(checkpoint: Checkpoint, path: Path, control: bool = True) -> list[Role]:
+    profile = profile_heads(checkpoint, [path], repeats=True, control=control)
     assert profile is not None
     return list(profile.roles)
 
@@ -110,13 +110,13 @@ def test_every_verdict_that_could_be_given_was_given(found: dict[str, list[Role]
     assert {role: roles.count(role) for role in roles} == dict.fromkeys(names | syntactic, 8)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("name", FRESH)
-def test_a_freshly_initialised_model_gets_no_role_but_broad(
+def test_a_freshly_initialised_model_gets_no_role_but_broad_even_without_a_control(
     treebank: Path, tokenizers: dict[str, Any], name: str, seed: int
 ):
     model_class, config = FRESH[name]
     torch.manual_seed(seed)
-    roles = all_roles(from_loaded(model_class(config()).eval(), tokenizers[name]), treebank)
+    roles = all_roles(from_loaded(model_class(config()).eval(), tokenizers[name]), treebank, control=False)
     assert len({role.id for role in roles}) == 12
     assert {role.role for role in roles if role.passed} <= {"broad"}

@@ -247,7 +247,11 @@ def _named(part: str, progress: Progress | None) -> Progress:
 
 
 def _whole(settings: RunSettings, repeats: bool) -> CorpusRun | None:
-    """What all processes have measured together; None in all but the first."""
+    """What all processes have measured together; None in all but the first.
+
+    Raises:
+        CorpusError: nothing of a corpus could be measured.
+    """
     run = measure_corpora(settings)
     run.keep()
     if repeats:
@@ -255,7 +259,10 @@ def _whole(settings: RunSettings, repeats: bool) -> CorpusRun | None:
     states = gathered(settings.process, run.state())
     for state in states[1:]:
         run.absorb(state)
-    return run if settings.process.first else None
+    if not settings.process.first:
+        return None
+    _counts(run)
+    return run
 
 
 def _counts(run: CorpusRun | None) -> tuple[CorpusCount, ...]:
