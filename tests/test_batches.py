@@ -132,7 +132,7 @@ def test_texts_are_read_as_they_are_needed(checkpoint):
     def texts():
         for i in range(10**9):
             read.append(i)
-            yield sentence(["cat"], line=i)
+            yield sentence(["the", "cat"], line=i)
 
     next(batches(checkpoint, texts(), 2))
     assert len(read) == 2 * 32
