@@ -202,18 +202,19 @@ def _spare(n_bytes: int) -> int:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        weights: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
             "download or save the checkpoint again."
         ) from error
+    return weights
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     with calling_transformers(f"cannot read the weights in {path}"):
         try:
-            weights = torch.load(path, map_location="cpu", weights_only=True)
+            weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
         except UnpicklingError as error:
             raise CheckpointError(
                 f"the weights in {path.parent} are a pickle that torch's weights-only loader refuses, because reading "
