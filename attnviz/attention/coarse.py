@@ -74,4 +74,4 @@ def _fit(pattern: Tensor, own: Tensor, floor: float) -> ScaleFit:
     rows = ((difference - error * change) * change).sum(-1)
     deviation = rows.square().sum().sqrt() / information
     rounding = torch.finfo(pattern.dtype).eps / information.sqrt()
-    return ScaleFit(float(error.abs()), max(floor, float(_ERRORS * deviation), float(_ROUNDINGS * rounding)))
+    return ScaleFit(float(error.abs()), max(floor, _ERRORS * float(deviation), _ROUNDINGS * float(rounding)))

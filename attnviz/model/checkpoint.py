@@ -228,7 +228,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     with calling_transformers(f"cannot read the weights in {path}"):
         try:
-            weights = torch.load(path, map_location="cpu", weights_only=True)
+            weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
         except UnpicklingError as error:
             raise CheckpointError(
                 f"the weights in {path.parent} are a pickle that torch's weights-only loader refuses, because reading "

@@ -81,14 +81,14 @@ def texts_read(texts: Sequence[str], tokens: "Tokens") -> list[str]:
     return [text[:end] for text, end in zip(texts, ends, strict=True)]
 
 
-def mask_token(tokenizer: Any, vocabulary_size: int) -> int | None:
-    """The id of the tokenizer's mask token; None where it has none.
+def mask_token(tokenizer: Any, vocabulary_size: int) -> int:
+    """The id of the mask token, of a tokenizer that has one.
 
     Raises:
         CheckpointError: the model has no row for it.
     """
-    mask: int | None = tokenizer.mask_token_id
-    if mask is not None and not 0 <= mask < vocabulary_size:
+    mask: int = tokenizer.mask_token_id
+    if not 0 <= mask < vocabulary_size:
         raise _beyond(mask, vocabulary_size)
     return mask
 

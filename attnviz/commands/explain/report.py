@@ -118,8 +118,8 @@ def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableT
 
 def _heading(result: Explanation) -> Text:
     model, tokens = result.checkpoint, result.tokens
-    text = unisolated(result.facts.quotes)
-    place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {text}"
+    quotes = unisolated(result.facts.quotes)
+    place = f"Layer {result.layer} of {model.n_layers} in {visible(model.name)}, step by step, on {quotes}"
     token = visible(tokens.labels[result.token])
     sizes = (
         f"\n{counted(len(tokens), 'token')}, d_model {model.d_model}, {counted(model.n_heads, 'head')} of d_head "
