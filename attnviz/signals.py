@@ -12,13 +12,13 @@ __all__ = ["SIGNALS", "handled", "held_back", "ignore", "interruption", "take"]
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGTERM", "SIGINT") if hasattr(signal, name))
 """Those that interrupt; Ctrl-C last, so that all others are back where they were when it raises."""
 
-Handler = Callable[[int, FrameType | None], None]
+_Handler = Callable[[int, FrameType | None], None]
 
 _BURST = 1.0
 """Seconds in which several signals are one: systemd sends SIGTERM and SIGHUP together."""
 
 
-def interruption() -> Handler:
+def interruption() -> _Handler:
     """A handler that raises KeyboardInterrupt, once in a burst."""
     last = -_BURST
 
@@ -31,7 +31,7 @@ def interruption() -> Handler:
     return interrupt
 
 
-def take(handler: Handler) -> dict[int, Handler | int]:
+def take(handler: _Handler) -> dict[int, _Handler | int]:
     """Give the signals to a handler, but those that are ignored (nohup), or not Python's.
 
     Returns:
@@ -46,7 +46,7 @@ def take(handler: Handler) -> dict[int, Handler | int]:
 
 
 @contextmanager
-def handled(handler: Handler) -> Iterator[None]:
+def handled(handler: _Handler) -> Iterator[None]:
     """While the block runs, the handler gets the signals; see :func:`take`."""
     before = take(handler)
     try:

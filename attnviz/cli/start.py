@@ -80,6 +80,7 @@ class _Messages(io.TextIOWrapper):
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(stream.buffer, stream.encoding, stream.errors, line_buffering=True)
+        self._stream = stream  # which would close its buffer if nobody had it
 
     def write(self, text: str, /) -> int:
         try:

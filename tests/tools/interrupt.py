@@ -41,6 +41,7 @@ def run(arguments: list[str], how: Callable[[], None], until: Callable[[], float
         os.dup2(writing, 2)
         os.close(reading)
         os.close(writing)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", 1, closefd=False)
         sys.argv = ["attnviz", *arguments]
         how()  # ends with SystemExit: the interpreter's own end is part of what is tried
     os.close(writing)
