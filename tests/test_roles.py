@@ -109,7 +109,8 @@ def test_quantiles_of_72_heads_leave_their_rate_in_the_tail(freedom: float):
 
 
 def test_tails_end_at_nothing_and_everything():
-    assert (t_tail(math.inf, 29), t_tail(-math.inf, 29), t_tail(0, 29)) == (0, 1, 0.5)
+    assert (t_tail(0, 29), t_tail(-1e6, 29)) == (0.5, pytest.approx(1))
+    assert t_tail(1e6, 29) < 1e-13
     assert t_tail(2, 29) == pytest.approx(1 - t_tail(-2, 29))
 
 
@@ -174,8 +175,12 @@ def test_shares_have_intervals_that_are_even_on_the_logit_scale(score: float, er
     low, high = (math.log(end / (1 - end)) for end in found.interval)
     middle, width = math.log(score / (1 - score)), quantile(0.01, texts) * error / (score * (1 - score))
     assert (low, high) == (pytest.approx(middle - width, abs=1e-6), pytest.approx(middle + width, abs=1e-6))
-    wide = share_evidence(score, 0.3, (2 * error, error), texts, 0.01).interval
-    assert found.difference == pytest.approx((wide[0] - 0.3, wide[1] - 0.3))
+    paired = share_evidence(score, 0.3, (2 * error, error), texts, 0.01).difference
+    assert paired == pytest.approx((found.interval[0] - 0.3, found.interval[1] - 0.3))
+    rest = quantile(0.01, texts) * error * math.sqrt(3)  # what the baseline adds to the error of the difference
+    low, high = (abs(end - score) for end in found.interval)
+    expected = score - 0.3 - math.hypot(low, rest), score - 0.3 + math.hypot(high, rest)
+    assert found.difference == pytest.approx(expected, abs=1e-9)
     assert (found.p < 0.005) == (found.difference[0] > 0)  # p and interval agree: one-sided 0.005, two-sided 0.01
 
 
@@ -184,6 +189,13 @@ def test_the_interval_of_a_share_has_its_score_within_at_the_ends_too(score: flo
     low, high = share_evidence(score, 0.5, (0.0, 0.0), 100, 0.05).interval
     assert low <= score <= high
     assert high - low < 1e-5
+
+
+@pytest.mark.parametrize("score", [0.999, 1 - 1e-9, 1.0])
+def test_a_score_next_to_one_is_sure_though_its_baseline_varies(score: float):
+    found = share_evidence(score, 0.05, ((1 - score) / 10, 0.004), 120, ERROR_RATE / 72)
+    assert found.difference == pytest.approx((score - 0.066, score - 0.034), abs=0.003)
+    assert found.p < 1e-15
 
 
 def test_cosines_may_be_negative_and_end_at_one():
@@ -198,7 +210,7 @@ def test_cosines_may_be_negative_and_end_at_one():
 @pytest.mark.parametrize("evidence", [share_evidence, cosine_evidence])
 def test_without_any_error_what_is_equal_is_as_likely_above_as_below(evidence: Any):
     chances = [evidence(score, 0.3, (0.0, 0.0), 100, 0.05).p for score in (0.4, 0.3, 0.2)]
-    assert chances == [0, 0.5, 1]
+    assert chances == [pytest.approx(0, abs=1e-15), 0.5, pytest.approx(1)]
 
 
 # --- false discoveries
