@@ -83,10 +83,19 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
         {"id": 101, "text": "the", "special": False, "word": 0},
     ]
     layers = [
-        {"layer": layer, "pattern_error": error, "output_error": 1e-7, "output_scale": 1.5}
+        {
+            "layer": layer,
+            "pattern_error": error,
+            "output_error": 1e-7,
+            "output_scale": 1.5,
+            "passed_error": 0.0,
+            "row_error": None,
+            "scale_error": None,
+            "scale_limit": None,
+        }
         for layer, error in enumerate([2e-7, 4e-7])
     ]
-    tolerances = {"pattern_tolerance": 1e-4, "output_tolerance": 1e-4}
+    tolerances = {"pattern_tolerance": 1e-4, "output_tolerance": 1e-4, "row_tolerance": None}
     assert found["verification"] == {"passed": True, "heads_compared": 4, **tolerances, "layers": layers}
     for head in found["heads"]:
         assert list(head) == [*SCALARS, "baseline", "patterns", *LABEL, "role", "profile"]

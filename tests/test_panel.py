@@ -46,8 +46,8 @@ def test_of_many_heads_the_clearest_are_shown_and_the_title_says_how_many():
     kept = {tile.name.split()[0] for tile in plan.groups[0][1]}
     assert len(kept) == MOST_HEADS < len(many.heads)
     assert plan.title.endswith(f"{MOST_HEADS} of {len(many.heads)} heads, the clearest")
-    left_out = [head.strongest.margin for head in many.heads if str(head.id) not in kept]
-    assert max(left_out) <= min(head.strongest.margin for head in many.heads if str(head.id) in kept)
+    left_out = [head.clearness for head in many.heads if str(head.id) not in kept]
+    assert max(left_out) <= min(head.clearness for head in many.heads if str(head.id) in kept)
 
 
 @pytest.mark.parametrize("width", [None, 3.3, 6.75])

@@ -15,7 +15,16 @@ import attnviz
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.cli.program import app
 from attnviz.patterns.registry import PATTERNS, PatternSpec
-from attnviz.patterns.verdicts import BROAD_SHARE, ENOUGH, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
+from attnviz.patterns.verdicts import (
+    BROAD_SHARE,
+    ENOUGH,
+    HALF_OF_THE_REST,
+    LEAST_N,
+    MAJORITY,
+    MARGIN,
+    SINK_ONLY,
+    SINK_SHARE,
+)
 from attnviz.results.result import views_of
 from tests.conftest import needs_minilm, needs_parser
 
@@ -85,7 +94,7 @@ def test_figures_are_named_by_help_and_readme_as_by_the_program(command: str) ->
 @pytest.mark.parametrize("spec", PATTERNS, ids=lambda spec: spec.statistic)
 def test_every_pattern_is_documented_with_its_source(spec: PatternSpec) -> None:
     rows = [line for line in section("How to read the numbers").splitlines() if line.startswith("|")]
-    (row,) = [line for line in rows if f"`{spec.name}`" in line.split("|")[1]]
+    row = next(line for line in rows if f"`{spec.name}`" in line.split("|")[1])  # rows of the labels come later
     assert spec.source in row
     assert spec.target.replace("{unit}", "token").format(window="W", far="D") in row
 
@@ -119,11 +128,14 @@ def test_the_options_of_the_readme_are_the_options_of_the_program(command: str) 
 
 def test_the_thresholds_of_the_readme_are_the_thresholds_of_the_program() -> None:
     text = section("How to read the numbers")
-    assert f"`sink` above {SINK_ONLY}" in text
-    assert f"`sink` above {SINK_SHARE}" in text
-    assert f"above {MAJORITY} (Clark et al. 2019) and {round(MARGIN * 100)} points" in text
+    points = f"{round(MARGIN * 100)} points above"
+    assert f"| `sink` | above {SINK_SHARE} and {points} uniform |" in text
+    assert f"| above {MAJORITY}, {points} uniform, sink at most {SINK_ONLY} |" in text
+    assert f"{points} its baseline, n of {ENOUGH} or more, at least {LEAST_N} more right" in text
+    assert f"(score − uniform) / (1 − uniform) > {HALF_OF_THE_REST}" in text
     assert f"at least {BROAD_SHARE:.2f} of uniform" in text
-    assert f"below n = {ENOUGH}" in text
+    assert f"fewer than {LEAST_N} content tokens" in text
+    assert f"Below n = {ENOUGH} a label" in text
 
 
 def test_the_tolerances_of_the_readme_are_the_tolerances_of_the_program() -> None:

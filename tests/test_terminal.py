@@ -212,6 +212,9 @@ def test_matplotlib_neither_asks_for_a_display_nor_tells_of_its_folder(tmp_path:
 def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):
     from attnviz.cli.start import _Messages
 
-    messages = _Messages((tmp_path / "stderr").open("w"))
+    stream = (tmp_path / "stderr").open("w")
+    messages = _Messages(stream)
     print("still there", file=messages)
+    messages.detach()
+    stream.close()
     assert (tmp_path / "stderr").read_text() == "still there\n"

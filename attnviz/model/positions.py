@@ -1,13 +1,14 @@
 """The positions of a text that a caller names: by a token, or by its number."""
 
 import difflib
+from collections.abc import Sequence
 
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 from attnviz.model.tokens import Units
 from attnviz.model.wording import visible
 
-__all__ = ["find_positions", "only_position"]
+__all__ = ["find_positions", "only_position", "text_at"]
 
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10
@@ -60,6 +61,11 @@ def only_position(units: Units, token: str | int) -> int:
     Arguments and errors as for :func:`find_positions`.
     """
     return find_positions(units, token)[-1]
+
+
+def text_at(units: Units, positions: Sequence[int]) -> str:
+    """The text at some positions: the word that they make up, or the token at the first of them."""
+    return next((text for text, whole in units.wholes if whole == tuple(positions)), units.labels[positions[0]])
 
 
 def _occurrences(units: Units, text: str) -> list[tuple[int, ...]]:

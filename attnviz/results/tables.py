@@ -52,7 +52,8 @@ class Column(Generic[Row]):
             never cut.
         fit: how a row is written in so many columns of the terminal; by default the text is cut at its end.
         fold: whether a text without room goes on in further lines instead of being cut.
-        optional: on a narrow terminal the column of the largest such number goes first; None for one that stays.
+        optional: on a narrow terminal the columns of the largest such number go first, together; None for one that
+            stays.
     """
 
     title: str
@@ -166,7 +167,7 @@ def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[
         goes = max(laid, key=lambda each: each.column.optional or 0)
         if goes.column.optional is None:
             break
-        laid = [each for each in laid if each is not goes]
+        laid = [each for each in laid if each.column.optional != goes.column.optional]
     widths = [each.widest for each in laid]
     while sum(widths) > room(False):
         slack = [have - each.least for have, each in zip(widths, laid, strict=True)]
@@ -189,11 +190,13 @@ def _cut(column: Column[Row], row: Row, text: Text, room: int) -> Text:
 def cell(value: object) -> Text:
     """A value as it stands in a table: fractions with two decimals, a dash for what cannot be measured.
 
-    A text stands as it is: a string would be read as rich's markup, and labels may hold brackets.
+    A text stands as it is, but for what would steer a terminal: a string would be read as rich's markup, and labels
+    may hold brackets.
     """
     if isinstance(value, Text):
         return value
-    return Text(number(value) if value is None or isinstance(value, float) else str(value))
+    text = number(value) if value is None or isinstance(value, float) else str(value)
+    return Text(text if text.replace("\n", "").isprintable() else visible(text))
 
 
 def left_out(shown: int, total: int, noun: str, file: str) -> str:

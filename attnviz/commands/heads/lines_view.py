@@ -19,7 +19,7 @@ from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
-from attnviz.model.positions import find_positions
+from attnviz.model.positions import find_positions, text_at
 from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
@@ -161,8 +161,7 @@ def _start(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, 
         raise UsageError(f"“{visible(token)}” is among the tokens that are dropped; keep them to see its attention.")
     numbers = ", ".join(f"#{number}" for number in kept[:4]) + (", …" if len(kept) > 4 else "")
     positions = tuple(place[everything.members[number]] for number in kept)
-    name = next((label for label, whole in everything.wholes if whole == found), everything.labels[kept[0]])
-    return positions, f"“{name}” ({numbers})"
+    return positions, f"“{text_at(everything, kept)}” ({numbers})"
 
 
 def _threshold(weights: Array, most: int) -> float:

@@ -157,7 +157,7 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
     columns: list[Column[_RelationRow]] = [
         Column("Relation", lambda row: row.relation.relation, left=True, least=8),
         Column("Best head", lambda row: row.best[0], left=True),
-        Column("Direction", lambda row: ARROWS[row.best[1]], left=True, optional=2),
+        Column("Direction", lambda row: ARROWS[row.best[1]], left=True, optional=1),
         Column("Accuracy", lambda row: row.best[2]),
         Column("Baseline", lambda row: row.largest_baseline),
         *(_baseline_column(name) for name in BASELINES),
@@ -215,7 +215,7 @@ class _RelationRow:
 
 
 def _baseline_column(name: str) -> Column[_RelationRow]:
-    return Column(name.capitalize(), lambda row: row.baseline(name), optional=1)
+    return Column(name.capitalize(), lambda row: row.baseline(name), optional=2)
 
 
 def _by_head(profile: Profile, top: int | None, width: int) -> Table:
@@ -224,10 +224,10 @@ def _by_head(profile: Profile, top: int | None, width: int) -> Table:
     columns: list[Column[_RoleRow]] = [
         Column("Head", lambda row: row.head, left=True),
         Column("Role", lambda row: row.name, left=True, least=10),
-        Column("Direction", _of_role(lambda role: ARROWS.get(role.direction or "", "")), left=True, optional=2),
+        Column("Direction", _of_role(lambda role: ARROWS.get(role.direction or "", "")), left=True, optional=1),
         Column("Score", _of_role(lambda role: role.score)),
         Column("Baseline", _of_role(lambda role: role.baseline)),
-        Column("Interval", _of_role(lambda role: "{:.2f}–{:.2f}".format(*role.interval)), optional=1),
+        Column("Interval", _of_role(lambda role: "{:.2f}–{:.2f}".format(*role.interval)), optional=2),
         *(
             []
             if profile.control_texts is None

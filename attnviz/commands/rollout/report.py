@@ -9,6 +9,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
+from attnviz.model.positions import text_at
 from attnviz.model.wording import shortened
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
@@ -31,7 +32,7 @@ def chosen(result: Rollout) -> str:
     numbers = [f"#{position}" for position in result.positions]
     listed = ", ".join(numbers[:_MOST_NUMBERS]) + (", …" if len(numbers) > _MOST_NUMBERS else "")
     mean = f", mean of {len(numbers)}" if len(numbers) > 1 else ""
-    return f"“{result.units.labels[result.positions[0]]}” ({listed}{mean})"
+    return f"“{text_at(result.units, result.positions)}” ({listed}{mean})"
 
 
 def last_layer(result: Rollout) -> str:
