@@ -214,4 +214,5 @@ def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):
 
     messages = _Messages((tmp_path / "stderr").open("w"))
     print("still there", file=messages)
+    messages.close()
     assert (tmp_path / "stderr").read_text() == "still there\n"
