@@ -215,6 +215,5 @@ def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):
     stream = (tmp_path / "stderr").open("w")
     messages = _Messages(stream)
     print("still there", file=messages)
-    messages.detach()
-    stream.close()
+    messages.close()
     assert (tmp_path / "stderr").read_text() == "still there\n"
