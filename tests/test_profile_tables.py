@@ -85,16 +85,18 @@ def test_what_is_left_out_is_said(profile: Profile):
 
 def test_heads_are_listed_with_their_roles_the_clearest_first(profile: Profile):
     roles = (
-        role("L0H1", "local", 0.6, untrained=0.31),
+        role("L0H1", "next-token", 0.6, untrained=0.31),
+        role("L0H1", "local", 0.95, untrained=0.31),
         role("L2H3", "syntactic:obj", 0.75, 0.7, direction="dependent_to_head", untrained=0.22),
         role("L0H1", "previous-token", 0.9, 0.85, untrained=0.12),
         role("L0H1", "broad", 0.97, 1.0),
         role("L1H1", "sink", 0.99, passed=False),
     )
     lines = printed(replace(profile, roles=roles))
-    assert rows_below(lines, "Heads (2 of 12; 10 show no role)", 4) == [
-        ["L0H1", "local", "0.60", "0.10", "0.59–0.61", "0.31", "50"],
+    assert rows_below(lines, "Heads (2 of 12; 10 show no role)", 5) == [
+        ["L0H1", "next-token", "0.60", "0.10", "0.59–0.61", "0.31", "50"],
         ["previous-token", "0.90", "0.85", "0.89–0.91", "0.12", "50"],
+        ["local", "0.95", "0.10", "0.94–0.96", "0.31", "50"],  # of many heads with a role of their own
         ["broad", "0.97", "1.00", "0.96–0.98", "50"],  # untrained heads are broad, and not compared
         ["L2H3", "syntactic:obj", "dep→head", "0.75", "0.70", "0.74–0.76", "0.22", "50"],
     ]  # by what of the baseline's errors is gone: 5/9, 1/3 and 1/6

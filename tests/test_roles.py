@@ -43,7 +43,7 @@ from attnviz.commands.profile.roles import (
 from attnviz.commands.profile.tallies import OFFSETS
 from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.registry import NAMES, SHARES
+from attnviz.patterns.registry import GENERAL, NAMES, SHARES
 from attnviz.patterns.syntax import DIRECTIONS
 from attnviz.patterns.verdicts import BROAD_SHARE, MARGIN
 
@@ -278,7 +278,7 @@ def of_statistics(name: str, **changes: Any) -> Role:
     return role
 
 
-@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize("name", [name for name in SHARES if NAMES[name] not in GENERAL])
 def test_a_share_has_to_be_over_a_half_and_ten_points_above_uniform_attention(name: str):
     def verdict(score: float, baseline: float, error: float = 0.0) -> bool:
         return of_statistics(NAMES[name], error=error, **{name: score}, baselines={name: baseline}).passed
@@ -289,6 +289,19 @@ def test_a_share_has_to_be_over_a_half_and_ten_points_above_uniform_attention(na
     assert not verdict(0.599999, 0.5)
     assert verdict(0.6, 0.5, error=0.045)  # 0.0875 logits less 1.97 errors over 0.24
     assert not verdict(0.6, 0.5, error=0.055)
+
+
+@pytest.mark.parametrize("name", [name for name in SHARES if NAMES[name] in GENERAL])
+@pytest.mark.parametrize("uniform", [0.05, 0.5, 0.9])
+def test_near_and_far_take_half_of_what_uniform_attention_leaves(name: str, uniform: float):
+    """Whatever the lengths of the texts, each can be passed and failed."""
+
+    def passes(score: float) -> bool:
+        return of_statistics(NAMES[name], **{name: score}, baselines={name: uniform}).passed
+
+    assert passes(uniform + 0.51 * (1 - uniform)) == (0.51 * (1 - uniform) >= MARGIN)
+    assert passes(1.0) is True
+    assert not passes(uniform + 0.49 * (1 - uniform))
 
 
 def test_a_head_that_rests_on_sinks_has_no_position():
@@ -533,7 +546,7 @@ def test_every_threshold_names_its_source_and_its_corrections():
     sources = dict.fromkeys(clark, "Clark et al. 2019") | dict.fromkeys(
         ("syntactic:nsubj", "coreference"), "Voita et al. 2019"
     )
-    sources["semantic"] = "attnviz's own choice"
+    sources |= dict.fromkeys(("semantic", *GENERAL[:-1]), "attnviz's own choice")
     assert {each.role for each in candidates} == set(sources)
     for each in candidates:
         assert sources[each.role] in each.rule

@@ -22,8 +22,8 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.patterns.guesses import error_reduction
-from attnviz.patterns.registry import NAMES, REPEATS, SHARES
-from attnviz.patterns.verdicts import BROAD_SHARE, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
+from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, SHARES
+from attnviz.patterns.verdicts import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
 __all__ = ["ENOUGH_INSTANCES", "ENOUGH_SEQUENCES", "ENOUGH_TEXTS", "ERROR_RATE", "Candidate", "Confirmation", "Role",
            "confirmed_roles", "coreference_candidates", "judged_roles", "repeat_candidates", "semantic_candidates",
@@ -51,6 +51,10 @@ _NOT_RESTING = f", at most {SINK_ONLY} of the attention elsewhere (after Vig & B
 _POSITIONAL = (
     f"over {MAJORITY} of the attention on content (Clark et al. 2019), {MARGIN} above uniform attention "
     f"(after Voita et al. 2019){_NOT_RESTING}{_STANDS}"
+)
+_DISTANCE = (
+    f"over half of what uniform attention leaves, (score − uniform) / (1 − uniform) > {HALF_OF_THE_REST} (attnviz's "
+    f"own choice){_NOT_RESTING}{_STANDS}"
 )
 _BROAD = (
     f"entropy at least {BROAD_SHARE:.2f} of uniform attention's (after Clark et al. 2019), and all of the interval, at "
@@ -202,7 +206,11 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     on_content = 1 - estimates["sink"].scores[0]
     for name in SHARES:
         if name in estimates:
-            yield Candidate(NAMES[name], _POSITIONAL, estimates[name], above=MAJORITY, measurable=on_content)
+            rule, above = _POSITIONAL, MAJORITY
+            if NAMES[name] in GENERAL:  # what can be reached depends on the lengths of the texts
+                uniform = float(estimates[name].baseline.flatten()[0])
+                rule, above = _DISTANCE, uniform + HALF_OF_THE_REST * (1 - uniform)
+            yield Candidate(NAMES[name], rule, estimates[name], above=above, measurable=on_content)
     rule = f"over {SINK_SHARE} (plotting code of Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
     yield Candidate("sink", rule, estimates["sink"], above=SINK_SHARE)
     yield Candidate("broad", _BROAD, estimates["broad"], least=BROAD_SHARE)
