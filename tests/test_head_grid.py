@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from attnviz.errors import UsageError
 from attnviz.figures.families import FAMILIES, family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
+from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import max_pool
 from attnviz.model.head_ids import HeadId
@@ -165,3 +166,52 @@ def test_a_grid_on_the_callers_axes_leaves_the_others_alone_and_carries_the_scal
     assert (image.norm.vmin, image.norm.vmax) == (1e-4, 1)
     assert [artist.__class__ for artist in other.get_children()] == before
     assert {"L0H0", "L1H2"} <= {text.get_text() for text in mine.texts}
+
+
+SOME = [HeadId(0, 2), HeadId(2, 8), HeadId(4, 5), HeadId(5, 11), HeadId(5, 0)]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_few_heads_of_many_layers_are_packed_with_their_full_names(width: float | None):
+    look = Look(width=width)
+    whole = grid(6, 12, look=look)
+    some = replace(whole, cells=tuple(cell for cell in whole.cells if cell.id in SOME))
+    figure = head_grid_figure(some, look)
+    ax = figure.axes[0]
+    assert {str(id) for id in SOME} <= set(texts_of(figure))
+    assert not ax.get_yticklabels()  # no name of a layer
+    assert figure.get_figheight() < 0.7 * head_grid_figure(whole, look).get_figheight()
+    nothing_over_the_edge(figure)
+    assert not overlapping(figure)
+
+
+def test_a_whole_layer_or_a_column_of_heads_stays_a_grid():
+    whole = grid(3, 4)
+    for kept, layers in (
+        (lambda id: id.layer == 1, ["layer 1"]),
+        (lambda id: id.head == 2, [f"layer {i}" for i in range(3)]),
+    ):
+        part = replace(whole, cells=tuple(cell for cell in whole.cells if kept(cell.id)))
+        names = [label.get_text() for label in head_grid_figure(part, Look()).axes[0].get_yticklabels()]
+        assert names == layers
+
+
+def test_a_tick_marks_the_columns_of_sinks_and_no_others():
+    plain, ticked = (grid(1, 2, marked=False, sinks=sinks) for sinks in (frozenset(), frozenset({0, 8})))
+    (without, places), (image, _) = (drawn(head_grid_figure(plan, Look())) for plan in (plain, ticked))
+    changed = (image != without).any(-1)
+    left, top = places["L0H0"]
+    side = (changed.nonzero()[0].min() - top) // 9 * 9
+    assert changed.any()
+    assert changed.nonzero()[0].min() > top + side  # below the squares
+    columns = {int(x - left) // (side // 9) for x in changed.nonzero()[1] if x < left + side}
+    assert columns == {0, 8}
+
+
+def test_the_legend_names_the_families_that_are_drawn():
+    role = (family_of_label("coreference"), ("coref",), True)
+    whole = grid(12, 12, look=Look(width=3.3))
+    cells = tuple(replace(cell, right=role) for cell in whole.cells)
+    wide, narrow = (head_grid_figure(replace(whole, cells=cells), Look(width=width)) for width in (20, 3.3))
+    named = [[text.get_text() for text in figure.axes[0].get_legend().get_texts()] for figure in (wide, narrow)]
+    assert ("coreference" in named[0], "coreference" in named[1]) == (True, False)

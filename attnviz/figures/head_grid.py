@@ -1,10 +1,10 @@
-"""Many small matrices on one page, a row a layer and a column a head, as one image in one Axes.
+"""Many small matrices on one page, a row a layer and a column a head, or packed, as one image in one Axes.
 
 Lengths are pixels at :data:`attnviz.figures.files.DPI`, and so are the data coordinates of the Axes.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from attnviz.errors import UsageError
 from attnviz.figures.exact_image import ExactImage
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family
 from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
+from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fitting_grid, planned_grid
 from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import (
@@ -34,17 +34,10 @@ from attnviz.figures.page import (
 )
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["HeadCell", "HeadGridPlan", "draw_head_grid", "grid_pooling", "head_grid_figure"]
+__all__ = ["HeadCell", "HeadGridPlan", "draw_head_grid", "head_grid_figure"]
 
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
-
-# side of a square, in a figure as wide as its content, and of a width that the user chose
-_LARGEST, _LARGEST_CHOSEN = 120, 240
-# from one square to the next: with a name and a text above; with a name; of the narrowest grid
-_ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
-_LAYER_NAMES, _NUMBERS = 34, 15  # room for the names of layers, and for the numbers of columns
-_HIGHEST = 1000  # of a grid whose layers go on in further rows
 
 
 @dataclass(frozen=True)
@@ -69,98 +62,7 @@ class HeadGridPlan(ColourScale, PagePlan):
     cells: tuple[HeadCell, ...]  # at least one; all matrices have the same size
     beside: str = ""  # what the texts beside the ids are: a further note, where there is room for these texts
     roles: str = ""  # what the marks and texts right of the ids are, likewise
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where everything goes."""
-
-    layers: tuple[int, ...]  # their numbers, from top to bottom
-    columns: tuple[int, ...]  # the numbers of heads, from left to right
-    across: int  # squares side by side; where there are more columns, a layer goes on in further rows
-    rows: int  # of a layer
-    pitch: float  # from one square to the next
-    square: float  # side of a square
-    marked: bool  # whether a mark, and a text, stand on a line of their own above each square
-    size: float  # of the letters of ids, in points
-    named: bool  # whether an id stands above each square, and not only the number above each column
-    above: float  # room above each square for its texts
-
-    @property
-    def row(self) -> float:
-        """From one row to the next."""
-        return self.square + self.above + 6
-
-    @property
-    def first(self) -> float:
-        """Where the first row begins."""
-        return 0 if self.named else _NUMBERS
-
-    @property
-    def extent(self) -> tuple[float, float]:
-        """Width and height."""
-        return self.across * self.pitch, self.first + len(self.layers) * self.rows * self.row
-
-    def corner(self, head: HeadId) -> tuple[float, float]:
-        """Left and top of a head's square."""
-        further, column = divmod(self.columns.index(head.head), self.across)
-        row = self.layers.index(head.layer) * self.rows + further
-        return column * self.pitch + 1, self.first + row * self.row + self.above
-
-
-def grid_pooling(n_positions: int, heads: Iterable[HeadId], look: Look, *, marked: bool = False) -> int:
-    """How many positions a row of a small matrix stands for, so that every cell has a pixel.
-
-    ``marked`` says whether the heads will have marks of families.
-
-    Raises:
-        UsageError: the width is too small for so many heads.
-    """
-    square = _planned(heads, 1, look, marked).square * file_dpi(look) / DPI
-    return math.ceil(n_positions / int(square))
-
-
-def _planned(heads: Iterable[HeadId], m: int, look: Look, marked: bool) -> _Layout:
-    """The grid on a new page, of matrices [m, m]."""
-    ids = list(heads)
-    columns = len({head.head for head in ids})
-    if look.width is None:
-        square = _LARGEST // m * m
-        return _layout(ids, columns, max(square, _ROOMY) + 14, square, marked)
-    room = (look.width - 2 * MARGIN) * DPI - _LAYER_NAMES
-    if room / columns < _LEAST:
-        least = math.ceil((columns * _LEAST + _LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
-        raise UsageError(
-            f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
-            f"{look.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
-        )
-    return _fitting(ids, room, marked)
-
-
-def _fitting(ids: Sequence[HeadId], room: float, marked: bool) -> _Layout:
-    """The grid in so many pixels; where heads would be small, layers go on in further rows if these fit on a page."""
-    n = len({head.head for head in ids})
-    for most in range(max(1, int(room // _ROOMY)), n):
-        across = math.ceil(n / math.ceil(n / most))
-        if room / n >= _COMFORTABLE or room / across < _COMFORTABLE:
-            break
-        grid = _layout(ids, across, room / across, _side(room / across), marked)
-        if grid.extent[1] <= _HIGHEST:
-            return grid
-    pitch = min(room / n, _LARGEST_CHOSEN + 14)
-    return _layout(ids, n, pitch, _side(pitch), marked)
-
-
-def _layout(ids: Iterable[HeadId], across: int, pitch: float, square: float, marked: bool) -> _Layout:
-    layers, columns = (tuple(sorted(set(numbers))) for numbers in zip(*ids, strict=True))
-    rows, size = math.ceil(len(columns) / across), 7.0 if pitch >= _COMFORTABLE else 5.5
-    named = rows > 1 or text_width(f"H{columns[-1]}", size, DPI, "bold") + 3 <= pitch
-    above = 4 + 15 * named + 14 * marked
-    return _Layout(layers, columns, across, rows, pitch, square, marked, size, named, above)
-
-
-def _side(pitch: float) -> float:
-    return min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
+    sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
 
 
 def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:
@@ -170,11 +72,11 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
         UsageError: the width is too small for so many heads.
     """
     del vector  # the grid is an image in either
-    grid = _planned((cell.id for cell in plan.cells), len(plan.cells[0].values), look, _marked(plan))
+    grid = planned_grid((cell.id for cell in plan.cells), len(plan.cells[0].values), look, _marked(plan))
     across, down = grid.extent
-    width = page_width(look, (across + _LAYER_NAMES) / DPI + 2 * MARGIN)
-    room = max(across, (width - 2 * MARGIN) * DPI - _LAYER_NAMES)
-    names = _families(plan.cells).values()
+    width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)
+    room = max(across, (width - 2 * MARGIN) * DPI - LAYER_NAMES)
+    names = _families(plan.cells, _room_right(plan.cells, grid)).values()
     legend = math.ceil(len(names) / legend_columns(names, room)) * _LEGEND_ROW + 0.06 if names else 0
     notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(plan.cells, grid) else plan.notes
     notes = (*notes, plan.roles) if plan.roles and _room_right(plan.cells, grid) else notes
@@ -204,7 +106,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = _fitting([cell.id for cell in plan.cells], room, _marked(plan))
+        grid = fitting_grid([cell.id for cell in plan.cells], room, _marked(plan))
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
@@ -217,7 +119,7 @@ def _marked(plan: HeadGridPlan) -> bool:
     return any(cell.family is not None for cell in plan.cells)
 
 
-def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, width: float) -> None:
+def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, width: float) -> None:
     """Limits, names of layers, marks and their legend: all that the layout must know of; so many pixels wide."""
     height = grid.extent[1]
     ax.set(xlim=(0, width), ylim=(height, 0), xticks=[], facecolor=look.greys.paper)
@@ -230,9 +132,12 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, width: flo
     full = text_width(f"layer {grid.layers[-1]}", 7, DPI) <= block - grid.above
     names = [f"layer {layer}" if full else f"L{layer}" for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
+    if grid.packed:  # ids name the layers
+        middles, names = [], []
     ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(look, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
-    families, right = _families(plan.cells), _room_right(plan.cells, grid)
+    right = _room_right(plan.cells, grid)
+    families = _families(plan.cells, right)
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
     marks |= {"markeredgecolor": look.greys.quiet, "markeredgewidth": 0.5}
@@ -258,7 +163,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look, width: flo
         )  # fmt: skip
 
 
-def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look) -> AxesImage:
+def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesImage:
     """The image, a pixel a pixel of the file, and what stands above the squares, as fully as there is room."""
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
     pixels = shown * file_dpi(look) / DPI  # of the image
@@ -297,7 +202,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: _Layout, look: Look) -> AxesImage:
     return drawn
 
 
-def _image(plan: HeadGridPlan, grid: _Layout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
+def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
     """All squares with their frames, so many pixels for one of the grid, and pixels of a square.
 
     Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
@@ -308,7 +213,8 @@ def _image(plan: HeadGridPlan, grid: _Layout, look: Look, pixels: float) -> tupl
     if (look.width is not None and side < _EVEN * room) or side > 1.1 * room:
         side = int(room)
     nearest = np.arange(side) * m // side
-    paper, frame = (np.round(np.array(to_rgb(grey)) * 255) for grey in (look.greys.paper, look.greys.frame))
+    greys = (look.greys.paper, look.greys.frame, look.greys.quiet)
+    paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
     image = np.full((height, width, 4), 255, dtype=np.uint8)
     image[..., :3] = paper
@@ -318,10 +224,12 @@ def _image(plan: HeadGridPlan, grid: _Layout, look: Look, pixels: float) -> tupl
         painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)
         opaque = np.where(painted[..., 3:] > 0, painted[..., :3], paper).astype(np.uint8)
         image[top : top + side, left : left + side, :3] = opaque[nearest][:, nearest]
+        below = image[top + side + 2 : top + side + 2 + max(1, round(2 * pixels)), left : left + side, :3]
+        below[:, np.isin(nearest, list(plan.sinks))] = sink
     return image, side
 
 
-def _room_beside(cells: Sequence[HeadCell], grid: _Layout) -> bool:
+def _room_beside(cells: Sequence[HeadCell], grid: GridLayout) -> bool:
     """Whether every text stands beside its id, with some room between."""
     widths = (
         text_width(str(cell.id), grid.size, DPI, "bold") + text_width(cell.beside, min(6.0, grid.size), DPI)
@@ -330,7 +238,7 @@ def _room_beside(cells: Sequence[HeadCell], grid: _Layout) -> bool:
     return grid.named and not grid.marked and max(widths) + 8 <= grid.square
 
 
-def _room_right(cells: Sequence[HeadCell], grid: _Layout) -> bool:
+def _room_right(cells: Sequence[HeadCell], grid: GridLayout) -> bool:
     """Whether a mark stands right of every id, with some room between."""
     widest = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
     return grid.named and grid.marked and any(cell.right for cell in cells) and widest + 16 <= grid.square
@@ -343,8 +251,11 @@ def _fullest(texts: Sequence[str], size: float, room: float) -> str:
     return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
 
 
-def _families(cells: Sequence[HeadCell]) -> dict[Family, str]:
-    """The families that occur and their names, in the order of legends; heads without a role by their texts."""
-    present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if cell.right is not None}
+def _families(cells: Sequence[HeadCell], right: bool) -> dict[Family, str]:
+    """The families that are drawn and their names, in the order of legends; heads without a role by their texts.
+
+    ``right`` says whether there are marks right of the ids, too.
+    """
+    present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is NO_ROLE}))
     return {family: without if family is NO_ROLE else family.name for family in FAMILIES if family in present}

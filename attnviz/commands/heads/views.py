@@ -14,7 +14,8 @@ from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.commands.heads.panel_view import PANEL
 from attnviz.figures.families import family_of_label
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
+from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.look import FAINTEST, Look
@@ -49,6 +50,8 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     all_of_them = len(heads) == len(analysis.heads)
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
+    sinks = frozenset(place // pooled for place, sink in enumerate(shown.units.sink) if sink)
+    ticks = f"ticks below columns: {'special tokens' if any(shown.units.special) else f'the first {facts.unit}'}"
     few = "; ? where it is an indication only" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
@@ -58,6 +61,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: a row a layer, a "
             f"column a head; in each square rows attend to columns ({counted(facts.n, facts.unit)})",
             _scale(look, "the largest weight of each head"),
+            ticks if sinks else "",
             f"below each id the label of the head on this text, from this text alone, and the mark of its family{few}",
             f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
             facts.pooled(pooled),
@@ -65,12 +69,13 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         ),
         title=f"{facts.model}: {whole if all_of_them else count}",
         notes=facts.notes(
-            "In each square rows attend to columns.",
+            f"In each square rows attend to columns{f'; {ticks}' if sinks else ''}.",
             f"Below an id: the label on this text{few}.",
             facts.pooled(pooled),
         ),
         roles=f"Right of an id: {corpus}; hollow marks: not seen in this text." if corpus else "",
         cells=tuple(cells),
+        sinks=sinks,
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
         bar=_bar(look),
     )

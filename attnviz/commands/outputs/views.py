@@ -19,7 +19,8 @@ from attnviz.commands.outputs.report import chosen
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, text_width
-from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, grid_pooling, head_grid_figure
+from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
+from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import (

@@ -1,0 +1,135 @@
+"""Where the squares of many heads go: a row a layer and a column a head, or packed where that would be mostly empty.
+
+Lengths are pixels at :data:`attnviz.figures.files.DPI`.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from attnviz.errors import UsageError
+from attnviz.figures.files import DPI, file_dpi
+from attnviz.figures.fonts import text_width
+from attnviz.figures.look import Look
+from attnviz.figures.page import MARGIN
+from attnviz.model.head_ids import HeadId
+
+__all__ = ["LAYER_NAMES", "GridLayout", "fitting_grid", "grid_pooling", "planned_grid"]
+
+# side of a square, in a figure as wide as its content, and of a width that the user chose
+_LARGEST, _LARGEST_CHOSEN = 120, 240
+# from one square to the next: with a name and a text above; with a name; of the narrowest grid
+_ROOMY, _COMFORTABLE, _LEAST = 104, 60, 10
+LAYER_NAMES = 34
+"""Pixels for the names of layers."""
+
+_NUMBERS = 15  # room for the numbers of columns
+_PACKED = 4  # heads side by side, at least, of those that are packed
+_HIGHEST = 1000  # of a grid whose layers go on in further rows
+
+
+@dataclass(frozen=True)
+class GridLayout:
+    """Where the squares of a grid of heads go."""
+
+    layers: tuple[int, ...]  # their numbers, from top to bottom
+    columns: tuple[int, ...]  # the numbers of heads, from left to right
+    across: int  # squares side by side; where there are more columns, a layer goes on in further rows
+    rows: int  # of a layer
+    pitch: float  # from one square to the next
+    square: float  # side of a square
+    marked: bool  # whether a mark, and a text, stand on a line of their own above each square
+    size: float  # of the letters of ids, in points
+    named: bool  # whether an id stands above each square, and not only the number above each column
+    above: float  # room above each square for its texts
+    packed: tuple[HeadId, ...] = ()  # heads one after the other, where they would leave most of a grid empty
+
+    @property
+    def row(self) -> float:
+        """From one row to the next."""
+        return self.square + self.above + 6
+
+    @property
+    def first(self) -> float:
+        """Where the first row begins."""
+        return 0 if self.named else _NUMBERS
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Width and height."""
+        return self.across * self.pitch, self.first + len(self.layers) * self.rows * self.row
+
+    def corner(self, head: HeadId) -> tuple[float, float]:
+        """Left and top of a head's square."""
+        place = self.packed.index(head) if self.packed else self.columns.index(head.head)
+        further, column = divmod(place, self.across)
+        row = further if self.packed else self.layers.index(head.layer) * self.rows + further
+        return column * self.pitch + 1, self.first + row * self.row + self.above
+
+
+def grid_pooling(n_positions: int, heads: Iterable[HeadId], look: Look, *, marked: bool = False) -> int:
+    """How many positions a row of a small matrix stands for, so that every cell has a pixel.
+
+    ``marked`` says whether the heads will have marks of families.
+
+    Raises:
+        UsageError: the width is too small for so many heads.
+    """
+    square = planned_grid(heads, 1, look, marked).square * file_dpi(look) / DPI
+    return math.ceil(n_positions / int(square))
+
+
+def planned_grid(heads: Iterable[HeadId], m: int, look: Look, marked: bool) -> GridLayout:
+    """The grid on a new page, of matrices [m, m]."""
+    ids = list(heads)
+    columns = len(_columns(ids))
+    if look.width is None:
+        square, across = _LARGEST // m * m, columns
+        if _sparse(ids):
+            across = min(columns, max(_PACKED, math.ceil(math.sqrt(2 * columns))))
+        return _layout(ids, across, max(square, _ROOMY) + 14, square, marked)
+    room = (look.width - 2 * MARGIN) * DPI - LAYER_NAMES
+    if room / columns < _LEAST and not _sparse(ids):
+        least = math.ceil((columns * _LEAST + LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
+        raise UsageError(
+            f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
+            f"{look.width:g}: choose a larger --width (width=...), fewer heads (--select), or other figures."
+        )
+    return fitting_grid(ids, room, marked)
+
+
+def fitting_grid(ids: Sequence[HeadId], room: float, marked: bool) -> GridLayout:
+    """The grid in so many pixels; where heads would be small, layers go on in further rows if these fit on a page."""
+    n = len(_columns(ids))
+    for most in range(max(1, int(room // _ROOMY)), n):
+        across = math.ceil(n / math.ceil(n / most))
+        if room / n >= _COMFORTABLE or room / across < _COMFORTABLE:
+            break
+        grid = _layout(ids, across, room / across, _side(room / across), marked)
+        if grid.extent[1] <= _HIGHEST:
+            return grid
+    pitch = min(room / n, _LARGEST_CHOSEN + 14)
+    return _layout(ids, n, pitch, _side(pitch), marked)
+
+
+def _sparse(ids: Sequence[HeadId]) -> bool:
+    """Whether the heads, in their grid of layers and columns, would leave places empty."""
+    return len(ids) < len({head.layer for head in ids}) * len({head.head for head in ids})
+
+
+def _columns(ids: Sequence[HeadId]) -> tuple[int, ...]:
+    """The numbers of heads, from left to right; of packed heads their places."""
+    return tuple(range(len(ids)) if _sparse(ids) else sorted({head.head for head in ids}))
+
+
+def _layout(ids: Sequence[HeadId], across: int, pitch: float, square: float, marked: bool) -> GridLayout:
+    packed, columns = tuple(ids) if _sparse(ids) else (), _columns(ids)
+    layers = (0,) if packed else tuple(sorted({head.layer for head in ids}))
+    rows, size = math.ceil(len(columns) / across), 7.0 if pitch >= _COMFORTABLE else 5.5
+    named = rows > 1 or bool(packed) or text_width(f"H{columns[-1]}", size, DPI, "bold") + 3 <= pitch
+    above = 4 + 15 * named + 14 * marked
+    return GridLayout(layers, columns, across, rows, pitch, square, marked, size, named, above, packed)
+
+
+def _side(pitch: float) -> float:
+    return min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
