@@ -177,3 +177,18 @@ def test_a_quoted_word_that_is_cut_keeps_its_closing_mark_and_fits(word, weight)
     assert shown.startswith("“")
     assert shown.endswith("…”")
     assert text_width(shown, 10, 150, weight) <= 200
+
+
+def test_what_no_font_has_is_named_once_with_the_fonts_to_install(installed):
+    installed()
+    fonts.fonts_to_install()
+    assert fonts.drawable("猫 ねこ हिन्दी cat") != "猫 ねこ हिन्दी cat"
+    message = fonts.fonts_to_install()
+    assert message.startswith(
+        "no installed font has the characters of CJK, Devanagari, Hiragana: figures show their numbers"
+    )
+    assert "apt install fonts-noto-cjk fonts-noto-core (Debian, Ubuntu)" in message
+    assert "brew install --cask font-noto-sans-cjk font-noto-sans-devanagari (macOS)" in message
+    assert fonts.fonts_to_install() == ""
+    fonts.drawable("a cat")
+    assert fonts.fonts_to_install() == ""

@@ -1,13 +1,15 @@
 """Words are what stands between spaces, punctuation apart, and one rule names a token in every command."""
 
 import pytest
+from typer.testing import CliRunner
 
 import attnviz
+from attnviz.cli.program import app
 from attnviz.errors import UsageError
 from attnviz.model.positions import find_positions, only_position
 from attnviz.model.tokens import Units, merge_units
 from attnviz.model.words import word_spans
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 
 @pytest.mark.parametrize(
@@ -98,3 +100,21 @@ def test_every_command_names_tokens_alike():
     ):
         with pytest.raises(UsageError, match="stands in the text 2 times; name one: the#1"):
             refused()
+
+
+def test_a_long_text_on_the_linear_scale_hints_at_the_logarithmic_one(tmp_path):
+    def told(n: int, *options: str) -> str:
+        text, out = "the cat " * n, str(tmp_path / f"{n}{len(options)}")
+        folder = save_checkpoint(
+            sharp_bert(max_position_embeddings=64), bert_tokenizer(), tmp_path / f"model{n}{len(options)}"
+        )
+        found = CliRunner().invoke(
+            app, ["heads", text, "-m", str(folder), "-o", out, "--figures", "overview", "--no-syntax", *options]
+        )
+        assert found.exit_code == 0, found.output
+        return " ".join(found.stderr.split())
+
+    hint = "tokens most weights are near 0, and their cells white: --scale log shows them."
+    assert hint in told(25)
+    assert hint not in told(10)
+    assert hint not in told(25, "--scale", "log")

@@ -83,6 +83,7 @@ class Run(Shared):
         Raises:
             AttnvizError: see :mod:`attnviz.errors`.
         """
+        from attnviz.figures.fonts import fonts_to_install
         from attnviz.figures.look import Look
         from attnviz.results.output_folder import OutputFolder
         from attnviz.results.result import checked_views, layout_of, report_of
@@ -113,8 +114,9 @@ class Run(Shared):
         print_results(
             path, document, lambda width: spaced(report.tables(result, wanted, width)), self.as_json, self.quiet
         )
-        for message in [*report.afterwards(result, wanted, document), *messages]:
-            say(message, self.quiet)
+        for message in [*report.afterwards(result, wanted, document), *messages, fonts_to_install()]:
+            if message:
+                say(message, self.quiet)
         say_what_was_written(output, self.quiet)
 
     def _figure_names(self, adds: Sequence[str]) -> list[str] | None:

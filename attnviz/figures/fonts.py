@@ -1,5 +1,6 @@
 """Which fonts draw which characters, and a visible stand-in for what no installed font has."""
 
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -10,7 +11,7 @@ from matplotlib.ft2font import FT2Font
 
 from attnviz.model.wording import isolated, right_to_left
 
-__all__ = ["DEFAULT_FAMILY", "drawable", "fitted", "font_families", "text_width", "wrapped"]
+__all__ = ["DEFAULT_FAMILY", "drawable", "fitted", "font_families", "fonts_to_install", "text_width", "wrapped"]
 
 DEFAULT_FAMILY = "DejaVu Sans"
 """Comes with matplotlib, so figures look the same on every machine."""
@@ -27,6 +28,31 @@ def font_families(texts: Iterable[str]) -> list[str]:
     return [DEFAULT_FAMILY, *sorted(found)]
 
 
+_missing: set[str] = set()
+
+_ONE_FONT = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"}
+"""Beginnings of the names of characters that Noto Sans CJK has; of other scripts each has a Noto font of its own."""
+
+
+def fonts_to_install() -> str:
+    """What to install for the characters that were drawn as their numbers since this was asked last; empty if none.
+
+    Noto (Google 2014) has a font for nearly every script.
+    """
+    scripts = sorted({unicodedata.name(character, "UNASSIGNED").split()[0] for character in _missing})
+    _missing.clear()
+    if not scripts:
+        return ""
+    cjk = sorted({"cjk" if script in _ONE_FONT else script.lower() for script in scripts})
+    debian = " ".join(dict.fromkeys("fonts-noto-cjk" if font == "cjk" else "fonts-noto-core" for font in cjk))
+    casks = " ".join(f"font-noto-sans-{font}" for font in cjk)
+    named = ", ".join(script if script == "CJK" else script.capitalize() for script in scripts)
+    return (
+        f"no installed font has the characters of {named}: figures show their numbers (U+…). Install one: "
+        f"apt install {debian} (Debian, Ubuntu), brew install --cask {casks} (macOS)."
+    )
+
+
 def drawable(text: str) -> str:
     """The text with ``U+732B`` in place of each character that no installed font can draw.
 
@@ -34,10 +60,9 @@ def drawable(text: str) -> str:
     PNG and PDF, and the reader of an SVG from left to right.
     """
     have = _characters(_default_path()) | _ISOLATES
-    shown = "".join(
-        character if character in have or _family_with(character) is not None else f"U+{ord(character):04X}"
-        for character in text
-    )
+    lacking = {character for character in text if character not in have and _family_with(character) is None}
+    _missing.update(lacking)
+    shown = "".join(f"U+{ord(character):04X}" if character in lacking else character for character in text)
     return isolated(shown) if right_to_left(shown) else shown
 
 

@@ -10,7 +10,10 @@ from attnviz.errors import UsageError
 from attnviz.model.tokens import Units
 from attnviz.results.view import Choices
 
-__all__ = ["drawn"]
+__all__ = ["MOSTLY_WHITE", "drawn"]
+
+MOSTLY_WHITE = 40
+"""Tokens from which on nearly all weights are too small to be seen on the linear scale."""
 
 
 class _WithoutSpecial(Analysis):

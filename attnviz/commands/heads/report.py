@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
+from attnviz.commands.heads.drawn import MOSTLY_WHITE
 from attnviz.commands.heads.lines_view import lines_left_out
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
@@ -260,9 +261,17 @@ def _relations(parse: Parse) -> str:
 
 
 def _afterwards(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Iterator[str]:
-    """Which heads have no picture of their lines, where some were left out."""
+    """Which heads have no picture of their lines; how small weights can be seen in a long text."""
+    n, unit = len(analysis.units), analysis.units.name
+    if n > MOSTLY_WHITE and choices.look.scale == "shared" and {"overview", "heads"} & _drawn(document):
+        yield f"among {n} {unit}s most weights are near 0, and their cells white: --scale log shows them."
     if any(name.startswith("lines") for name in document["figures"]) and (message := lines_left_out(analysis, choices)):
         yield message
+
+
+def _drawn(document: dict[str, Any]) -> set[str]:
+    """The views of which there are pictures now."""
+    return {name.partition("/")[0].partition(".")[0] for name in document["figures"]}
 
 
 REPORT = Report(

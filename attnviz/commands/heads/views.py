@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import Normalize
 
-from attnviz.commands.heads.drawn import drawn
+from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
@@ -30,6 +30,8 @@ from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
+
+MOST_ARE_WHITE = "Most weights are near 0 and their cells white; a logarithmic scale shows them (--scale log)."
 
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -71,6 +73,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         notes=facts.notes(
             f"In each square rows attend to columns{f'; {ticks}' if sinks else ''}.",
             f"Below an id: the label on this text{few}.",
+            MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
             facts.pooled(pooled),
         ),
         roles=f"Right of an id: {corpus}; hollow marks: not seen in this text." if corpus else "",
