@@ -50,11 +50,11 @@ def test_it_has_every_part_of_the_contract():
 
 def test_it_holds_numbers_and_names_but_no_text_and_no_folder():
     texts = texts_in(DOCUMENT)
-    assert max(map(len, texts)) < 300
+    assert max(map(len, texts)) < 450  # the words of a threshold
     assert not [text for text in texts if re.search(r"(^|\s)[/~\\]|[A-Z]:\\", text)]
     assert [Path(corpus["path"]).name for corpus in DOCUMENT["corpora"]] == [c["path"] for c in DOCUMENT["corpora"]]
     assert "CC BY-SA 4.0" in DOCUMENT["note"]
-    assert FILE.stat().st_size < 300_000
+    assert FILE.stat().st_size < 500_000
 
 
 def test_its_roles_passed_and_their_numbers_are_shares():

@@ -53,8 +53,7 @@ _POSITIONAL = (
     f"(after Voita et al. 2019){_NOT_RESTING}{_STANDS}"
 )
 _DISTANCE = (
-    f"over half of what uniform attention leaves, (score − uniform) / (1 − uniform) > {HALF_OF_THE_REST} (attnviz's "
-    f"own choice){_NOT_RESTING}{_STANDS}"
+    f"more than {HALF_OF_THE_REST} of the way from uniform attention to 1 (attnviz's own choice){_NOT_RESTING}{_STANDS}"
 )
 _BROAD = (
     f"entropy at least {BROAD_SHARE:.2f} of uniform attention's (after Clark et al. 2019), and all of the interval, at "
