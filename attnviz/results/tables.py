@@ -163,11 +163,9 @@ def _fitted(laid: list[_Laid[Row]], width: int) -> tuple[list[_Laid[Row]], list[
         if sum(each.widest for each in tried) <= room(wide):
             return tried, [each.widest for each in tried], wide
     laid = [replace(each, wrapped=True) for each in laid]
-    while sum(each.least for each in laid) > room(False):
-        goes = max(laid, key=lambda each: each.column.optional or 0)
-        if goes.column.optional is None:
-            break
-        laid = [each for each in laid if each.column.optional != goes.column.optional]
+    goes = max((each.column.optional or 0 for each in laid), default=0)
+    if goes and sum(each.least for each in laid) > room(False):
+        return _fitted([each for each in laid if each.column.optional != goes], width)
     widths = [each.widest for each in laid]
     while sum(widths) > room(False):
         slack = [have - each.least for have, each in zip(widths, laid, strict=True)]
