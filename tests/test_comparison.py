@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 import attnviz
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, measure_difference
@@ -22,7 +23,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.results.documents import read_captions
 from attnviz.results.result import layout_of
 from tests.conftest import SENTENCE
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.verified import random_patterns
 
 OTHER = "The dog that I saw ran away"
@@ -323,3 +324,12 @@ def test_saving_draws_the_heads_that_differ_most_and_keeps_pictures_of_the_same_
     (tmp_path / "differences" / "L99H99.png").unlink()
     models.save(tmp_path, figures=[], overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compare.csv", "compare.json"]
+
+
+def test_a_pooler_that_the_file_lacks_makes_no_other_model(tmp_path):
+    """It is random at every load, and no attention depends on it."""
+    folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
+    weights = {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if "pooler" not in name}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    first, second = (analyze(text, str(folder)) for text in ("the cat ran", "the dog ran"))
+    assert attnviz.compare(first, second).heads

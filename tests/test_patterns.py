@@ -270,3 +270,15 @@ def test_the_strongest_verdict_of_a_heterogeneous_head_has_the_largest_error_red
     assert head.strongest is not None
     assert head.strongest.name == "previous-token"
     assert findings(entropy=1.0).strongest is None
+
+
+@pytest.mark.parametrize(
+    ("sink", "label"), [(0.49, "previous-token"), (0.5, "heterogeneous"), (0.59, "heterogeneous"), (0.61, "sink")]
+)
+def test_a_position_is_no_label_where_sinks_take_more_of_all_attention(sink: float, label: str):
+    """0.98 of what is left of a half is less than the half."""
+    verdicts = [
+        Verdict("previous-token", "positional", 0.98, 0.1, 20, True, ""),
+        Verdict("sink", "sink", sink, 0.1, 20, sink > 0.6, ""),
+    ]
+    assert label_of(verdicts, 20).name == label

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import attnviz
+from attnviz.cli import options
 from attnviz.cli.folders import is_file
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text
@@ -42,8 +43,12 @@ def ablate(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Sentences of each corpus that are read; default all.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Inputs that the model reads at once.")] = 32,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap, the random order and projections.")] = 0,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=options.LARGEST_BATCH, help="Inputs that the model reads at once.")
+    ] = 32,
+    seed: Annotated[
+        int, typer.Option(min=0, max=options.LARGEST_SEED, help="Of the bootstrap, the random order and projections.")
+    ] = 0,
     curve: Annotated[
         bool,
         typer.Option(

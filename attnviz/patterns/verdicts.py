@@ -184,8 +184,9 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     In order: nothing where ``n`` is below :data:`LEAST_N`; sink; of previous, current and next token, induction,
     duplicate token and the relations with 10 instances or more, of which the head has at least three more right than
     the baseline (our own choice: one or two are chance), that of the largest error reduction,
-    (score - baseline) / (1 - baseline); local or long-range, likewise; broad; else heterogeneous. Scores come first: a
-    head may show several patterns, and all of them stand in its evidence.
+    (score - baseline) / (1 - baseline); local or long-range, likewise; broad; else heterogeneous. A share of the
+    attention on content gives no label where sinks take more of all attention than it does (our own choice). Scores
+    come first: a head may show several patterns, and all of them stand in its evidence.
 
     Args:
         verdicts: of the head on the text.
@@ -193,13 +194,21 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     """
     if n < LEAST_N:
         return Label(TOO_SHORT, None, n)
-    passed = [each for each in verdicts if each.passed and (each.kind != "syntactic" or each.tells)]
+    sink = next((each.score for each in verdicts if each.kind == "sink"), None) or 0.0
+    passed = [each for each in verdicts if each.passed and _tells(each, sink)]
     for rank in range(_RANKS):
         rivals = [verdict for verdict in passed if _rank(verdict) == rank]
         if rivals:
             first = max(rivals, key=lambda verdict: verdict.gain or 0.0)
             return Label(f"syntactic:{first.name}" if first.kind == "syntactic" else first.name, first, min(n, first.n))
     return Label(HETEROGENEOUS, None, n)
+
+
+def _tells(verdict: Verdict, sink: float) -> bool:
+    """Whether a pattern that passes may be the label of a head with so much of its attention on sinks."""
+    if verdict.kind == "positional":
+        return (verdict.score or 0.0) * (1 - sink) >= sink
+    return verdict.kind != "syntactic" or verdict.tells
 
 
 _RANKS = 4

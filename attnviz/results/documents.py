@@ -121,7 +121,7 @@ def write_captions(output: OutputFolder, document: dict[str, Any], captions: dic
         return
     kept = output.kept(document)
     earlier: dict[str, str] = {}
-    if CAPTIONS in kept:
+    if CAPTIONS in kept and (output.path / CAPTIONS).is_file():
         text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")
         earlier = {name: sentence for name, sentence in read_captions(text) if name in kept}
     output.write(CAPTIONS, captions_text((earlier | captions).items()))

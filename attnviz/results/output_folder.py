@@ -299,8 +299,10 @@ class OutputFolder:
 def _document(path: Path) -> dict[str, Any]:
     """A document that attnviz wrote; empty where it is another's, or none."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            return {}
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) and "attnviz" in content else {}
 
@@ -313,8 +315,11 @@ def _listed(document: dict[str, Any]) -> set[str]:
 
 def _texts(document: dict[str, Any]) -> frozenset[str]:
     """The texts that a document is of, and the paths of its corpora."""
-    corpora = [corpus.get("path") for corpus in document.get("corpora") or () if isinstance(corpus, dict)]
-    several = [text for key in ("texts", "pairs") for text in document.get(key) or ()]
+    lists = {
+        key: found if isinstance(found := document.get(key), list) else [] for key in ("corpora", "texts", "pairs")
+    }
+    corpora = [corpus.get("path") for corpus in lists["corpora"] if isinstance(corpus, dict)]
+    several = [*lists["texts"], *lists["pairs"]]
     found = [document.get("text"), document.get("pair"), *several, *corpora]
     return frozenset(text for text in found if isinstance(text, str))
 

@@ -235,17 +235,20 @@ def _notes(analysis: Analysis) -> Text:
         repeats = f"In brackets: mean attention of the n {unit}s with an earlier copy, which a label rests on."
     if parse is not None:
         guesses = "baseline = the best of six guesses (+1: the head is the next word)"
-        syntax = f"parse by {parse.parser}{_relations(parse)}; {guesses}."
+        syntax = f"parse by {parse.parser}, which may be wrong{_relations(parse)}; {guesses}."
     if profile is not None:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
             f"Role: over a corpus, from a stored profile ({whose}, measured on {visible(profile.measured_on)}), that "
-            "of the largest error reduction; in brackets the baseline. (corpus): not seen in this text."
+            "of the largest error reduction; in brackets the baseline. (corpus): not found in this text; without it "
+            "the text has it, whether or not the head finds it."
         )
     return notes(
         "Label: what the head does on this text, from this text alone: sink above 0.6, else by error reduction, (score "
-        f"- baseline) / (1 - baseline). n: {unit}s (or instances of a relation) behind a score; below {ENOUGH} it is "
-        f"an indication only (?), below {LEAST_N} no verdict. One text shows what heads did here, not what they do.",
+        f"- baseline) / (1 - baseline). Scores of positions leave sinks out. n: {unit}s (or instances of a relation) "
+        f"behind a score; below {ENOUGH} it is an indication only (?), below {LEAST_N} no verdict. Pass: heads above "
+        f"the threshold; as a label a relation takes n of {ENOUGH}, and {LEAST_N} more right than its baseline. "
+        "One text shows what heads did here, not what they do.",
         "Conf, Distance: of all attention; content: without sinks, rows renormalised (after Voita et al. 2019).",
         repeats,
         f"Syntax: {syntax}",

@@ -76,7 +76,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
             facts.pooled(pooled),
         ),
-        roles=f"Right of an id: {corpus}; hollow marks: not seen in this text." if corpus else "",
+        roles=f"Right of an id: {corpus}; hollow marks: not found in this text." if corpus else "",
         cells=tuple(cells),
         sinks=sinks,
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
