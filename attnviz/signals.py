@@ -1,13 +1,15 @@
 """Interruptions: Ctrl-C, SIGTERM and a terminal that closes (SIGHUP) are one, and wait while files are moved."""
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["SIGNALS", "handled", "held_back", "ignore", "interruption", "take"]
+__all__ = ["SIGNALS", "Interrupted", "handled", "held_back", "ignore", "insist", "interruption", "take"]
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGTERM", "SIGINT") if hasattr(signal, name))
 """Those that interrupt; Ctrl-C last, so that all others are back where they were when it raises."""
@@ -18,17 +20,35 @@ _BURST = 1.0
 """Seconds in which several signals are one: systemd sends SIGTERM and SIGHUP together."""
 
 
-def interruption() -> _Handler:
-    """A handler that raises KeyboardInterrupt, once in a burst."""
+class Interrupted(KeyboardInterrupt):
+    """A signal; a KeyboardInterrupt itself that passes through ``exec`` ends the process even where it is caught."""
+
+
+def interruption(error: type[BaseException] = Interrupted) -> _Handler:
+    """A handler that raises such an error, once in a burst."""
     last = -_BURST
 
     def interrupt(*_: object) -> None:
         nonlocal last
         before, last = last, time.monotonic()
         if last - before >= _BURST:
-            raise KeyboardInterrupt
+            raise error
 
     return interrupt
+
+
+def insist(*errors: type[BaseException]) -> None:
+    """Interrupt again where one of these errors comes in a destructor or a callback, in which Python only prints it."""
+
+    def again(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(unraisable.exc_type, errors):
+            sys.__unraisablehook__(unraisable)
+            return
+        timer = threading.Timer(_BURST, os.kill, [os.getpid(), signal.SIGTERM])  # wakes the main thread
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = again
 
 
 def take(handler: _Handler) -> dict[int, _Handler | int]:

@@ -548,17 +548,50 @@ def test_a_run_says_how_many_files_of_an_earlier_run_it_removed(heads):
 # --- interruption, streams, colour
 
 
+STARTING = """
+import importlib.abc, signal, sys, time
+for each in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(each, signal.SIG_DFL)
+class Dying:
+    def __del__(self):
+        signal.raise_signal({number})
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "{module}":
+            {act}
+sys.meta_path.insert(0, Finder())
+sys.argv = ["attnviz", "models", "bert-base"]
+from attnviz.cli import main
+main()
+"""
+
+
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-@pytest.mark.parametrize("module", ["typer", "attnviz.cli.heads"])
-def test_a_signal_while_the_program_starts_is_an_interruption(number, module):
+@pytest.mark.parametrize(
+    ("module", "act"),
+    [
+        ("typer", "signal.raise_signal({number})"),
+        ("attnviz.cli.heads", "signal.raise_signal({number})"),
+        ("attnviz.cli.heads", "exec('signal.raise_signal({number})')"),  # Python itself looks whether it passes here
+        ("attnviz.cli.heads", "Dying(); time.sleep(60)"),  # Python only prints what a destructor raises
+        ("attnviz.commands.models.measure", "exec('signal.raise_signal({number})')"),
+        ("attnviz.commands.models.measure", "Dying(); time.sleep(60)"),
+    ],
+)
+def test_a_signal_while_the_program_starts_is_an_interruption(number, module, act):
+    act = act.replace("{number}", str(int(number)))
+    code = STARTING.format(number=int(number), module=module, act=act)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert re.fullmatch(r"attnviz: interrupted(; nothing was written)?\.\n", done.stderr)
+
+
+def test_a_signal_while_options_are_read_is_an_interruption():
     code = (
-        "import importlib.abc, signal, sys\n"
-        "for each in (signal.SIGINT, signal.SIGHUP): signal.signal(each, signal.SIG_DFL)\n"
-        "class Finder(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, *_):\n"
-        f"        if name == {module!r}: signal.raise_signal({int(number)})\n"
-        "sys.meta_path.insert(0, Finder()); sys.argv = ['attnviz', '--version']\n"
-        "from attnviz.cli import main; main()\n"
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "from attnviz.cli import main, program\n"
+        "program._Command.parse_args = lambda *_: signal.raise_signal(signal.SIGINT)\n"
+        "sys.argv = ['attnviz', 'models', 'bert-base']; main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnviz: interrupted.\n")

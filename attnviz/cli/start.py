@@ -15,16 +15,21 @@ INTERRUPTED = 130
 _SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second
 
 
+class _InterruptedError(BaseException):
+    """A signal outside of a command; typer would make an exit without a message of a KeyboardInterrupt."""
+
+
 def main() -> None:
     """The console script ``attnviz``; always ends with SystemExit, or with the traceback of a bug."""
-    signals.take(signals.interruption())
+    signals.insist(KeyboardInterrupt, _InterruptedError)
+    signals.take(signals.interruption(_InterruptedError))
     try:
         try:
             _prepare()
             _run()
         finally:
             signals.ignore()
-    except KeyboardInterrupt:  # while importing, parsing, or ending; commands have a message of their own
+    except (_InterruptedError, KeyboardInterrupt):  # while importing, parsing, or ending
         signals.ignore()
         _say("interrupted.")
         sys.exit(INTERRUPTED)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import OutputError, ProcessError
-from attnviz.signals import handled
+from attnviz.signals import Interrupted, handled
 
 if TYPE_CHECKING:
     from attnviz.corpora.reading import Text
@@ -270,7 +270,7 @@ def interruptions_noted() -> Iterator[Callable[[], bool]]:
 
     def note(number: int, _: object) -> None:
         if noted:
-            raise KeyboardInterrupt
+            raise Interrupted
         noted.append(number)
 
     with handled(note):
