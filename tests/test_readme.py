@@ -31,7 +31,7 @@ from tests.conftest import needs_minilm, needs_parser
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = list(re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S))
-SHOWN = r"L\dH|Head|Pattern|previous-token|nsubj|induction"
+SHOWN = r"L\dH|Head|Pattern|previous-token|nsubj|induction|\d+ heads: |    [01]  [a-z]"
 COMMANDS = [line for block in SHELL for line in block.splitlines() if line.startswith(("attnviz", "echo"))]
 
 
@@ -154,7 +154,7 @@ def test_the_tolerances_of_the_readme_are_the_tolerances_of_the_program() -> Non
 @pytest.mark.parametrize(
     ("text", "model", "shown", "lines"),
     [
-        ("The cat that I saw ran away", "minilm", README.split("```text\n")[1], 9),
+        ("The cat that I saw ran away", "minilm", README.split("```text\n")[1], 12),
         ("one two three four five one two three four five", "tiny-gpt2",
          section("Your text, your model").split("```text\n")[2], 3),
     ],
