@@ -82,14 +82,14 @@ def grid_pooling(n_positions: int, heads: Iterable[HeadId], look: Look, *, marke
 def planned_grid(heads: Iterable[HeadId], m: int, look: Look, marked: bool) -> GridLayout:
     """The grid on a new page, of matrices [m, m]."""
     ids = list(heads)
-    columns = len(_columns(ids))
+    packed, columns = _sparse(ids), len({head.head for head in ids})
     if look.width is None:
         square, across = _LARGEST // m * m, columns
-        if _sparse(ids):
-            across = min(columns, max(_PACKED, math.ceil(math.sqrt(2 * columns))))
-        return _layout(ids, across, max(square, _ROOMY) + 14, square, marked)
+        if packed:
+            across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids)))))
+        return _layout(ids, across, max(square, _ROOMY) + 14, square, marked, packed)
     room = (look.width - 2 * MARGIN) * DPI - LAYER_NAMES
-    if room / columns < _LEAST and not _sparse(ids):
+    if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
         least = math.ceil((columns * _LEAST + LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
         raise UsageError(
             f"expected a width of at least {least:g} inches for a figure with {columns} heads in a row, found "
@@ -99,36 +99,46 @@ def planned_grid(heads: Iterable[HeadId], m: int, look: Look, marked: bool) -> G
 
 
 def fitting_grid(ids: Sequence[HeadId], room: float, marked: bool) -> GridLayout:
-    """The grid in so many pixels; where heads would be small, layers go on in further rows if these fit on a page."""
-    n = len(_columns(ids))
-    for most in range(max(1, int(room // _ROOMY)), n):
-        across = math.ceil(n / math.ceil(n / most))
-        if room / n >= _COMFORTABLE or room / across < _COMFORTABLE:
-            break
-        grid = _layout(ids, across, room / across, _side(room / across), marked)
-        if grid.extent[1] <= _HIGHEST:
-            return grid
+    """The grid in so many pixels; few heads are packed, where they fit on a page so."""
+    if _sparse(ids) and (grid := _wrapped(ids, room, marked, packed=True)):
+        return grid
+    if grid := _wrapped(ids, room, marked, packed=False):
+        return grid
+    n = len({head.head for head in ids})
     pitch = min(room / n, _LARGEST_CHOSEN + 14)
-    return _layout(ids, n, pitch, _side(pitch), marked)
+    return _layout(ids, n, pitch, _side(pitch), marked, packed=False)
+
+
+def _wrapped(ids: Sequence[HeadId], room: float, marked: bool, packed: bool) -> GridLayout | None:
+    """A grid of squares large enough for names, in further rows where one has no room; None if no page has either."""
+    n = len(ids) if packed else len({head.head for head in ids})
+    fewest = n if room / n >= _COMFORTABLE else max(1, int(room // _ROOMY))
+    for most in range(fewest, n + 1):
+        across = math.ceil(n / math.ceil(n / most))
+        if room / across < _COMFORTABLE:
+            return None
+        pitch = min(room / across, _LARGEST_CHOSEN + 14)
+        grid = _layout(ids, across, pitch, _side(pitch), marked, packed)
+        if across == n or grid.extent[1] <= _HIGHEST:
+            return grid
+    return None
 
 
 def _sparse(ids: Sequence[HeadId]) -> bool:
-    """Whether the heads, in their grid of layers and columns, would leave places empty."""
-    return len(ids) < len({head.layer for head in ids}) * len({head.head for head in ids})
+    """Whether the heads, in their grid of layers and columns, would leave at least half of it empty."""
+    return 2 * len(ids) <= len({head.layer for head in ids}) * len({head.head for head in ids})
 
 
-def _columns(ids: Sequence[HeadId]) -> tuple[int, ...]:
-    """The numbers of heads, from left to right; of packed heads their places."""
-    return tuple(range(len(ids)) if _sparse(ids) else sorted({head.head for head in ids}))
-
-
-def _layout(ids: Sequence[HeadId], across: int, pitch: float, square: float, marked: bool) -> GridLayout:
-    packed, columns = tuple(ids) if _sparse(ids) else (), _columns(ids)
-    layers = (0,) if packed else tuple(sorted({head.layer for head in ids}))
+def _layout(ids: Sequence[HeadId], across: int, pitch: float, square: float, marked: bool, packed: bool) -> GridLayout:
+    layers, columns = (tuple(sorted(set(numbers))) for numbers in zip(*ids, strict=True))
+    if packed:
+        layers, columns = (0,), tuple(range(len(ids)))
     rows, size = math.ceil(len(columns) / across), 7.0 if pitch >= _COMFORTABLE else 5.5
-    named = rows > 1 or bool(packed) or text_width(f"H{columns[-1]}", size, DPI, "bold") + 3 <= pitch
+    named = rows > 1 or packed or text_width(f"H{columns[-1]}", size, DPI, "bold") + 3 <= pitch
     above = 4 + 15 * named + 14 * marked
-    return GridLayout(layers, columns, across, rows, pitch, square, marked, size, named, above, packed)
+    return GridLayout(
+        layers, columns, across, rows, pitch, square, marked, size, named, above, tuple(ids) if packed else ()
+    )  # fmt: skip
 
 
 def _side(pitch: float) -> float:

@@ -143,6 +143,7 @@ class Candidate:
         enough: texts that a verdict takes.
         above: what the score has to exceed.
         least: likewise its lower end, in place of the baseline; of ``broad``.
+        measurable: of each head, [n_layers, n_heads], the share of its attention that the score is about; None for all.
         heads: of each head, [n_layers, n_heads], whether it is judged; None for all.
         looks: scores that were tried; 0 for as many as there are.
     """
