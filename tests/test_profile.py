@@ -417,8 +417,7 @@ def test_the_published_numbers_of_minilm_come_out():
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the examples")
 def test_the_coreference_numbers_of_minilm_come_out():
     """From an independent computation on the same rows."""
-    path = SHARED / "gap" / "gap-development.tsv"
-    found = measured("minilm", [path], limit=1000, device="cpu", control=False)  # its numbers, no verdicts
+    found = measured("minilm", [SHARED / "gap" / "gap-development.tsv"], limit=1000, device="cpu")
     assert found.coreference is not None
     assert found.coreference.n == 899
     accuracy = found.coreference.accuracy
