@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from attnviz.arguments import LARGEST_SEED
+
 __all__ = [
     "LARGEST_BATCH",
     "LARGEST_SEED",
@@ -26,9 +28,6 @@ _FARTHEST = 1_000_000
 
 LARGEST_BATCH = 1_000_000
 """Texts that can be asked to be read at once."""
-
-LARGEST_SEED = 2**63 - 1
-"""The largest that torch takes."""
 
 Text = Annotated[str, typer.Argument(help="The sentence; - reads standard input.")]
 Pair = Annotated[str | None, typer.Option(help="A second segment (BERT: token types 0 and 1).")]
