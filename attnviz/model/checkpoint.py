@@ -12,8 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from attnviz.attention.norms import Norm
+from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of
+from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, norm_of
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
@@ -77,8 +79,8 @@ class Checkpoint:
 
     @property
     def d_head(self) -> int:
-        """Width of one head: d_model / n_heads."""
-        return self.d_model // self.n_heads
+        """Width of one head."""
+        return int(self.architecture.parameters(self.model, 0).query.weight.shape[-1])
 
     @property
     def device(self) -> torch.device:
@@ -89,6 +91,15 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """The number format of the parameters."""
         return next(self.model.parameters()).dtype
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a correct recomputation may be from this model."""
+        return tolerance_of(self.dtype, self.architecture.float32_steps)
+
+    def norm(self, module: nn.Module) -> Norm:
+        """The parameters of one of the model's norms."""
+        return norm_of(self.architecture, self.config, module)
 
     def tokenize(self, text: str, pair: str | None = None, truncate: bool = False) -> Tokens:
         """Tokenize a text or a pair for this model; see :func:`attnviz.model.tokens.tokenize`."""
@@ -117,7 +128,7 @@ class Checkpoint:
 def load_checkpoint(
     source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
 ) -> Checkpoint:
-    """Load a BERT or GPT-2 checkpoint with its tokenizer, every weight accounted for.
+    """Load a checkpoint with its tokenizer, every weight accounted for.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM,
     GPT2LMHeadModel, …); the head is left out, since no attention depends on it, unless the language-modelling head

@@ -5,6 +5,7 @@ SentencePiece). Labels are alike whatever the tokenizer: the piece as the model 
 ``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,11 @@ __all__ = [
 ]
 
 _CONTINUES = "##"
+_SPACE = "▁"
+"""SentencePiece's stand-in for a space, at the beginning of words."""
+
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""SentencePiece's name of a byte, where the vocabulary lacks a character."""
 
 
 @dataclass(frozen=True)
@@ -228,14 +234,14 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """
     decode = _decoder(tokenizer)
     added = set(tokenizer.get_added_vocab())
-    marked = "".join(decode(["a", "Ġa"])) == "a a" or "Metaspace" in repr(tokenizer.backend_tokenizer.decoder)
+    marked = "".join(decode(["a", "Ġa"])) == "a a" or _SPACE in repr(tokenizer.backend_tokenizer.decoder)
 
     def label(token: int, piece: str | None) -> str:
         if piece is None:
             return f"id {token}"
         if piece in added or not marked:
             return visible(piece)
-        continues = not piece.startswith(("Ġ", "▁")) and decode([piece])[:1].isalnum()
+        continues = not piece.startswith(("Ġ", _SPACE)) and decode([piece])[:1].isalnum()
         return f"{_CONTINUES * continues}{visible(decode([piece]))}"
 
     return [label(token, tokenizer.convert_ids_to_tokens(token)) for token in ids]
@@ -267,10 +273,13 @@ def _tokens(
         if word is not None:
             word_pieces.setdefault(word, []).append(piece)
     decode = _decoder(tokenizer)
+    spaces_marked = _SPACE in repr(tokenizer.backend_tokenizer.decoder)
     pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
     labels = []
     for position, piece in enumerate(encoding.tokens):
         continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
+        if continues and spaces_marked:  # the whole text may be one pretoken
+            continues = not piece.startswith(_SPACE) and words[position] == words[position - 1]
         shown = visible(decode([piece]))
         labels.append(_CONTINUES + shown if continues else shown)
     return Tokens(
@@ -322,11 +331,14 @@ def _decoder(tokenizer: Any) -> Any:
         return _without_leading_space(data.decode("utf-8", "backslashreplace"))
 
     def metaspace(pieces: Sequence[str]) -> str:
-        return _without_leading_space("".join(pieces).replace("▁", " "))
+        data = b"".join(
+            bytes.fromhex(byte[1]) if (byte := _BYTE.fullmatch(piece)) else piece.encode() for piece in pieces
+        )
+        return _without_leading_space(data.decode("utf-8", "backslashreplace").replace(_SPACE, " "))
 
     if "ByteLevel" in kind:
         return byte_level
-    return metaspace if "Metaspace" in kind else wordpiece
+    return metaspace if _SPACE in kind else wordpiece
 
 
 def _bytes_of(piece: str, added: bool) -> bytes:

@@ -5,11 +5,13 @@ from typing import Any
 import torch
 
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, norm_of
 from attnviz.model.architectures.bert import Bert
+from attnviz.model.architectures.gemma import Gemma2, Gemma3
 from attnviz.model.architectures.gpt2 import GPT2
+from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
 
-__all__ = ["ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of"]
+__all__ = ["ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of", "norm_of"]
 
 SIZES = {
     "num_hidden_layers": "layers",
@@ -19,7 +21,11 @@ SIZES = {
     "max_position_embeddings": "positions",
 }
 
-ARCHITECTURES: dict[str, Architecture] = {"bert": Bert(), "gpt2": GPT2()}
+_LLAMA_KIND: tuple[Architecture, ...] = (
+    Llama(), Mistral(), Qwen2(), Qwen3(), SmolLM3(), Phi3(), Gemma2(), Gemma3()
+)  # fmt: skip
+
+ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in (Bert(), GPT2(), *_LLAMA_KIND)}
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
@@ -43,7 +49,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
         raise ArchitectureError(
             f"the config has {architecture.epsilon_setting}={epsilon}; expected a small number above 0, such as 1e-12: "
-            "layer norms divide by its root where all values are alike."
+            "norms divide by its root where all values are alike."
         )
     architecture.refuse(config, dtype)
     return architecture

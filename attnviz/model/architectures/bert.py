@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2019) under transformers' names."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -24,8 +24,11 @@ class Bert:
     sink_first = False
     causal = False
     pre_norm = False
+    norm_kind: Literal["layer"] = "layer"
+    float32_steps = False
     epsilon_setting = "layer_norm_eps"
     activation_setting = "hidden_act"
+    explained = True
     language_class = "BertForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
