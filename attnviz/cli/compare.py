@@ -38,7 +38,7 @@ def compare(
         typer.Option(
             "--model",
             "-m",
-            help="Built-in name (minilm, tiny-gpt2), checkpoint folder, or hub id; twice for two models. "
+            help="Built-in name (minilm, tiny-gpt2, smollm2), checkpoint folder, or hub id; twice for two models. "
             "Default minilm.",
         ),
     ] = None,

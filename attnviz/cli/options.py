@@ -70,7 +70,8 @@ class Shared:
     """The options of every command that measures; :func:`attnviz.cli.runner.command` adds them to the command's own."""
 
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Built-in name (minilm, tiny-gpt2), checkpoint folder, or hub id.")
+        str,
+        typer.Option("--model", "-m", help="Built-in name (minilm, tiny-gpt2, smollm2), checkpoint folder, or hub id."),
     ] = "minilm"
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None
     figures: str | None = None  # its help names the command's figures

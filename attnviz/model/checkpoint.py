@@ -160,7 +160,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
-        CheckpointError: no tokenizer was given.
+        CheckpointError: no tokenizer was given, or conversion has rounded what the model keeps in float32.
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -168,9 +168,21 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
+    _refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head = architecture.language_head(model)
     return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
+
+
+def _refuse_rounded(model: nn.Module) -> None:
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
+                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
+            )
 
 
 def _parameters_sha256(model: nn.Module) -> str:

@@ -21,11 +21,11 @@ SIZES = {
     "max_position_embeddings": "positions",
 }
 
-_LLAMA_KIND: tuple[Architecture, ...] = (
-    Llama(), Mistral(), Qwen2(), Qwen3(), SmolLM3(), Phi3(), Gemma2(), Gemma3()
-)  # fmt: skip
+_FAMILIES: list[Architecture] = [
+    Bert(), GPT2(), Llama(), Mistral(), Qwen2(), Qwen3(), SmolLM3(), Phi3(), Gemma2(), Gemma3()
+]  # fmt: skip
 
-ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in (Bert(), GPT2(), *_LLAMA_KIND)}
+ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:

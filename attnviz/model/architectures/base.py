@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
 from attnviz.attention.reference import HeadParameters
 
-__all__ = ["Architecture", "Embeddings", "LayerModules", "norm_of"]
+__all__ = ["Architecture", "Embeddings", "LayerModules", "NormKind", "norm_of"]
+
+NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Architecture(Protocol):
     pre_norm: bool
     """Whether norms stand before attention and feed-forward network (else after their residuals)."""
 
-    norm_kind: Literal["layer", "rms", "rms, 1 + w"]
+    norm_kind: NormKind
     """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
 
     float32_steps: bool
