@@ -138,11 +138,14 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     content = result.save(tmp_path / "new", formats=["png", "pdf"], top=2)
     files = {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()}
     assert files == set(content["files"])
-    assert {f"{command}.json", f"{command}.csv", "captions.md", *content["figures"]} == files
+    assert {f"{command}.json", f"{command}.csv", "captions.md", "captions.tex", *content["figures"]} == files
     assert content == json.loads((tmp_path / "new" / f"{command}.json").read_text(encoding="utf-8"))
     assert result.document(content["figures"], top=2) == {key: content[key] for key in content if key != "files"}
     captions = dict(read_captions((tmp_path / "new" / "captions.md").read_text(encoding="utf-8")))
     assert set(captions) == set(content["figures"])
+    in_latex = (tmp_path / "new" / "captions.tex").read_text(encoding="utf-8")
+    assert in_latex.count("\n\\caption{") == len({name.rpartition(".")[0] for name in content["figures"]})
+    assert ", ".join(re.findall(r"^% (.*\.png.*)$", in_latex, re.MULTILINE)).split(", ") == list(captions)
     rows = (tmp_path / "new" / f"{command}.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0] == ",".join(report_of(command).columns)
     assert len(rows) > 1

@@ -54,7 +54,7 @@ class _Command(TyperCommand):
         """Arguments and options by the groups of :data:`attnviz.cli.options.GROUPS`."""
         parameters = sorted(self.get_params(ctx), key=lambda each: each.param_type_name)
         for group in GROUPS:
-            records = [each.get_help_record(ctx) for each in parameters if _group(each) == group]
+            records = filter(None, (each.get_help_record(ctx) for each in parameters if _group(each) == group))
             rows = [(_TYPE.sub("", name), _RANGE.sub("", text).removesuffix("  []")) for name, text in records]
             if rows:
                 with formatter.section(group):

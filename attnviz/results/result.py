@@ -123,7 +123,7 @@ class Result:
         progress: Progress | None = None,
         **choices: "Unpack[ChoiceNames]",
     ) -> Document:
-        """Write figures with captions.md, the JSON document and the CSV table into a folder: all of them, or nothing.
+        """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
 
         Args:
             folder: made where it is missing. Pictures of an earlier run there stay where it was of the same model, text
@@ -258,12 +258,12 @@ def checked_views(
 def layout_of(command: str) -> "Layout":
     """The files of a command, by its views and its report."""
     from attnviz.figures.files import FORMATS
-    from attnviz.results.documents import CAPTIONS, csv_text
+    from attnviz.results.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
     from attnviz.results.output_folder import Layout
 
     report = report_of(command)
     stems = [view.stems or view.name for view in views_of(command)]
-    others = [re.escape(CAPTIONS), *([] if report.tensors is None else [re.escape(report.tensors[0])])]
+    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *([] if report.tensors is None else report.tensors[:1])])
     pictures = [rf"({'|'.join(stems)})\.({'|'.join(FORMATS)})"] if stems else []
     folders = [stem.partition("/")[0] for stem in stems if "/" in stem]
     return Layout(
