@@ -1,5 +1,7 @@
 """What every command's result can do: figures, tables, documents and files, from one place for all of them."""
 
+import base64
+import html
 import inspect
 import io
 import json
@@ -151,6 +153,17 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     assert len(rows) > 1
     assert result.save(tmp_path / "new", figures=[])["files"] == content["files"]  # pictures of the same analysis stay
     assert result.save(tmp_path / "bare", figures=[])["figures"] == []
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_notebook_shows_the_main_picture_above_the_tables(command: str):
+    result = result_of(command)
+    found = re.fullmatch(r'<img alt="(&lt;[^"]+)"[^>]+base64,([^"]+)"><pre>(.+)</pre>', result._repr_html_(), re.DOTALL)
+    assert found is not None
+    assert base64.b64decode(found[2]).startswith(b"\x89PNG")
+    assert html.unescape(found[1]) == repr(result)
+    assert len(repr(result)) < 300
+    assert html.unescape(found[3]) == result.report()
 
 
 @pytest.mark.parametrize("command", MEASURES)

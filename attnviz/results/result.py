@@ -6,7 +6,9 @@ frozen dataclass of numbers. ``views.py`` lists the command's figures (``VIEWS``
 imports neither matplotlib nor rich.
 """
 
+import html
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -199,6 +201,17 @@ class Result:
             if why := view.missing(self):
                 raise UsageError(f"there is no figure {view.name!r}: {why}.")
         return views
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the main figure, and below it the tables."""
+        views = {view.name: view for view in self.wanted_views(None)}
+        main = views.get(self.first_view) or next(iter(views.values()), None)
+        picture = ""
+        if main is not None:
+            _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
+            source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
+            picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
+        return f"{picture}<pre>{html.escape(self.report())}</pre>"
 
     def _view(self, name: str) -> "View[Any, Any]":
         return self.wanted_views([name or self.first_view or views_of(self.command)[0].name])[0]
