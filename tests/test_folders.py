@@ -61,7 +61,14 @@ def test_other_weights_of_the_same_name_keep_no_picture_of_the_run_before(tmp_pa
     save_checkpoint(model, tokenizer, folder)
     document = attnviz.analyze(SENTENCE, folder, syntax=False).save(out, select=["L1H0"])
     assert document["model"]["weights_sha256"] != before
-    assert document["files"] == ["captions.md", "heads.csv", "heads.json", "heads/L01H00.png", "overview.png"]
+    assert document["files"] == [
+        "captions.md",
+        "captions.tex",
+        "heads.csv",
+        "heads.json",
+        "heads/L01H00.png",
+        "overview.png",
+    ]
     assert names(out) == document["files"]
 
 

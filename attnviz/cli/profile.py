@@ -20,64 +20,74 @@ if TYPE_CHECKING:
 __all__ = ["profile"]
 
 
-@command(
-    figures="Any of roles, scores, relations, layers, likeness (with commas between); all; none.",
-    out="Folder for the results; default attnviz-out/MODEL/CORPUS.",
-)
+@command(figures="roles, scores, relations, layers, likeness")
 def profile(
     run: Run,
     corpora: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="CORPUS...", help=".conllu treebanks, .txt files (a sentence a line), GAP .tsv files (coreference)."
+            metavar="CORPUS",
+            help="Text files (.txt, one sentence per line), treebanks (.conllu), or GAP files for coreference (.tsv).",
         ),
     ] = None,
     repeats: Annotated[
-        bool, typer.Option("--repeats", help="Also measure random tokens, repeated: induction, duplicate-token.")
+        bool,
+        typer.Option("--repeats", help="Also measure induction and duplicate-token heads on repeated random tokens."),
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Sentences (or rows) of each corpus that are read; default all.")
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option(min=1, max=options.LARGEST_BATCH, help="Texts that the model reads at once.")
-    ] = 32,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 32,
     seed: Annotated[
         int,
-        typer.Option(min=0, max=options.LARGEST_SEED, help="Of the verified sample, the bootstrap and the repeats."),
+        typer.Option(
+            metavar="SEED",
+            min=0,
+            max=options.LARGEST_SEED,
+            help="Random seed of the verified sample, the bootstrap and the random tokens.",
+        ),
     ] = 0,
     syntax: Annotated[
-        bool, typer.Option("--syntax/--no-syntax", help="Parse .txt files, where spaCy and a pipeline are installed.")
+        bool,
+        typer.Option("--syntax/--no-syntax", help="Parse .txt files if spaCy and a pipeline for them are installed."),
     ] = True,
     parser: Annotated[
         str | None,
-        typer.Option(help="spaCy pipeline that parses .txt files; default an English one, whatever their language."),
+        typer.Option(
+            metavar="PIPELINE",
+            help="The spaCy pipeline that parses .txt files. Default: an English one, whatever their language.",
+        ),
     ] = None,
     control: Annotated[
         bool,
         typer.Option(
             "--control/--no-control",
-            help="Measure a freshly initialised copy of the model, too, on up to 500 texts of each corpus; a role "
-            "passes only above it.",
+            help="Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role passes only "
+            "if its score is above that of the copy.",
         ),
     ] = True,
     confirm: Annotated[
         list[Path] | None,
-        typer.Option(metavar="CORPUS", help="Measure the roles that pass on this other corpus, too; may be repeated."),
+        typer.Option(
+            metavar="CORPUS", help="Measure the roles that pass on another corpus too. May be given more than once."
+        ),
     ] = None,
     store: Annotated[
         bool | None,
-        typer.Option(
+        options.output_option(
             "--store/--no-store",
-            help="Keep the profile for attnviz heads to show; default unless one of more texts is kept already.",
+            help="Keep the profile, so that attnviz heads shows it. Default: keep it unless a profile of more texts "
+            "is there.",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="Rows of the tables; 0 for all.")] = 15,
+    top: Annotated[int, options.top_option("Number of rows in each table.")] = 15,
 ) -> None:
-    """Measure what every head of a model does on corpora, beside honest baselines.
+    """Measure what every head of a model does on many texts, compared with baselines.
 
-    Writes profile.json, profile.csv and figures, and prints tables. Interrupted, it goes on where it was when the
-    same command is given again; torchrun -m attnviz profile … splits the work over processes.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
+    It writes figures, captions, profile.json and profile.csv, and prints tables. After an interruption the same command
+    goes on where it stopped. To split the work over processes, start it with torchrun -m attnviz profile.
+
+    Examples:
+        attnviz profile corpus.txt --repeats
+        attnviz profile train.conllu --confirm dev.conllu
     """
     process = this_process()
     run.silent = not process.first

@@ -6,7 +6,9 @@ frozen dataclass of numbers. ``views.py`` lists the command's figures (``VIEWS``
 imports neither matplotlib nor rich.
 """
 
+import html
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -123,7 +125,7 @@ class Result:
         progress: Progress | None = None,
         **choices: "Unpack[ChoiceNames]",
     ) -> Document:
-        """Write figures with captions.md, the JSON document and the CSV table into a folder: all of them, or nothing.
+        """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
 
         Args:
             folder: made where it is missing. Pictures of an earlier run there stay where it was of the same model, text
@@ -200,6 +202,17 @@ class Result:
                 raise UsageError(f"there is no figure {view.name!r}: {why}.")
         return views
 
+    def _repr_html_(self) -> str:
+        """For a notebook: the main figure, and below it the tables."""
+        views = {view.name: view for view in self.wanted_views(None)}
+        main = views.get(self.first_view) or next(iter(views.values()), None)
+        picture = ""
+        if main is not None:
+            _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
+            source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
+            picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
+        return f"{picture}<pre>{html.escape(self.report())}</pre>"
+
     def _view(self, name: str) -> "View[Any, Any]":
         return self.wanted_views([name or self.first_view or views_of(self.command)[0].name])[0]
 
@@ -258,12 +271,12 @@ def checked_views(
 def layout_of(command: str) -> "Layout":
     """The files of a command, by its views and its report."""
     from attnviz.figures.files import FORMATS
-    from attnviz.results.documents import CAPTIONS, csv_text
+    from attnviz.results.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
     from attnviz.results.output_folder import Layout
 
     report = report_of(command)
     stems = [view.stems or view.name for view in views_of(command)]
-    others = [re.escape(CAPTIONS), *([] if report.tensors is None else [re.escape(report.tensors[0])])]
+    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *([] if report.tensors is None else report.tensors[:1])])
     pictures = [rf"({'|'.join(stems)})\.({'|'.join(FORMATS)})"] if stems else []
     folders = [stem.partition("/")[0] for stem in stems if "/" in stem]
     return Layout(
