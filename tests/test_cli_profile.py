@@ -292,7 +292,7 @@ def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
 
 def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
     assert "kept for attnviz heads: " in run("trees.conllu").stderr
-    trial = run("lines.txt", "--limit", "5")
+    trial = run("lines.txt", "--limit", "5", "--no-syntax")
     assert "not kept for attnviz heads, which has statistics (trees.conllu, 40 texts, " in trial.stderr
     assert ") of more texts; --store replaces" in trial.stderr
     shown = CliRunner().invoke(
