@@ -791,7 +791,7 @@ INDUCTION = {"id": "L1H2", "role": "induction"}
 
 
 def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_folder):
-    store_profile(document_for(bert_folder, [INDUCTION]))
+    store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")
     result = heads("--figures", "none", "--top", "0")
     assert result.exit_code == 0, result.output
     assert "L1H2  induction 0.90 (0.20)" in result.stdout
@@ -804,7 +804,7 @@ def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_fol
 
 
 def test_no_profile_looks_for_none(heads, bert_folder):
-    store_profile(document_for(bert_folder, [INDUCTION]))
+    store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")
     result = heads("--figures", "none", "--no-profile")
     assert result.exit_code == 0, result.output
     assert "Profile" not in result.stdout
@@ -815,7 +815,7 @@ def test_no_profile_looks_for_none(heads, bert_folder):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_damaged_profile_is_one_line_on_standard_error_and_the_run_goes_on(heads, bert_folder, quiet):
-    store_profile(document_for(bert_folder, [INDUCTION])).write_text("{")
+    store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")[0].write_text("{")
     result = heads("--figures", "none", "--json", *(["--quiet"] if quiet else []))
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["profile"] is None

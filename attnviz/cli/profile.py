@@ -1,8 +1,10 @@
 """The command ``attnviz profile``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +15,6 @@ from attnviz.cli.runner import Run, command
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
-
-if TYPE_CHECKING:
-    from attnviz.model.sources import Source
 
 __all__ = ["profile"]
 
@@ -74,8 +73,8 @@ def profile(
         bool | None,
         options.output_option(
             "--store/--no-store",
-            help="Keep the profile, so that attnviz heads shows it. Default: keep it unless a profile of more texts "
-            "is there.",
+            help="Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts than "
+            "before.",
         ),
     ] = None,
     top: Annotated[int, options.top_option("Number of rows in each table.")] = 15,
@@ -126,27 +125,32 @@ def profile(
             from attnviz.commands.profile.likeness import scikit_learn_missing
 
             yield from filter(None, [scikit_learn_missing()])
-        yield from _keep(document, source, store)
+        yield from _keep(document, store)
 
     run.execute(measure, corpora=corpora or (), top=top, rate=True, finish=finish)
 
 
-def _keep(document: dict[str, Any], source: "Source", store: bool | None) -> Iterator[str]:
-    """Keep the profile for ``attnviz heads``, and say what was done and what could not be."""
-    from attnviz.patterns.profile_store import find_profile, model_shape, store_profile
+def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
+    """Keep the profile for ``attnviz heads``, and say what became of each part and what could not be kept."""
+    from attnviz.patterns.profile_parts import measured_on
+    from attnviz.patterns.profile_store import store_profile
 
     if store is False:
         return
-    model = document["model"]
-    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
-    before = find_profile(source, shape, lambda _: None)
-    texts = sum(corpus["sentences"] for corpus in document["corpora"])
-    if before is not None and before.sentences > texts and store is None:
-        yield f"not kept for attnviz heads, which has a profile of more texts ({before.measured_on}); --store keeps it"
-        return
     try:
-        path = store_profile(document)
-        instead = "" if before is None else f", instead of that of {before.measured_on}"
-        yield f"kept for attnviz heads{instead}: {path}"
+        path, merged = store_profile(document, date.today().isoformat(), smaller=bool(store))
     except OutputError as error:
         yield str(error)
+        return
+
+    def earlier(names: Sequence[str]) -> str:
+        same = groupby(names, lambda name: measured_on(merged.before[name]))
+        return "; ".join(f"{', '.join(parts)} ({corpora})" for corpora, parts in same)
+
+    larger = f"{earlier(merged.larger)} of more texts; --store replaces" if merged.larger else ""
+    if not merged.new and not merged.replaced:
+        yield f"not kept for attnviz heads, which has {larger}"
+        return
+    told = {"new": ", ".join(merged.new), "replaced": earlier(merged.replaced), "kept": earlier(merged.kept)}
+    clauses = [f"{verb} {parts}" for verb, parts in told.items() if parts]
+    yield f"kept for attnviz heads: {'; '.join([*clauses, *([f'left {larger}'] if larger else [])])}: {path}"
