@@ -539,7 +539,7 @@ def test_a_wrong_scale_exits_with_3_and_writes_nothing(heads, monkeypatch):
         return right(x * 1.5, parameters, allowed)
 
     monkeypatch.setattr(attention, "multi_head_attention", wrong)
-    assert_refused(heads(), 3, "attnviz: the recomputed heads do not reproduce the model", "Nothing was drawn")
+    assert_refused(heads(), 3, "attnviz: the recomputed heads do not reproduce the model", "Nothing was written")
 
 
 def test_a_bug_keeps_its_traceback(heads, monkeypatch):

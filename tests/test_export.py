@@ -20,7 +20,8 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.patterns.parsers import Vocabulary
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.results.documents import captions_text, latex_captions_text, read_captions
-from attnviz.results.output_folder import OutputFolder, json_text
+from attnviz.results.manifest import json_text
+from attnviz.results.output_folder import OutputFolder
 from attnviz.results.result import layout_of, report_of
 from attnviz.results.view import Choices
 from attnviz.version import __version__
@@ -141,9 +142,9 @@ def test_json_is_plain_ascii_and_gives_any_text_back(text):
     assert written.endswith("}\n")
 
 
-def test_json_refuses_what_is_no_number():
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        json_text({"score": float("nan")})
+def test_json_refuses_what_is_no_number_and_names_it():
+    with pytest.raises(OutputError, match=r"^cannot write the results: heads\.1\.score is not finite; nothing was"):
+        json_text({"heads": [{"score": 0.5}, {"score": float("nan")}]})
 
 
 def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
@@ -334,7 +335,7 @@ def test_a_foreign_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     with OutputFolder(tmp_path, HEADS) as output:
         output.write("overview.png", b"ours")
         (tmp_path / "overview.png").write_bytes(b"mine")
-        with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
+        with pytest.raises(OutputError, match=r"holds a folder named overview\.png, where attnviz writes a file"):
             output.commit(document_of(hand_made()))
     assert contents(tmp_path) == {"overview.png": b"mine"}
 
@@ -382,7 +383,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused_and_left_alone(tmp_path, nam
 
 def test_a_folder_in_the_place_of_a_file_is_refused_and_left_alone(tmp_path):
     (tmp_path / "overview.png").mkdir()
-    with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
+    with pytest.raises(OutputError, match=r"holds a folder named overview\.png, where attnviz writes a file"):
         save(tmp_path)
     assert contents(tmp_path) == {"overview.png": None}
 

@@ -1,6 +1,5 @@
 """How one layer's recomputed attention is held against the model's, and where it differs most."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from attnviz.attention.capture import LayerRecord
+from attnviz.attention.capture import LayerRecord, refuse_not_finite
 from attnviz.attention.coarse import fit_scale, row_error
 from attnviz.attention.tolerances import Tolerance
 from attnviz.errors import VerificationError
@@ -135,18 +134,15 @@ def compare_layer(
 
 def _refuse_overflow(record: LayerRecord) -> None:
     """Refuse values that are not finite, and those whose squares, as norms add them up, are not."""
-    dtype = str(record.output.dtype).removeprefix("torch.")
     wide = torch.promote_types(record.output.dtype, torch.float32)
+    for values in (record.summed, record.pattern):
+        refuse_not_finite(values, f"attention in layer {record.layer}")
     largest = float(record.summed.abs().max())
-    if not math.isfinite(largest) or not math.isfinite(record.pattern.sum(dtype=wide)):
-        raise VerificationError(
-            f"The model's own attention in layer {record.layer} has values that are not finite in {dtype}; a wider "
-            "--dtype may help. Nothing was drawn."
-        )
     if largest**2 > torch.finfo(wide).max / record.summed[0].numel():
         raise VerificationError(
             f"layer {record.layer} of the model has values up to {largest:.1e}, whose squares overflow in "
-            f"{dtype}; expected a model whose norms can be computed: --dtype float64 may help. Nothing was drawn."
+            f"{str(record.output.dtype).removeprefix('torch.')}; expected a model whose norms can be computed: --dtype "
+            "float64 may help. Nothing was written."
         )
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from attnviz.arguments import LARGEST_SEED
+
 __all__ = [
     "GROUPS",
     "LARGEST_BATCH",
@@ -49,9 +51,6 @@ _FARTHEST = 1_000_000
 
 LARGEST_BATCH = 1_000_000
 """Texts that can be asked to be read at once."""
-
-LARGEST_SEED = 2**63 - 1
-"""The largest that torch takes."""
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="The sentence. Write - to read standard input.")]
 Pair = Annotated[

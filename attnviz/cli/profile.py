@@ -73,8 +73,8 @@ def profile(
         bool | None,
         options.output_option(
             "--store/--no-store",
-            help="Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts than "
-            "before.",
+            help="Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts "
+            "than before.",
         ),
     ] = None,
     top: Annotated[int, options.top_option("Number of rows in each table.")] = 15,

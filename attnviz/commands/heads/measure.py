@@ -3,12 +3,11 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnviz.arguments import check_texts
+from attnviz.arguments import check_texts, checked
 from attnviz.attention.verify import Verification, VerifiedAttention, VerifiedLayer, verify_attention
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
@@ -184,6 +183,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
 
+@checked
 def analyze(
     text: str,
     model: Model = "minilm",
@@ -234,7 +234,6 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    _check_types(model, device, local_window=local_window, long_range_from=long_range_from)
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
@@ -278,17 +277,6 @@ def analyze(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
     )
-
-
-def _check_types(model: object, device: object, **numbers: object) -> None:
-    """Refuse what Python takes and the rest of the chain would stumble over."""
-    if not isinstance(model, str | Path | Source | Checkpoint | nn.Module):
-        raise UsageError(f"expected a model by name or path, or one in memory, found {model!r}.")
-    if not isinstance(device, str | None):
-        raise UsageError(f"expected a device by name, such as 'cpu' or 'cuda:0', found {device!r}.")
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise UsageError(f"expected {name} as a whole number, found {number!r}.")
 
 
 def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:
