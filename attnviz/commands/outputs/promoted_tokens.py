@@ -25,7 +25,7 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import vocabulary_labels
+from attnviz.model.pieces import vocabulary_labels
 
 __all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
            "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
