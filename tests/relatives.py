@@ -10,6 +10,8 @@ from transformers import (
     AutoModel,
     CamembertConfig,
     CamembertTokenizer,
+    DistilBertConfig,
+    ElectraConfig,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaTokenizer,
@@ -18,7 +20,7 @@ from transformers import (
 )
 
 from attnviz.model.checkpoint import Checkpoint, from_loaded
-from tests.models import PIECES, WORDS
+from tests.models import PIECES, WORDS, bert_tokenizer
 
 _TEXT = [" ".join(WORDS[:30])] * 20
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -57,16 +59,24 @@ class Relative(NamedTuple):
     config: Callable[..., Any]
 
 
+_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 66,
+}
+_DISTILBERT = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+}
+"""What DistilBERT calls the sizes."""
+
+
 def _like_bert(config: Callable[..., Any], tokenizer: PreTrainedTokenizerFast, **own: Any) -> Relative:
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 66,
-    }
-    return Relative(tokenizer, lambda **changes: config(**{**sizes, **own, **changes}))
+    return Relative(tokenizer, lambda **changes: config(**{**_SIZES, "vocab_size": len(tokenizer), **own, **changes}))
 
 
 _ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
@@ -74,6 +84,14 @@ _ROBERTA = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
 RELATIVES = {
     "roberta": _like_bert(RobertaConfig, roberta_tokenizer(), **_ROBERTA),
     "xlm-roberta": _like_bert(XLMRobertaConfig, sentencepiece_tokenizer(XLMRobertaTokenizer), **_ROBERTA),
+    "distilbert": Relative(
+        bert_tokenizer(),
+        lambda **changes: DistilBertConfig(
+            vocab_size=len(bert_tokenizer()),
+            **{_DISTILBERT.get(name, name): value for name, value in {**_SIZES, **changes}.items()},
+        ),
+    ),
+    "electra": _like_bert(ElectraConfig, bert_tokenizer(), embedding_size=20),
     "camembert": _like_bert(CamembertConfig, sentencepiece_tokenizer(CamembertTokenizer), **_ROBERTA),
 }
 KINDS = list(RELATIVES)

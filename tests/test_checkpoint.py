@@ -481,5 +481,5 @@ def test_loaded_model_with_refused_settings_is_refused():
 
 
 def test_architecture_of_another_config_is_refused():
-    with pytest.raises(ArchitectureError, match="'distilbert'"):
-        architecture_of(transformers.DistilBertConfig(), torch.float32)
+    with pytest.raises(ArchitectureError, match="'mpnet'"):
+        architecture_of(transformers.MPNetConfig(), torch.float32)

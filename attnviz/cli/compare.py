@@ -47,7 +47,10 @@ def compare(
         typer.Option(help="Branch, tag or commit of a hub model; for two models twice, - for none."),
     ] = None,
     pair: Annotated[
-        str | None, typer.Option(help="A second segment on both sides (BERT: token types 0 and 1).")
+        str | None,
+        typer.Option(
+            help="A second segment on both sides (BERT: token types 0 and 1; RoBERTa: joined by its tokenizer)."
+        ),
     ] = None,
     select: options.Select = None,
     words: options.Words = False,

@@ -31,7 +31,9 @@ LARGEST_SEED = 2**63 - 1
 """The largest that torch takes."""
 
 Text = Annotated[str, typer.Argument(help="The sentence; - reads standard input.")]
-Pair = Annotated[str | None, typer.Option(help="A second segment (BERT: token types 0 and 1).")]
+Pair = Annotated[
+    str | None, typer.Option(help="A second segment (BERT: token types 0 and 1; RoBERTa: joined by its tokenizer).")
+]
 Select = Annotated[
     list[str] | None,
     typer.Option(help="Heads to draw and list: L2H8, 2.8, L2 (a layer), L0-3, L*H8. Repeatable; default all."),

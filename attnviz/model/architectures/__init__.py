@@ -14,6 +14,8 @@ from attnviz.model.architectures.base import (
     position_rows,
 )
 from attnviz.model.architectures.bert import Bert
+from attnviz.model.architectures.distilbert import DistilBert
+from attnviz.model.architectures.electra import Electra
 from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
 
@@ -31,7 +33,7 @@ SIZES = {
 }
 
 ARCHITECTURES: dict[str, Architecture] = {
-    family.name: family for family in (Bert(), Camembert(), GPT2(), Roberta(), XLMRoberta())
+    family.name: family for family in (Bert(), Camembert(), DistilBert(), Electra(), GPT2(), Roberta(), XLMRoberta())
 }
 
 
@@ -50,7 +52,8 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         )
     for size, what in SIZES.items():
         if getattr(config, size) < 1:
-            raise ArchitectureError(f"the config has {size}={getattr(config, size)}; expected a model with {what}.")
+            own_name = config.attribute_map.get(size, size)
+            raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]
     setting = architecture.epsilon_setting
     epsilon = getattr(config, setting) if isinstance(setting, str) else setting

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnviz.attention.reference import HeadParameters
 
-__all__ = ["Architecture", "Embeddings", "LayerModules", "epsilon_of", "first_position", "position_rows"]
+__all__ = ["Architecture", "Embeddings", "LayerModules", "chained", "epsilon_of", "first_position", "position_rows"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,18 @@ class Architecture(Protocol):
 
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
         """The layer's parameters, split by head (views, not copies, where the layout permits)."""
+
+
+def chained(*steps: nn.Module | None) -> nn.Module | None:
+    """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
+
+    It counts as in eval mode, so that nobody sets the mode of steps that belong to a model; heads drop nothing out.
+    """
+    if None in steps:
+        return None
+    head = nn.Sequential(*(step for step in steps if step is not None))
+    head.training = False
+    return head
 
 
 def epsilon_of(architecture: Architecture, config: Any) -> float:
