@@ -370,7 +370,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_run_through_and_steer_no_terminal(heads, gpt2_folder, text):
-    result = heads("--figures", "all", "--select", "L0H0", model=gpt2_folder, text=text, color=True)
+    result = heads("--figures", "lines", "--select", "L0H0", model=gpt2_folder, text=text, color=True)
     assert result.exit_code == 0, result.exception
     assert json.loads(Path("out/heads.json").read_text())["text"] == text
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", result.stdout + result.stderr)

@@ -87,7 +87,7 @@ def test_plans_name_files_of_the_folder_and_say_what_they_show(command: str, nam
         assert "\n" not in plan.caption
 
 
-@pytest.mark.parametrize("look", [Look(), Look("dark"), Look(width=3.3)], ids=["default", "dark", "column"])
+@pytest.mark.parametrize("look", [Look(), Look("dark", width=3.3)], ids=["default", "dark column"])
 @pytest.mark.parametrize(("command", "name"), PICTURES)
 def test_pictures_fit_their_page(command: str, name: str, look: Look):
     if name not in drawable(command):
@@ -135,7 +135,7 @@ def test_one_panel_can_be_drawn_on_axes_of_ones_own(command: str, name: str):
 @pytest.mark.parametrize("command", MEASURES)
 def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_path: Path):
     result = result_of(command)
-    content = result.save(tmp_path / "new", formats=["png", "pdf"], top=2)
+    content = result.save(tmp_path / "new", formats=["svg"], top=2)
     files = {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()}
     assert files == set(content["files"])
     assert {f"{command}.json", f"{command}.csv", "captions.md", *content["figures"]} == files
