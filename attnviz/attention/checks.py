@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from attnviz.attention.capture import LayerRecord, refuse_not_finite
 from attnviz.attention.coarse import fit_scale, row_error
 from attnviz.attention.tolerances import Tolerance
 from attnviz.errors import VerificationError
+from attnviz.model.architectures import epsilon_of
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = ["LayerCheck", "Verification", "compare_layer", "locate", "within", "worse_of"]
@@ -53,6 +54,10 @@ class Verification:
 
     tolerance: Tolerance
     layers: tuple[LayerCheck, ...]
+
+    level: ClassVar[int] = 4
+    """How deep it goes: 1 patterns, from the model's own queries and keys; 2 these too, from input and weights; 3 also
+    the output after W_O; 4 in a run whose final states are those of the untouched model, since hooks only read."""
 
     @property
     def heads_compared(self) -> int:
@@ -160,7 +165,7 @@ def _passed_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor,
 def _expected(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     """The sum of residual and output, and the norm of the sum that the model has, [batch, n, d_model] each."""
     norm: Any = record.norm
-    epsilon = float(getattr(checkpoint.config, checkpoint.architecture.epsilon_setting))
+    epsilon = epsilon_of(checkpoint.architecture, checkpoint.config)
     again = layer_norm(record.summed, norm.weight.shape, norm.weight, norm.bias, epsilon)
     return record.residual + record.output, again
 

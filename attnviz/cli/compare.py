@@ -49,7 +49,7 @@ def compare(
     ] = None,
     pair: Annotated[
         str | None,
-        options.text_option(metavar="TEXT", help="A second segment for BERT (token type 1), the same on both sides."),
+        options.text_option(metavar="TEXT", help="A second segment, the same on both sides."),
     ] = None,
     select: options.Select = None,
     words: options.Words = False,

@@ -55,7 +55,7 @@ LARGEST_BATCH = 1_000_000
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="The sentence. Write - to read standard input.")]
 Pair = Annotated[
     str | None,
-    text_option(metavar="TEXT", help="A second segment for BERT (token type 1)."),
+    text_option(metavar="TEXT", help="A second segment, joined as the tokenizer joins pairs."),
 ]
 Select = Annotated[
     list[str] | None,

@@ -87,7 +87,6 @@ class Run(Shared):
         from attnviz.figures.look import Look
         from attnviz.results.output_folder import OutputFolder
         from attnviz.results.result import checked_views, layout_of, report_of
-        from attnviz.results.tables import spaced
         from attnviz.results.view import Choices
 
         report = report_of(self.command)
@@ -111,9 +110,7 @@ class Run(Shared):
                 return
             document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
         messages = list(finish(document))
-        print_results(
-            path, document, lambda width: spaced(report.tables(result, wanted, width)), self.as_json, self.quiet
-        )
+        print_results(path, document, lambda width: result.tables(wanted, width), self.as_json, self.quiet)
         for message in [*report.afterwards(result, wanted, document), *messages, fonts_to_install()]:
             if message:
                 say(message, self.quiet)

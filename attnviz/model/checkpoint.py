@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of
+from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
@@ -79,6 +79,11 @@ class Checkpoint:
         return self.d_model // self.n_heads
 
     @property
+    def positions(self) -> int:
+        """Tokens that a text may have: RoBERTa's first rows of the table of positions are for no text."""
+        return int(self.config.max_position_embeddings) - first_position(self.architecture, self.config)
+
+    @property
     def device(self) -> torch.device:
         """Where the parameters are."""
         return next(self.model.parameters()).device
@@ -94,7 +99,7 @@ class Checkpoint:
             self.tokenizer,
             text,
             pair,
-            max_positions=int(self.config.max_position_embeddings),
+            max_positions=self.positions,
             vocabulary_size=int(self.config.vocab_size),
             segments=self.architecture.segments,
             sink_first=self.architecture.sink_first,
@@ -115,7 +120,7 @@ class Checkpoint:
 def load_checkpoint(
     source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
 ) -> Checkpoint:
-    """Load a BERT or GPT-2 checkpoint with its tokenizer, every weight accounted for.
+    """Load a checkpoint with its tokenizer, every weight accounted for.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM,
     GPT2LMHeadModel, …); the head is left out, since no attention depends on it, unless the language-modelling head

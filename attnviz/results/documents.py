@@ -93,6 +93,7 @@ def verification_entry(
     """
     return {
         "passed": True,
+        "level": verification.level,
         "heads_compared": verification.heads_compared,
         "pattern_tolerance": verification.tolerance.pattern,
         "output_tolerance": verification.tolerance.output,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from rich.console import RenderableType
 
     from attnviz.figures.look import Look
     from attnviz.results.output_folder import Layout, OutputFolder
@@ -54,6 +55,11 @@ class Result:
 
     command: ClassVar[str]
     first_view: ClassVar[str] = ""
+
+    @property
+    def pair_note(self) -> str:
+        """How a pair of texts reached the model, where that needs saying; else empty."""
+        return ""
 
     def figure(self, name: str = "", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
         """A new figure; of a view with several pictures the first.
@@ -109,10 +115,17 @@ class Result:
         Raises:
             UsageError: no such option or head, or a width of less than 20 columns.
         """
-        from attnviz.results.tables import plain_text, spaced
+        from attnviz.results.tables import plain_text
 
         wanted = self._choices(None, choices)
-        return plain_text(lambda columns: spaced(report_of(self.command).tables(self, wanted, columns)), width)
+        return plain_text(lambda columns: self.tables(wanted, columns), width)
+
+    def tables(self, choices: "Choices", width: int) -> "RenderableType":
+        """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""
+        from attnviz.results.tables import notes, spaced
+
+        note = [notes(self.pair_note)] if self.pair_note else []
+        return spaced([*report_of(self.command).tables(self, choices, width), *note])
 
     def save(
         self,
@@ -224,7 +237,8 @@ class Result:
 
     def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
         content = report_of(self.command).content(self, choices)
-        return {"attnviz": __version__, **content, "figures": list(figures)}
+        note = {"pair_note": self.pair_note} if self.pair_note else {}
+        return {"attnviz": __version__, **content, **note, "figures": list(figures)}
 
 
 def views_of(command: str) -> "tuple[View[Any, Any], ...]":

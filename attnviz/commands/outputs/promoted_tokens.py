@@ -25,7 +25,7 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import vocabulary_labels
+from attnviz.model.pieces import vocabulary_labels
 
 __all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
            "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
@@ -141,8 +141,9 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
     """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
     if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
         return (
-            "Promoted tokens are not given: in BERT every residual passes through later layer norms, and a masked-LM "
-            "head begins with a transform that is not linear, so that no head's part of the logits can be told apart."
+            "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
+            "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
+            "be told apart."
         )
     if checkpoint.language_head is None:
         return (
