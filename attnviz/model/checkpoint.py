@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.norms import Norm
+from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position
+from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position, norm_of
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
@@ -75,8 +77,8 @@ class Checkpoint:
 
     @property
     def d_head(self) -> int:
-        """Width of one head: d_model / n_heads."""
-        return self.d_model // self.n_heads
+        """Width of one head."""
+        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
 
     @property
     def positions(self) -> int:
@@ -92,6 +94,15 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """The number format of the parameters."""
         return next(self.model.parameters()).dtype
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a correct recomputation may be from this model."""
+        return tolerance_of(self.dtype, self.architecture.float32_steps)
+
+    def norm(self, module: nn.Module) -> Norm:
+        """The parameters of one of the model's norms."""
+        return norm_of(self.architecture, self.config, module)
 
     def tokenize(self, text: str, pair: str | None = None, truncate: bool = False) -> Tokens:
         """Tokenize a text or a pair for this model; see :func:`attnviz.model.tokens.tokenize`."""

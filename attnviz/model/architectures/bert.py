@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2019) under transformers' names, and what its relatives share with it."""
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -33,8 +33,11 @@ class Bert:
     sink_first = False
     causal = False
     pre_norm = False
+    norm_kind: Literal["layer"] = "layer"
+    float32_steps = False
     epsilon_setting: str | float = "layer_norm_eps"
     activation_setting = "hidden_act"
+    explained = True
     language_class = "BertForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced

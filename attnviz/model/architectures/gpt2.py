@@ -1,6 +1,6 @@
 """GPT-2 (Radford et al. 2019) under transformers' names."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -25,8 +25,11 @@ class GPT2:
     sink_first = True
     causal = True
     pre_norm = True
+    norm_kind: Literal["layer"] = "layer"
+    float32_steps = False
     epsilon_setting = "layer_norm_epsilon"
     activation_setting = "activation_function"
+    explained = True
     language_class = "GPT2LMHeadModel"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
