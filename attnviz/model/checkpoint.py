@@ -163,7 +163,8 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture, or the model lacks a part.
-        CheckpointError: no tokenizer was given, or the weights are no numbers to compute with.
+        CheckpointError: no tokenizer was given, the weights are no numbers to compute with, or conversion has rounded
+            what the model keeps in float32.
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -173,6 +174,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     base = architecture.base_model(model)
     _check_parts(architecture, base)
     check_weights(model.named_parameters(), "the loaded model")
+    _refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head = architecture.language_head(model)
     return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
@@ -187,13 +189,14 @@ def _check_parts(architecture: Architecture, model: Any) -> None:
         if len(found) > 1:
             several = ", ".join(sorted(map(str, found)))
             raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
+    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
     try:
         layers = architecture.modules(model)
         if len(layers) != model.config.num_hidden_layers:
             raise ValueError(f"its config has {model.config.num_hidden_layers} layers, the model {len(layers)}")
         for number, layer in enumerate(layers):
             for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
-                if missing := [name for name in ("weight", "bias") if getattr(module, name, None) is None]:
+                if missing := [name for name in names if getattr(module, name, None) is None]:
                     path = next(path for path, each in model.named_modules() if each is module)
                     raise ValueError(f"{path} has no {missing[0]}")
             architecture.parameters(model, number)
@@ -202,6 +205,17 @@ def _check_parts(architecture: Architecture, model: Any) -> None:
             f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
             "reproduces these alone."
         ) from error
+
+
+def _refuse_rounded(model: nn.Module) -> None:
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
+                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
+            )
 
 
 def _parameters_sha256(model: nn.Module) -> str:

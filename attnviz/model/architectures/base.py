@@ -9,7 +9,11 @@ from torch import Tensor, nn
 from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
 from attnviz.attention.reference import HeadParameters
 
-__all__ = ["Architecture", "Embeddings", "LayerModules", "chained", "first_position", "norm_of", "position_rows"]
+__all__ = [
+    "Architecture", "Embeddings", "LayerModules", "NormKind", "chained", "first_position", "norm_of", "position_rows",
+]  # fmt: skip
+
+NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class Architecture(Protocol):
     pre_norm: bool
     """Whether norms stand before attention and feed-forward network (else after their residuals)."""
 
-    norm_kind: Literal["layer", "rms", "rms, 1 + w"]
+    norm_kind: NormKind
     """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
 
     float32_steps: bool

@@ -1,13 +1,13 @@
 """BERT (Devlin et al. 2019) under transformers' names, and what its relatives share with it."""
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
 
 __all__ = ["Bert"]
 
@@ -33,7 +33,7 @@ class Bert:
     sink_first = False
     causal = False
     pre_norm = False
-    norm_kind: Literal["layer"] = "layer"
+    norm_kind: NormKind = "layer"
     float32_steps = False
     epsilon_setting: str | float = "layer_norm_eps"
     activation_setting = "hidden_act"
