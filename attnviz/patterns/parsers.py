@@ -168,7 +168,11 @@ def _load_pipeline(name: str) -> Any:
             pipeline = spacy.load(name, exclude=list(_ONLY_FOR_OTHER_TASKS))
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ParserError(f"spaCy cannot load the pipeline {name!r}: {reason}") from error
+        installed = ", ".join(_installed()) or "none"
+        raise ParserError(
+            f"spaCy cannot load the pipeline {name!r}: {reason} Installed pipelines: {installed}; to add one of "
+            "spaCy's own, type: python -m spacy download NAME"
+        ) from error
     if "parser" not in pipeline.pipe_names:
         raise ParserError(
             f"the spaCy pipeline {name!r} has no dependency parser; "

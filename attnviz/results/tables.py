@@ -15,7 +15,7 @@ from rich.text import Text
 
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
-from attnviz.model.wording import counted, visible
+from attnviz.model.wording import counted, rounded, visible
 
 if TYPE_CHECKING:
     from attnviz.attention.verify import Verification
@@ -298,5 +298,5 @@ def error(value: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Two decimals, with no minus before a zero; a dash for what cannot be measured."""
-    return "–" if value is None else f"{round(value, 2) + 0.0:.2f}"
+    """Two decimals; a dash for what cannot be measured."""
+    return "–" if value is None else rounded(value)

@@ -16,9 +16,9 @@ from attnviz.attention.checks import Verification
 from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, numbers_of, signed, step_of
+from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted, unisolated
+from attnviz.model.wording import counted, rounded, unisolated
 from attnviz.results.documents import model_entry, tokens_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, notes
@@ -163,7 +163,7 @@ def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
 
     def written(row: tuple[str, ScoreShares], name: str) -> str | None:
         share = row[1].groups[name]
-        return None if share is None else signed(share)
+        return None if share is None else rounded(share)
 
     columns = [Column[tuple[str, ScoreShares]]("Head", lambda row: row[0], left=True)]
     for name in (name for name in GROUPS if name != "segment" or shares.segments):

@@ -15,13 +15,13 @@ from matplotlib.image import AxesImage
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.path_drawing import OPERATIONS, PARTS, SQUARE, Panel, PathPlan, path_figure
 from attnviz.commands.explain.position_share import GROUPS
-from attnviz.commands.explain.steps import signed, step_of
+from attnviz.commands.explain.steps import step_of
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
 from attnviz.figures.page import MARGIN, ColourScale, colour_bar, frozen, new_page, page_width
-from attnviz.model.wording import visible
+from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.tables import error
 from attnviz.results.view import Choices, View
@@ -194,7 +194,7 @@ def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = Fa
         text, colour = f"{value:.2f}", ink
         if column < columns - 1:
             known = bool(np.isfinite(value))
-            text = signed(value) if known else "–"
+            text = rounded(value) if known else "–"
             colour = contrasting_ink(colours(_NORM(value))) if known else look.greys.quiet
         ax.text(column, row, text, color=colour, weight="bold" if row == rows - 1 else "normal", fontsize=size,
                 ha="center", va="center_baseline", parse_math=False)  # fmt: skip

@@ -22,7 +22,7 @@ from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
 from attnviz.results.facts import sentence
@@ -189,7 +189,7 @@ def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     if head.role is None:
         return ""
     role, text = head.role, role_text(analysis, head).removesuffix(" (corpus)")
-    return f"over the corpus: {text} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n})"
+    return f"over the corpus: {text} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.attention.norms import Norm
 from attnviz.attention.verify import VerifiedAttention
@@ -228,6 +229,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             add("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
         for name, logits in unembedding.constants():
             add(name, None, logits)
+    refuse_not_finite(given, f"logits at position {position}")
     tolerance = verified.verification.tolerance.output
     error, scale, token = error_of_sum(total, own)
     label, differing = vocabulary_labels(checkpoint.tokenizer, [predicted, token])

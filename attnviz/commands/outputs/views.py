@@ -35,7 +35,7 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, Mark, colour_bar, new_page, page_width, settled, written
-from attnviz.model.wording import percent, signed
+from attnviz.model.wording import percent, rounded, signed
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -149,7 +149,7 @@ def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
     rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
     at = f"position #{attribution.position} (“{result.tokens.labels[attribution.position]}”)"
     reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
-    logit = f"{attribution.predicted.logit:.2f}"
+    logit = rounded(attribution.predicted.logit)
     yield HeadMapPlan(
         stem="outputs-effects",
         caption=sentence(

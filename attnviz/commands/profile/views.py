@@ -19,7 +19,7 @@ from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, Mark
-from attnviz.model.wording import visible
+from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -110,7 +110,7 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     low, high = min(role.baseline for role in roles), max(role.baseline for role in roles)
     alike = high - low < 0.005
     notes = [
-        f"Score: {quantity}. Baseline: {trivial}, {low:.2f}{'' if alike else f' to {high:.2f}'}.",
+        f"Score: {quantity}. Baseline: {trivial}, {rounded(low)}{'' if alike else f' to {rounded(high)}'}.",
         f"Outlined: heads that pass ({roles[0].threshold}).",
     ]
     if kind == "offset":
