@@ -270,4 +270,4 @@ def test_texts_stand_clear_of_marks(width: float | None):
     for x, y, radius in marks:
         for box in texts:
             apart = max(box.x0 - x, x - box.x1, box.y0 - y, y - box.y1)
-            assert apart >= radius + 2
+            assert apart >= radius + 3
