@@ -121,7 +121,7 @@ def as_folder(model: str) -> Path | None:
 
 
 def built_in_folder(name: str) -> Path | None:
-    """Where the files of a built-in model lie, weights unchecked; None where its package is not there or not unpacked."""
+    """Where the files of a built-in model lie, weights unchecked; None without its package."""
     if name == "tiny-gpt2":
         return Path(__file__).parents[1] / "data" / "tiny-gpt2"
     if name == "smollm2":

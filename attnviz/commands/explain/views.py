@@ -21,7 +21,7 @@ from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
 from attnviz.figures.page import MARGIN, ColourScale, colour_bar, frozen, new_page, page_width
-from attnviz.model.wording import rounded, visible
+from attnviz.model.wording import quoted, rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.tables import error
 from attnviz.results.view import Choices, View
@@ -40,23 +40,35 @@ def _plan_path(result: Explanation, _: Choices) -> Iterator[PathPlan]:
     bands, facts = _bands(result), result.facts
     names = [name for band in bands.values() for group in band for name in group if name not in OPERATIONS]
     drawn = [panel for name in names for panel in (_split(result) if name == "split" else [_panel(result, name)])]
-    order = "pre-norm: layer norms come first" if result.pre_norm else "post-norm: layer norms follow the sums"
+    order = "pre-norm" if result.pre_norm else "post-norm"
+    token = f"{quoted(result.tokens.labels[result.token])} (#{result.token})"
     reading = (
         f"Rows: tokens; columns: dimensions, in scores, mask and pattern keys. Q to A V: head {result.head}, outlined "
-        "where heads are concatenated. ±: 99% of a panel's numbers are smaller; in brackets the largest."
+        f"where heads are concatenated, as is the row of {token}. ±: 99% of a panel's numbers are smaller; in brackets "
+        "the largest."
     ) + "".join(_left_out(drawn))
     verified = (
         "Every step is recomputed from the one before; the output is the model's next hidden state within "
         f"{error(result.output.error)} of its largest value."
     )
     yield PathPlan(
-        caption=f"Layer {result.layer} of {facts.model} ({order.partition(':')[0]}) on {facts.quotes}, from input to "
+        caption=f"Layer {result.layer} of {facts.model} ({order}) on {facts.quotes}, from input to "
         + sentence("output with its residual path, a panel of actual numbers a step", reading, verified),
         title=f"{facts.model}: layer {result.layer} from input to output",
-        notes=(f"{facts.text_line}; {order}.", reading, verified),
+        notes=(
+            f"{facts.text_line}; {order}.",
+            f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}.",
+            "±: the strongest colour; in brackets the largest number.",
+            f"Recomputed: the output is the model's within {error(result.output.error)}.",
+        ),
         panels={panel.name: panel for panel in drawn},
         bands=bands,
-        labels=Labels(tuple(visible(label) for label in result.tokens.labels), result.tokens.special),
+        labels=Labels(
+            tuple(visible(label) for label in result.tokens.labels),
+            result.tokens.special,
+            tuple(place == result.token for place in range(len(result.tokens))),
+        ),
+        followed=result.token,
     )
 
 

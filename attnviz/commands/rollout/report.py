@@ -46,8 +46,8 @@ def how(result: Rollout) -> str:
     return f"through {layers}, {1 - share:g} attention + {share:g} identity in every layer"
 
 
-def spread_sentence(result: Rollout) -> str:
-    """How far two rows of the rollout still differ; empty where there is one row."""
+def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
+    """How far two rows of the rollout still differ, on request without what else; empty where there is one row."""
     last = result.layers[-1].rows_apart
     rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
     if rollout is None or norms is None or uniform is None:
@@ -56,6 +56,8 @@ def spread_sentence(result: Rollout) -> str:
     verdict = "rows still differ" if larger >= _APART else "rows have much in common"
     if larger < _ALIKE:
         verdict = f"rows are nearly alike: the rollout says little about one {result.units.name} in particular"
+    if brief:
+        return f"After layer {result.layer} {verdict.partition(':')[0]} (distance {rollout:.2f})."
     first = result.layers[0].rows_apart["rollout"]
     before = f", after layer 0 alone {first:.2f}" if result.layer and first is not None else ""
     return (
