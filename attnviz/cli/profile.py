@@ -142,11 +142,11 @@ def _keep(document: dict[str, Any], source: "Source", store: bool | None) -> Ite
     before = find_profile(source, shape, lambda _: None)
     texts = sum(corpus["sentences"] for corpus in document["corpora"])
     if before is not None and before.sentences > texts and store is None:
-        yield f"not kept for attnviz heads, which has a profile of more texts ({before.measured_on}); --store keeps it"
+        yield f"not kept for attnviz heads: one of more texts is there ({before.measured_on}); --store replaces it"
         return
     try:
         path = store_profile(document)
-        instead = "" if before is None else f", instead of that of {before.measured_on}"
+        instead = "" if before is None else f" in place of the profile of {before.measured_on}"
         yield f"kept for attnviz heads{instead}: {path}"
     except OutputError as error:
         yield str(error)

@@ -60,8 +60,8 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     yield HeadGridPlan(
         stem="overview",
         caption=sentence(
-            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: a row a layer, a "
-            f"column a head; in each square rows attend to columns ({counted(facts.n, facts.unit)})",
+            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: one row per "
+            f"layer, one column per head; in each square rows attend to columns ({counted(facts.n, facts.unit)})",
             _scale(look, "the largest weight of each head"),
             ticks if sinks else "",
             f"below each id the label of the head on this text, from this text alone, and the mark of its family{few}",
@@ -262,7 +262,7 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
     View(
-        "heads", "a heatmap a head: row = query (attends from), column = key (attended to)", _heatmaps,
+        "heads", "one heatmap per head: row = query (attends from), column = key (attended to)", _heatmaps,
         heatmap_figure, draw_heatmap, stems=r"heads/L\d+H\d+", files=_heatmap_files,
     ),
     LINES,
