@@ -361,7 +361,7 @@ def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
     told: list[str] = []
     parts = profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, warn=told.append, **options)
     done = {"untrained": ["80", "12"], "confirmation": ["80", "80", "12"]}[part]
-    assert [message.split()[3] for message in told] == done
+    assert [message.split()[2] for message in told] == done
     close(numbers(parts), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], **options)))
 
 
