@@ -64,7 +64,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         stem="overview",
         caption=sentence(
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: "
-            f"{'' if few else 'a row a layer, a column a head; '}in each square rows attend to columns "
+            f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit)})",
             _scale(look, "the largest weight of each head"),
             ticks if sinks else "",
@@ -269,7 +269,7 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
     View(
-        "heads", "a heatmap a head: row = query (attends from), column = key (attended to)", _heatmaps,
+        "heads", "one heatmap per head: row = query (attends from), column = key (attended to)", _heatmaps,
         heatmap_figure, draw_heatmap, stems=r"heads/L\d+H\d+", files=_heatmap_files,
     ),
     LINES,

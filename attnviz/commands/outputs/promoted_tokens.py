@@ -238,8 +238,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
             f"{position} ({tokens.labels[position]!r}): they differ most for the token {differing!r}: the model gives "
             f"{float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
-            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. --dtype float64 tells "
-            "rounding, which it shrinks, from an error, which it does not."
+            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype float64: it "
+            "makes rounding smaller, but not an error."
         )
 
     def named(token: int, text: str) -> ModelLogit:
