@@ -130,8 +130,8 @@ def test_commands_run_as_written_and_print_what_is_shown(command: str, place: Pa
     assert missing(COMMANDS[command], done.stdout) == []
     if kind != "models":
         (document,) = place.glob(f"attnviz-out/*/*/{kind}.json")
-        row = next(line for line in page("files").splitlines() if line.startswith(f"| {kind}.json"))
-        assert re.findall(r"`(\w+)`", row) == list(json.loads(document.read_bytes()))
+        keys = page("files").split(f"\n- {kind}.json: ")[1].partition("\n\n")[0].partition("\n- ")[0]
+        assert re.findall(r"`(\w+)`", keys) == list(json.loads(document.read_bytes()))
 
 
 def test_no_command_escapes_the_tests() -> None:
