@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -291,14 +292,25 @@ def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
 
 def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
     assert "kept for attnviz heads: " in run("trees.conllu").stderr
-    trial = run("lines.txt", "--limit", "5")
-    assert "not kept for attnviz heads, which has a profile of more texts (trees.conllu, 40 texts)" in trial.stderr
+    trial = run("lines.txt", "--limit", "5", "--no-syntax")
+    assert "not kept for attnviz heads, which has statistics (trees.conllu, 40 texts, " in trial.stderr
+    assert ") of more texts; --store replaces" in trial.stderr
     shown = CliRunner().invoke(
         app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none"]
     )
     assert "trees.conllu, 40 texts" in " ".join(shown.stdout.split())
-    told = run("lines.txt", "--limit", "5", "--store").stderr
-    assert "kept for attnviz heads, instead of that of trees.conllu, 40 texts: " in told
+    told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr
+    today = date.today().isoformat()
+    was = f"(trees.conllu, 40 texts, {today})"
+    assert f"kept for attnviz heads: replaced statistics {was}; kept syntax {was}: " in told
+
+
+def test_a_corpus_leaves_the_measurement_on_repeats(run: Any):
+    assert "kept for attnviz heads: new repeats: " in run("--repeats", "--no-control").stderr
+    told = run("trees.conllu", "--no-control", "--overwrite").stderr
+    assert "kept for attnviz heads: new statistics, syntax; kept repeats (random tokens, " in told
+    told = run("trees.conllu", "--no-control").stderr
+    assert f"replaced statistics, syntax (trees.conllu, 40 texts, {date.today().isoformat()}); kept repeats (" in told
 
 
 def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from attnviz.cli.program import app
 from attnviz.commands.profile import measure as profile_module
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun
@@ -417,12 +419,12 @@ def test_the_published_numbers_of_minilm_come_out():
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the examples")
 def test_the_coreference_numbers_of_minilm_come_out():
     """From an independent computation on the same rows."""
-    found = measured("minilm", [SHARED / "gap" / "gap-development.tsv"], limit=1000, device="cpu")
+    found = measured("minilm", [SHARED / "gap" / "gap-development.tsv"], limit=300, syntax=False, device="cpu")
     assert found.coreference is not None
-    assert found.coreference.n == 899
+    assert found.coreference.n == 265
     accuracy = found.coreference.accuracy
     assert float(accuracy.scores[0, 3, 1]) == pytest.approx(0.736, abs=0.005)
-    assert float(accuracy.baselines["nearer name"][0, 3, 1]) == pytest.approx(0.529, abs=0.005)
+    assert float(accuracy.baselines["nearer name"][0, 3, 1]) == pytest.approx(0.5245, abs=0.005)
 
 
 # --- several processes
@@ -432,14 +434,13 @@ def test_two_processes_give_the_numbers_of_one(bert_folder: Path, folder: Path, 
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_DATA_HOME": str(tmp_path / "data")}
     options = ["profile", *map(str, all_of(folder)), "--repeats", "--model", str(bert_folder), "--json"]
     options += ["--no-figures", "--batch-size", "8"]
-    one = [sys.executable, "-m", "attnviz", *options, "-o", str(tmp_path / "one")]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     two = [*launcher, "-m", "attnviz", *options, "-o", str(tmp_path / "two")]
-    documents = []
-    for command in (one, two):
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=240)
-        assert done.returncode == 0, done.stderr
-        documents.append(json.loads(done.stdout))
+    done = subprocess.run(two, capture_output=True, text=True, env=environment, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    one = CliRunner().invoke(app, [*options, "-o", str(tmp_path / "one")])
+    assert one.exit_code == 0, one.stderr
+    documents = [json.loads(one.stdout), json.loads(done.stdout)]
     for part in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles"):
         close(documents[1][part], documents[0][part])
     assert documents[1]["verification"]["heads_compared"] == documents[0]["verification"]["heads_compared"] == 12

@@ -20,6 +20,11 @@ PARSE = Parse(
 )
 
 
+def thrice(*arcs):
+    """A parse with three instances of each arc, below which relations are not listed."""
+    return replace(PARSE, arcs=arcs * 3)
+
+
 def lines_of(analysis, **options):
     return [line.rstrip() for line in analysis.report(**{"width": 80, "top": 0, **options}).splitlines()]
 
@@ -124,31 +129,39 @@ def test_only_the_selected_heads_are_listed():
 
 
 def test_relations_stand_with_direction_offset_and_n():
-    analysis = hand_made(parse=PARSE)
-    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "1", "–"]
+    analysis = hand_made(parse=thrice(*PARSE.arcs))
+    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "3", "0/4"]
     text = text_of(analysis, width=120)
     said = "parse by a-parser, which may be wrong; baseline = the best of six guesses (+1: the head is the next word)."
     assert f"Syntax: {said}\n" in text
 
 
 def test_a_subtype_is_listed_where_its_base_relation_has_other_instances():
-    alone = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "nsubj:pass"),)))
+    alone = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass")))
     assert [line.split()[0] for line in lines_of(alone) if line.startswith("nsubj")] == ["nsubj"]
-    both = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "nsubj"))))
+    both = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "nsubj")))
     assert [line.split()[0] for line in lines_of(both) if line.startswith("nsubj")] == ["nsubj", "nsubj:pass"]
 
 
 def test_more_than_eight_relations_are_cut_and_counted():
     relations = [f"rel{i}" for i in range(11)]
-    arcs = tuple(Arc(0, 1, relation) for relation in relations)
-    analysis = hand_made(parse=replace(PARSE, arcs=arcs))
-    lines = lines_of(analysis)
+    arcs = [Arc(0, 1, relation) for relation in relations]
+    lines = lines_of(hand_made(parse=thrice(*arcs)))
     assert sum(line.startswith("rel") for line in lines) == 8
     assert "3 rarer relations left out; heads.json has them." in lines
 
 
+def test_relations_of_one_or_two_instances_are_counted_and_stand_in_the_document_only():
+    arcs = (*[Arc(0, 1, "det")] * 3, *[Arc(1, 2, "nsubj")] * 2, Arc(3, 2, "advmod"))
+    analysis = hand_made(parse=replace(PARSE, arcs=arcs))
+    lines = lines_of(analysis)
+    assert [line.split()[0] for line in lines if line.startswith(("det", "nsubj", "advmod"))] == ["det"]
+    assert "2 relations with n below 3 hidden; heads.json has them." in lines
+    assert {pattern["name"] for pattern in analysis.document()["heads"][0]["patterns"]} >= {"det", "nsubj", "advmod"}
+
+
 def test_relations_and_labels_that_look_like_markup_are_printed_as_they_are():
-    analysis = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "[/b]"), Arc(1, 2, "[red]"))))
+    analysis = hand_made(parse=thrice(Arc(0, 1, "[/b]"), Arc(1, 2, "[red]")))
     head = replace(analysis.heads[0], labelled=Label("syntactic:[/b]", None, 20))
     text = text_of(replace(analysis, heads=(head, *analysis.heads[1:])))
     assert all(name in text for name in ("[/b] dep→head", "[red] head→dep", "L0H0    [/b]"))

@@ -306,7 +306,7 @@ def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
     pattern = (
         r"^the recomputed heads do not reproduce the model: 1 of 3 layers differ\. The largest difference is in "
         r"layer 1, head 2 \(L1H2\), query 5 \('saw'\), key 3 \('that'\): "
-        rf"the model attends ({VALUE}), the reference ({VALUE}) \(tolerance 0\.0001\)\. Nothing was drawn\."
+        rf"the model attends ({VALUE}), the reference ({VALUE}) \(tolerance 0\.0001\)\. Nothing was written\."
     )
     with pytest.raises(VerificationError, match=pattern) as caught:
         run(checkpoint)
@@ -324,7 +324,7 @@ def test_message_for_an_output_names_layer_query_dimension_and_both_values(monke
     pattern = (
         r"1 of 3 layers differ\. All patterns agree, but the attention output of layer 2 \(all 4 heads together\) "
         rf"differs most at query 6 \('ran'\), dimension 17: the model gives ({VALUE}), the reference ({VALUE}) "
-        rf"\(tolerance 0\.0001 of the layer's largest output, {VALUE}\)\. Nothing was drawn\."
+        rf"\(tolerance 0\.0001 of the layer's largest output, {VALUE}\)\. Nothing was written\."
     )
     with pytest.raises(VerificationError, match=pattern):
         run(checkpoint_of("bert"))

@@ -123,7 +123,7 @@ def print_results(
         if sys.stdout is None and (as_json or not quiet):
             raise OSError(errno.EBADF, "standard output is closed")
         if as_json:
-            from attnviz.results.output_folder import json_text
+            from attnviz.results.manifest import json_text
 
             sys.stdout.write(json_text(document))
         elif not quiet:

@@ -222,7 +222,7 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
         f" {compared} of {visible(model.name)} ({dtype}, "
         f"{model.device}){sample}: weights within {error(verification.pattern_error)} of the model's own (tolerance "
         f"{tolerance.pattern:.0e}), outputs within {error(verification.output_error)} of the largest{more} (tolerance "
-        f"{tolerance.output:.0e}).{_coarsely(verification, dtype)}",
+        f"{tolerance.output:.0e}). Level {verification.level} of 4.{_coarsely(verification, dtype)}",
     )
 
 

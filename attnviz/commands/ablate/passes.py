@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attention import reference as attention
+from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import Verification
 from attnviz.commands.ablate import hooks
@@ -111,6 +112,7 @@ def _gradients(after: Tensor, of: tuple[Tensor, Tensor], gradient: Tensor, layer
             f"the output of layer {layer} does not depend on its input and its heads, so that no gradient reaches "
             f"them ({' '.join(str(error).split())[:120]}); expected a layer that passes on what its heads add."
         ) from error
+    refuse_not_finite(by_gates, f"gradient by the heads of layer {layer}")
     return by_input, by_gates
 
 

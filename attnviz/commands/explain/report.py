@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 from safetensors.torch import save
 
+from attnviz.attention.checks import Verification
 from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
 from attnviz.commands.explain.stages import Stage
@@ -51,6 +52,7 @@ def _content(result: Explanation, _: Choices) -> dict[str, Any]:
         "norm_order": "pre-norm" if result.pre_norm else "post-norm",
         "verification": {
             "passed": True,
+            "level": Verification.level,
             "stages_compared": len(checks),
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.capture import capture_layers
+from attnviz.attention.capture import capture_layers, refuse_not_finite
 from attnviz.attention.reference import allowed_positions
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer, widened
@@ -251,11 +251,7 @@ def _check(
     if tensor.shape != own.shape:
         shapes = f"the reference gives the shape {list(tensor.shape)}, the model {list(own.shape)}"
         raise VerificationError(f"{where}: {shapes}.")
-    if not torch.isfinite(own).all():
-        raise VerificationError(
-            f"the model's own {where} has values that are not finite in {str(dtype).removeprefix('torch.')}; "
-            "a wider --dtype may help. Nothing was written."
-        )
+    refuse_not_finite(own, where)
     difference = (widened(tensor) - widened(own)).abs().nan_to_num_(nan=torch.inf)
     largest, tolerance = float(difference.max()), TOLERANCES[dtype]
     if name == "pattern":

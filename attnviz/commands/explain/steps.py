@@ -205,8 +205,11 @@ def _words(result: Explanation) -> dict[str, object]:
     """What differs between layers and models."""
     model, layer, pre = result.checkpoint, result.layer, result.pre_norm
     architecture, activation = model.architecture, activation_named(result.activation)
-    tables = "word + position + segment" if architecture.segments else "word + position"
-    source = f"output of layer {layer - 1}" if layer else tables if pre else f"norm({tables})"
+    tables = architecture.embeddings(model.model)
+    source = "word + position" if tables.segments is None else "word + position + segment"
+    source = source if tables.norm is None else f"norm({source})"
+    source = source if tables.project is None else f"{source} W + b"
+    source = f"output of layer {layer - 1}" if layer else source
     taken = f"layer {layer + 1} takes in"
     if layer + 1 == model.n_layers:
         taken = "the final layer norm takes in" if pre else "the model gives: its last hidden state"

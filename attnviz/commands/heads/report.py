@@ -109,7 +109,10 @@ def _parse(parse: Parse) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    more = {"syntactic": ["direction", "offset", "baselines"], "repeats": ["on_repeats", "baseline_on_repeats"]}
+    more = {
+        "syntactic": ["direction", "offset", "baselines"],
+        "repeats": ["on_repeats", "baseline_on_repeats", "types"],
+    }
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}
 

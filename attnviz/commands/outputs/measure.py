@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.arguments import check_texts
+from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.promoted_tokens import (
@@ -190,6 +190,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         return f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {counts}>"
 
 
+@checked
 def head_outputs(
     text: str,
     model: Model = "minilm",

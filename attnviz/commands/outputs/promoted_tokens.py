@@ -25,7 +25,7 @@ from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import vocabulary_labels
+from attnviz.model.pieces import vocabulary_labels
 
 __all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
            "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
@@ -141,8 +141,9 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
     """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
     if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
         return (
-            "Promoted tokens are not given: in BERT every residual passes through later layer norms, and a masked-LM "
-            "head begins with a transform that is not linear, so that no head's part of the logits can be told apart."
+            "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
+            "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
+            "be told apart."
         )
     if checkpoint.language_head is None:
         return (
@@ -224,8 +225,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
             f"{position} ({tokens.labels[position]!r}): they differ most for the token {differing!r}: the model gives "
             f"{float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
-            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was drawn. --dtype float64 tells rounding, "
-            "which it shrinks, from an error, which it does not."
+            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. --dtype float64 tells "
+            "rounding, which it shrinks, from an error, which it does not."
         )
 
     def named(token: int, text: str) -> ModelLogit:

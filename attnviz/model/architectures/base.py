@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnviz.attention.reference import HeadParameters
 
-__all__ = ["Architecture", "Embeddings", "LayerModules"]
+__all__ = ["Architecture", "Embeddings", "LayerModules", "chained", "epsilon_of", "first_position", "position_rows"]
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,14 @@ class Embeddings:
         positions: [positions, d_model].
         segments: [2, d_model]: token types; None where the model has none.
         norm: the layer norm over their sum; None where there is none before the first layer.
+        project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
     """
 
     words: Tensor
     positions: Tensor
     segments: Tensor | None
     norm: nn.Module | None
+    project: nn.Module | None = None
 
 
 class Architecture(Protocol):
@@ -84,6 +86,9 @@ class Architecture(Protocol):
     segments: bool
     """Whether it tells the two segments of a sentence pair apart by token type."""
 
+    positions_after_padding: bool
+    """Whether positions are counted from ``pad_token_id`` + 1, past padding, whose row they leave out (RoBERTa)."""
+
     sink_first: bool
     """Whether position 0 counts as a sink even where no special token stands there."""
 
@@ -93,8 +98,9 @@ class Architecture(Protocol):
     pre_norm: bool
     """Whether layer norms stand before attention and feed-forward network (else after their residuals)."""
 
-    epsilon_setting: str
-    """What its config calls the small number that layer norms add to the variance."""
+    @property
+    def epsilon_setting(self) -> str | float:
+        """What its config calls the small number that layer norms add to the variance; or that number, if fixed."""
 
     activation_setting: str
     """What its config calls the name of the feed-forward network's activation."""
@@ -122,3 +128,38 @@ class Architecture(Protocol):
 
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
         """The layer's parameters, split by head (views, not copies, where the layout permits)."""
+
+
+def chained(*steps: nn.Module | None) -> nn.Module | None:
+    """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
+
+    It counts as in eval mode, so that nobody sets the mode of steps that belong to a model; heads drop nothing out.
+    """
+    if None in steps:
+        return None
+    head = nn.Sequential(*(step for step in steps if step is not None))
+    head.training = False
+    return head
+
+
+def epsilon_of(architecture: Architecture, config: Any) -> float:
+    """The small number that layer norms add to the variance."""
+    setting = architecture.epsilon_setting
+    return float(getattr(config, setting) if isinstance(setting, str) else setting)
+
+
+def first_position(architecture: Architecture, config: Any) -> int:
+    """The row of the table of positions that a text's first token gets; those before it are for no text."""
+    return int(config.pad_token_id) + 1 if architecture.positions_after_padding else 0
+
+
+def position_rows(architecture: Architecture, config: Any, ids: Tensor) -> Tensor:
+    """The rows of the table of positions that the tokens of a text [n] get, [n].
+
+    RoBERTa counts them from ``pad_token_id`` + 1; a padding token in the text gets the row ``pad_token_id``, and is not
+    counted.
+    """
+    if not architecture.positions_after_padding:
+        return torch.arange(len(ids), device=ids.device)
+    counted: Tensor = ids != config.pad_token_id
+    return counted.cumsum(0) * counted + int(config.pad_token_id)
