@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.cli.program import app
+from attnviz.model.architectures import ARCHITECTURES
 from attnviz.patterns import parsers
 from attnviz.patterns.registry import PATTERNS, PatternSpec
 from attnviz.patterns.verdicts import (
@@ -24,6 +25,7 @@ from attnviz.patterns.verdicts import (
     ENOUGH,
     HALF_OF_THE_REST,
     LEAST_N,
+    LEAST_TYPES,
     MAJORITY,
     MARGIN,
     SINK_ONLY,
@@ -225,6 +227,7 @@ def test_the_thresholds_of_the_guide_are_the_thresholds_of_the_program() -> None
     assert f"at least {BROAD_SHARE:.2f} of uniform" in text
     assert f"fewer than {LEAST_N} content tokens" in text
     assert f"Below n = {ENOUGH} a label" in text
+    assert f"{LEAST_TYPES} different tokens or more" in text
 
 
 def test_the_tolerances_of_the_guide_are_the_tolerances_of_the_program() -> None:
@@ -236,6 +239,11 @@ def test_the_tolerances_of_the_guide_are_the_tolerances_of_the_program() -> None
         (torch.bfloat16, "{0.pattern:.0e} and {0.output:.0e} in bfloat16"),
     ):
         assert re.sub(r"e-0", "e-", written.format(TOLERANCES[dtype])) in text
+
+
+def test_the_families_of_the_guide_are_those_that_are_reproduced() -> None:
+    table = page("models").split("| family |")[1].split("\n\n")[0]
+    assert sorted(re.findall(r"`([\w-]+)`", table.partition("\n")[2])) == sorted(ARCHITECTURES)
 
 
 def test_every_error_is_of_the_family_that_the_guide_names() -> None:
