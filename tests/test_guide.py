@@ -74,9 +74,9 @@ def typed(command: str) -> tuple[list[str], str | None]:
 def user_files(bert_folder: Path, gpt2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that commands of the guide name, made small, and a cache of the hub with two models."""
     folder = tmp_path_factory.mktemp("user")
-    treebank(folder / "en_ewt-ud-dev.conllu", 40)
-    treebank(folder / "en_ewt-ud-train.conllu", 40, seed=1)
-    examples(folder / "gap-development.tsv", 10)
+    treebank(folder / "en_ewt-ud-dev.conllu", 8)
+    treebank(folder / "en_ewt-ud-train.conllu", 8, seed=1)
+    examples(folder / "gap-development.tsv", 5)
     sentences(folder / "novel.txt", 5)
     for name, source in (("bert-base-uncased", bert_folder), ("gpt2", gpt2_folder)):
         snapshot = folder / "hub" / f"models--{name}" / "snapshots" / ("0" * 40)
