@@ -753,9 +753,7 @@ def test_a_norm_after_the_attention_that_gives_something_else_fails_verification
     model: Any = checkpoint.model
     norm = model.encoder.layer[2].attention.output.LayerNorm if kind == "bert" else model.h[2].ln_2
     norm.register_forward_hook(lambda _, __, output: output * 1.001)
-    with pytest.raises(
-        VerificationError, match=r"layer 2 does not pass them on: the layer norm after its attention is"
-    ):
+    with pytest.raises(VerificationError, match=r"layer 2 does not pass them on: the norm after its attention is"):
         run(checkpoint)
 
 

@@ -36,7 +36,7 @@ def compare(
             "--model",
             "-m",
             metavar="MODEL",
-            help="A built-in model (minilm, tiny-gpt2), a checkpoint folder, or a Hugging Face hub id. "
+            help="A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub id. "
             "Give it twice for two models. Default: minilm.",
         ),
     ] = None,

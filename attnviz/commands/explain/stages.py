@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attention.capture import capture_layers, refuse_not_finite
+from attnviz.attention.norms import widened
 from attnviz.attention.reference import allowed_positions
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer, widened
+from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens

@@ -133,8 +133,8 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         "Σ‖o_h‖: of the norms of the layer’s heads.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
         "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes of a token.",
-        "Promoted tokens: direct effect alone, through the final layer norm with the standard deviation of the last "
-        "residual stream held fixed; mean over the vocabulary removed. ## continues a word."
+        "Promoted tokens: direct effect alone, through the final norm with what it divides the last residual stream "
+        "by held fixed; mean over the vocabulary removed. ## continues a word."
         if attribution is not None
         else result.no_attribution,
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
