@@ -410,9 +410,9 @@ def test_the_published_numbers_of_minilm_come_out():
         assert relation.offset == offset
         assert relation.offset_accuracy == pytest.approx(offset_accuracy, abs=0.005)
     printed = [line.split() for line in found.report(90).splitlines()]
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    tables = readme.split("## What a head does in general: `attnviz profile`")[1].split("```text\n")
-    assert [line.split() in printed for line in tables[2].split("```")[0].splitlines() if line[0] != "─"] == [True] * 4
+    guide = (Path(__file__).parents[1] / "examples" / "guide" / "profile.md").read_text(encoding="utf-8")
+    table = guide.split("Among other things it prints:\n\n```text\n")[1].split("```")[0]
+    assert [line.split() in printed for line in table.splitlines() if line[0] != "─"] == [True] * 4
 
 
 @needs_minilm
