@@ -21,6 +21,7 @@ class GPT2:
     optional_weights: tuple[str, ...] = ()
     old_buffers: tuple[str, ...] = (".attn.bias", ".attn.masked_bias")
     segments = False
+    positions_after_padding = False
     sink_first = True
     causal = True
     pre_norm = True

@@ -29,6 +29,7 @@ class Llama:
     optional_weights: tuple[str, ...] = ()
     old_buffers: tuple[str, ...] = ("rotary_emb.inv_freq",)
     segments = False
+    positions_after_padding = False
     sink_first = True
     causal = True
     pre_norm = True
