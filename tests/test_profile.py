@@ -197,7 +197,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     told: list[str] = []
     parts = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=4, unfinished=kept, warn=told.append)
     done = 4 * after if after < 25 else 100 + 4 * (after - 25)
-    expected = f"going on after {done} texts that an earlier run has measured; to begin anew, delete {kept}"
+    expected = f"continuing after {done} texts that an earlier run measured; to start again, delete {kept}"
     assert told == [expected]
     close(numbers(parts), numbers(whole))
     assert kept.exists()  # whoever saves the profile deletes it then
@@ -248,7 +248,7 @@ def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkp
     path.write_text(good, encoding="utf-8")
     told: list[str] = []
     mended = alone(checkpoint, [path], unfinished=kept, warn=told.append)
-    assert told[0].startswith("going on after 40 texts")
+    assert told[0].startswith("continuing after 40 texts")
     whole = alone(checkpoint, [folder / "trees.conllu"])
     for part in ("statistics", "syntax", "roles"):
         close(numbers(mended)[part], numbers(whole)[part])
@@ -363,7 +363,7 @@ def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
     told: list[str] = []
     parts = profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, warn=told.append, **options)
     done = {"untrained": ["80", "12"], "confirmation": ["80", "80", "12"]}[part]
-    assert [message.split()[3] for message in told] == done
+    assert [message.split()[2] for message in told] == done
     close(numbers(parts), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], **options)))
 
 

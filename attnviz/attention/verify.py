@@ -159,8 +159,7 @@ def verify_attention(
         _, worst = max(mismatches, key=lambda mismatch: mismatch[0])
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(mismatches)} of {len(checks)} layers differ. "
-            f"{worst} Nothing was written. --dtype float64 tells rounding, which it shrinks, from an error, "
-            "which it does not."
+            f"{worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
         )
     return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, outputs, fingerprints)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
+_SCALES = ("shared", "per-head")
 _FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 TEXT2 --model M"
 
 
@@ -113,7 +114,9 @@ def compare(
             sides.append(analysis)
         return attnviz.compare(*sides)
 
-    run.execute(measure, texts=[*sentences, second], models=names, scale=scale, select=select or (), top=top)
+    run.execute(
+        measure, texts=[*sentences, second], models=names, scale=scale, scales=_SCALES, select=select or (), top=top
+    )
 
 
 def _check_form(texts: list[str], models: list[str]) -> None:

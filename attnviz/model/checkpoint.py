@@ -15,9 +15,11 @@ from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position, norm_of
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
-from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.model.panics import panics_unprinted
+from attnviz.model.sources import Source, read_json, refuse_pointer, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
 from attnviz.model.weights import check_weights, read_weights
+from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
@@ -325,7 +327,7 @@ def _check_report(source: Source, architecture: Architecture, report: dict[str, 
     )
     reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
     found = [
-        f"{len(keys)} {kind} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
+        f"{len(keys)} {kind} ({', '.join(shortened(key, 150) for key in keys[:3])}{', …' if len(keys) > 3 else ''})"
         for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
         if keys
     ]
@@ -344,5 +346,11 @@ def _load_tokenizer(folder: Path) -> Any:
             f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
             f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
         )
-    with calling_transformers(f"cannot read the tokenizer in {folder}"):
+    for name in _TOKENIZER_FILES:
+        refuse_pointer(folder / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            read_json(folder / name)
+    what = f"cannot read the tokenizer in {folder}; download or save it again"
+    with calling_transformers(what), panics_unprinted():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -90,7 +90,11 @@ class Result:
         Raises:
             UsageError: no such figure, option or head, or a figure of several panels.
         """
+        from matplotlib.axes import Axes
+
         view, wanted = self._view(name), self._choices(look, choices)
+        if not isinstance(ax, Axes):
+            raise UsageError(f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {ax!r}.")
         if view.draw is None:
             single = [each.name for each in views_of(self.command) if each.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")

@@ -195,8 +195,8 @@ def removed_heads(
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
-            f"expected every layer that lacks a head to run once, found {wrong} (runs by layer); "
-            "what the model does without its heads cannot be measured."
+            f"expected every layer with a removed head to run once, found {wrong} (runs by layer); "
+            "the model without these heads cannot be measured."
         )
 
 

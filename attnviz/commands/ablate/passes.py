@@ -241,7 +241,7 @@ class Passes:
         if not error <= self._tolerance:
             head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
             raise VerificationError(
-                f"what would be removed of {head} is not what the reference gives for it: they differ by {error:.1e} "
+                f"what is to be removed of {head} differs from what the reference gives for it by {error:.1e} "
                 f"of the layer's largest weighted value (tolerance {self._tolerance:g}). Nothing was written."
             )
 

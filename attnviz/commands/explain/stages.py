@@ -270,8 +270,8 @@ def _check(
     raise VerificationError(
         f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "
         f"{', '.join(named)}: the model gives {float(own[position]):.6g}, the reference {float(tensor[position]):.6g}: "
-        f"{check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). Nothing was written. --dtype float64 "
-        "tells rounding, which it shrinks, from an error, which it does not."
+        f"{check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). Nothing was written. Try --dtype "
+        "float64: it makes rounding smaller, but not an error."
     )
 
 
