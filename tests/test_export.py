@@ -19,7 +19,7 @@ from safetensors import safe_open
 from attnviz.errors import OutputError, UsageError
 from attnviz.patterns.parsers import Vocabulary
 from attnviz.patterns.syntax import Arc, Parse, Word
-from attnviz.results.documents import captions_text, read_captions
+from attnviz.results.documents import captions_text, latex_captions_text, read_captions
 from attnviz.results.manifest import json_text
 from attnviz.results.output_folder import OutputFolder
 from attnviz.results.result import layout_of, report_of
@@ -198,6 +198,20 @@ def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
     assert "\\<script>" in text.replace("\\>", ">")
     assert read_captions(text) == captions
     assert text.count("\n\n") == 2
+
+
+def test_captions_for_latex_are_escaped_and_name_their_files():
+    captions = [("a.png", "100 % of A_1 & $x^2$ #1 {~} \\d"), ("a.pdf", "100 % of A_1 & $x^2$ #1 {~} \\d")]
+    assert latex_captions_text([*captions, ("heads/L00H00.png", "“é” – ‖A‖ × ''a'' --b \"c\" <|`")]).splitlines()[
+        2:
+    ] == [
+        "% a.png, a.pdf",
+        r"\caption{100 \% of A\_1 \& \$x\textasciicircum{}2\$ \#1 \{\textasciitilde{}\} \textbackslash{}d}",
+        "",
+        "% heads/L00H00.png",
+        r"\caption{“é” – ‖A‖ × '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
+        r"\textless{}\textbar{}\textasciigrave{}}",
+    ]
 
 
 def test_files_with_the_same_caption_share_a_line_only_where_they_are_one_figure():
@@ -528,7 +542,7 @@ def test_a_format_named_twice_is_drawn_once(tmp_path):
     content = hand_made().save(tmp_path / "out", formats=["svg", "svg"], select="L0H0")
     assert content["figures"] == ["overview.svg", "heads/L00H00.svg"]
     assert {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")} == {
-        "overview.svg", "heads/L00H00.svg", "captions.md", "heads.csv", "heads.json",
+        "overview.svg", "heads/L00H00.svg", "captions.md", "captions.tex", "heads.csv", "heads.json",
     }  # fmt: skip
 
 

@@ -61,7 +61,14 @@ def test_other_weights_of_the_same_name_keep_no_picture_of_the_run_before(tmp_pa
     save_checkpoint(model, tokenizer, folder)
     document = attnviz.analyze(SENTENCE, folder, syntax=False).save(out, select=["L1H0"])
     assert document["model"]["weights_sha256"] != before
-    assert document["files"] == ["captions.md", "heads.csv", "heads.json", "heads/L01H00.png", "overview.png"]
+    assert document["files"] == [
+        "captions.md",
+        "captions.tex",
+        "heads.csv",
+        "heads.json",
+        "heads/L01H00.png",
+        "overview.png",
+    ]
     assert names(out) == document["files"]
 
 
@@ -95,7 +102,7 @@ def test_pictures_of_another_text_are_not_removed_unasked(tmp_path: Path):
     save(tmp_path, ["overview.png"])
     before = contents(tmp_path)
     other = hand_made(text="another text")
-    with pytest.raises(OutputError, match=r"pictures of “the cat ran away”, which this run, of “another text”, would"):
+    with pytest.raises(OutputError, match=r"pictures of “the cat ran away”; this run is of “another text” and would"):
         save(tmp_path, ["overview.svg"], other, overwrite=False)
     with pytest.raises(OutputError, match="overwrite=True"):
         other.save(tmp_path, figures=["overview"])

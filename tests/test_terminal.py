@@ -89,7 +89,7 @@ def test_reports_take_their_width_without_its_name_and_saving_shows_a_line(comma
 
 def test_a_star_is_explained_only_where_one_is():
     result = result_of("compare")
-    note = "with * differs between the sides"
+    note = "marked * differs between the sides"
     narrow, wide = result.report(60), result.report(160)
     assert note in " ".join(narrow.split())
     assert "*" in narrow.partition(note)[0]

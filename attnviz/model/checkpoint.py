@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.norms import Norm
+from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of
+from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position, norm_of
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
 from attnviz.model.panics import panics_unprinted
@@ -77,8 +79,13 @@ class Checkpoint:
 
     @property
     def d_head(self) -> int:
-        """Width of one head: d_model / n_heads."""
-        return self.d_model // self.n_heads
+        """Width of one head."""
+        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
+
+    @property
+    def positions(self) -> int:
+        """Tokens that a text may have: RoBERTa's first rows of the table of positions are for no text."""
+        return int(self.config.max_position_embeddings) - first_position(self.architecture, self.config)
 
     @property
     def device(self) -> torch.device:
@@ -90,13 +97,22 @@ class Checkpoint:
         """The number format of the parameters."""
         return next(self.model.parameters()).dtype
 
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a correct recomputation may be from this model."""
+        return tolerance_of(self.dtype, self.architecture.float32_steps)
+
+    def norm(self, module: nn.Module) -> Norm:
+        """The parameters of one of the model's norms."""
+        return norm_of(self.architecture, self.config, module)
+
     def tokenize(self, text: str, pair: str | None = None, truncate: bool = False) -> Tokens:
         """Tokenize a text or a pair for this model; see :func:`attnviz.model.tokens.tokenize`."""
         return tokenize(
             self.tokenizer,
             text,
             pair,
-            max_positions=int(self.config.max_position_embeddings),
+            max_positions=self.positions,
             vocabulary_size=int(self.config.vocab_size),
             segments=self.architecture.segments,
             sink_first=self.architecture.sink_first,
@@ -117,7 +133,7 @@ class Checkpoint:
 def load_checkpoint(
     source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
 ) -> Checkpoint:
-    """Load a BERT or GPT-2 checkpoint with its tokenizer, every weight accounted for.
+    """Load a checkpoint with its tokenizer, every weight accounted for.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM,
     GPT2LMHeadModel, …); the head is left out, since no attention depends on it, unless the language-modelling head
@@ -149,7 +165,8 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture, or the model lacks a part.
-        CheckpointError: no tokenizer was given, or the weights are no numbers to compute with.
+        CheckpointError: no tokenizer was given, the weights are no numbers to compute with, or conversion has rounded
+            what the model keeps in float32.
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -159,6 +176,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     base = architecture.base_model(model)
     _check_parts(architecture, base)
     check_weights(model.named_parameters(), "the loaded model")
+    _refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head = architecture.language_head(model)
     return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
@@ -173,13 +191,14 @@ def _check_parts(architecture: Architecture, model: Any) -> None:
         if len(found) > 1:
             several = ", ".join(sorted(map(str, found)))
             raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
+    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
     try:
         layers = architecture.modules(model)
         if len(layers) != model.config.num_hidden_layers:
             raise ValueError(f"its config has {model.config.num_hidden_layers} layers, the model {len(layers)}")
         for number, layer in enumerate(layers):
             for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
-                if missing := [name for name in ("weight", "bias") if getattr(module, name, None) is None]:
+                if missing := [name for name in names if getattr(module, name, None) is None]:
                     path = next(path for path, each in model.named_modules() if each is module)
                     raise ValueError(f"{path} has no {missing[0]}")
             architecture.parameters(model, number)
@@ -188,6 +207,17 @@ def _check_parts(architecture: Architecture, model: Any) -> None:
             f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
             "reproduces these alone."
         ) from error
+
+
+def _refuse_rounded(model: nn.Module) -> None:
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
+                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
+            )
 
 
 def _parameters_sha256(model: nn.Module) -> str:

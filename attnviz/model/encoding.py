@@ -43,7 +43,7 @@ def encodings(
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointError(
             f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
-            "it alone says which characters and words its tokens come from."
+            "only a fast tokenizer knows which characters and words its tokens come from."
         )
     cut = {"truncation": max_length is not None, "max_length": max_length}
     what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"

@@ -16,6 +16,7 @@ from typing import Any
 
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.hub import asking_hub, first_line, within
+from attnviz.model.smollm2 import cached_folder, smollm2_folder
 from attnviz.model.wording import shortened
 
 __all__ = [
@@ -70,7 +71,7 @@ def find_checkpoint(model: str, revision: str | None = None) -> Source:
     """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first).
 
     Args:
-        model: ``minilm``, ``tiny-gpt2``, a path, or a hub id such as ``bert-base-uncased`` or ``org/name``.
+        model: ``minilm``, ``tiny-gpt2``, ``smollm2``, a path, or a hub id such as ``bert-base-uncased``.
         revision: branch, tag or commit of a hub model.
 
     Raises:
@@ -120,9 +121,11 @@ def as_folder(model: str) -> Path | None:
 
 
 def built_in_folder(name: str) -> Path | None:
-    """Where the files of a built-in model lie, its weights unchecked; None where its package is not installed."""
+    """Where the files of a built-in model lie, weights unchecked; None without its package."""
     if name == "tiny-gpt2":
         return Path(__file__).parents[1] / "data" / "tiny-gpt2"
+    if name == "smollm2":
+        return cached_folder() if cached_folder().is_dir() else None
     spec = importlib.util.find_spec(_MINILM_PACKAGE)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
 
@@ -211,7 +214,12 @@ def _tiny_gpt2() -> Source:
     return Source("tiny-gpt2", folder, f"attnviz=={importlib.metadata.version('attnviz')}")
 
 
-BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _tiny_gpt2}
+def _smollm2() -> Source:
+    folder, revision = smollm2_folder()
+    return Source("smollm2", folder, revision)
+
+
+BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _tiny_gpt2, "smollm2": _smollm2}
 """The models that need no path and no hub, by name."""
 
 

@@ -106,7 +106,7 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
         if reason and why == _NOT_INSTALLED:
             why = (
                 f"the text does not look {language_name(language)}, which {languages[language][0]} parses: {reason}. "
-                "A pipeline that is named is used in any case (--parser)."
+                "A pipeline named with --parser is always used."
             )
     return None, why
 

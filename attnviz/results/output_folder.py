@@ -150,8 +150,8 @@ class OutputFolder:
         pictures = self._earlier() - {self.layout.manifest, self.layout.table}
         if any((self.path / name).exists() for name in pictures):
             raise OutputError(
-                f"{self.path} holds pictures of {_named(before)}, which this run, of {_named(now)}, would remove; "
-                "choose another folder with -o, or remove them with --overwrite (in Python overwrite=True)."
+                f"{self.path} holds pictures of {_named(before)}; this run is of {_named(now)} and would remove them. "
+                "Choose another folder with -o, or remove them with --overwrite (in Python overwrite=True)."
             )
 
     def write(self, name: str, content: bytes | str) -> None:

@@ -121,11 +121,11 @@ _NORM_H, _NORM_Y, _NORM_OUT = (_NORM.replace("x", letter) for letter in ("h", "y
 _TO_ONE = "Each token's vector is brought to mean 0 and variance 1, then weighted (γ) and shifted (β)"
 
 _STEPS = {
-    "input": Step("Input", "x = {input}", "The residual stream as it enters the layer: one vector a token.", "input x",
-                  unseen="taken from the model as it is"),
-    "query": Step("Queries", "Q = {x} W_Q + b_Q", "What each token looks for, of all heads side by side.", "Q"),
-    "key": Step("Keys", "K = {x} W_K + b_K", "What each token offers to be found by.", "K"),
-    "value": Step("Values", "V = {x} W_V + b_V", "What each token hands on where it is attended to.", "V"),
+    "input": Step("Input", "x = {input}", "The residual stream as it enters the layer: one vector per token.",
+                  "input x", unseen="taken from the model as it is"),
+    "query": Step("Queries", "Q = {x} W_Q + b_Q", "What each token looks for; all heads side by side.", "Q"),
+    "key": Step("Keys", "K = {x} W_K + b_K", "What each token offers to the queries.", "K"),
+    "value": Step("Values", "V = {x} W_V + b_V", "What each token passes on when it is attended to.", "V"),
     "split": Step("Split into heads", "{d_model} = {n_heads} × {d_head}", "Q, K and V are cut into {n_heads} heads of "
                   "{d_head} dimensions each; d_head = d_model / n_heads.", numbers=_split_numbers,
                   unseen="the same numbers, regrouped"),
@@ -200,8 +200,11 @@ def _words(result: Explanation) -> dict[str, object]:
     """What differs between layers and models."""
     model, layer, pre = result.checkpoint, result.layer, result.pre_norm
     architecture, activation = model.architecture, activation_named(result.activation)
-    tables = "word + position + segment" if architecture.segments else "word + position"
-    source = f"output of layer {layer - 1}" if layer else tables if pre else f"norm({tables})"
+    tables = architecture.embeddings(model.model)
+    source = "word + position" if tables.segments is None else "word + position + segment"
+    source = source if tables.norm is None else f"norm({source})"
+    source = source if tables.project is None else f"{source} W + b"
+    source = f"output of layer {layer - 1}" if layer else source
     taken = f"layer {layer + 1} takes in"
     if layer + 1 == model.n_layers:
         taken = "the final layer norm takes in" if pre else "the model gives: its last hidden state"

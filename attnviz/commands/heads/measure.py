@@ -1,8 +1,6 @@
 """Verify every attention head of a model on one text, and measure what it does."""
 
-import html
 import warnings
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -28,7 +26,6 @@ from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import Label, Verdict, judge, label_of
 from attnviz.progress import Progress
 from attnviz.results.facts import Facts
-from attnviz.results.result import views_of
 from attnviz.results.text_result import OfHeads, TextResult
 
 __all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
@@ -183,14 +180,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return (
             f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
             f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
-        )
-
-    def _repr_html_(self) -> str:
-        _, content, _ = next(views_of(self.command)[0].written(self, self._choices(None, {}), ("png",)))
-        picture = b64encode(content).decode("ascii")
-        return (
-            f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
-            f"<pre>{html.escape(self.report())}</pre>"
         )
 
 

@@ -12,7 +12,7 @@ from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pair_view import PAIR
-from attnviz.commands.heads.panel_view import PANEL
+from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
@@ -31,7 +31,7 @@ from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-MOST_ARE_WHITE = "Most weights are near 0 and their cells white; a logarithmic scale shows them (--scale log)."
+MOST_ARE_WHITE = "Most cells are near 0: --scale log shows them."
 
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -43,7 +43,10 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     """One picture of all selected heads."""
     shown, look, heads = drawn(analysis, choices), choices.look, analysis.select(choices.select)
     facts, model, own = shown.facts, analysis.checkpoint, look.scale == "per-head"
-    pooled = grid_pooling(len(shown.units), [head.id for head in heads], look, marked=True)
+    few = len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)  # a small selection, whose tokens are named
+    labels = Labels(shown.units.labels, shown.units.sink) if few else None
+    named = shown.units.labels if few else ()
+    pooled = grid_pooling(len(shown.units), [head.id for head in heads], look, marked=True, labels=named)
     cells = []
     for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)
@@ -53,32 +56,36 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     sinks = frozenset(place // pooled for place, sink in enumerate(shown.units.sink) if sink)
-    ticks = f"ticks below columns: {'special tokens' if any(shown.units.special) else f'the first {facts.unit}'}"
-    few = "; ? where it is an indication only" if any("?" in cell.beside for cell in cells) else ""
+    ticks = f"ticks: {'special tokens' if any(shown.units.special) else f'the first {facts.unit}'}"
+    unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
     yield HeadGridPlan(
         stem="overview",
         caption=sentence(
-            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: a row a layer, a "
-            f"column a head; in each square rows attend to columns ({counted(facts.n, facts.unit)})",
+            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: "
+            f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
+            f"({counted(facts.n, facts.unit)})",
             _scale(look, "the largest weight of each head"),
-            ticks if sinks else "",
-            f"below each id the label of the head on this text, from this text alone, and the mark of its family{few}",
+            ticks.replace(":", " below columns:") if sinks else "",
+            "below each id the label of the head on this text, from this text alone, and the mark of its family"
+            f"{unsure}",
             f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
             facts.pooled(pooled),
             facts.dropped,
         ),
         title=f"{facts.model}: {whole if all_of_them else count}",
         notes=facts.notes(
-            f"In each square rows attend to columns{f'; {ticks}' if sinks else ''}.",
-            f"Below an id: the label on this text{few}.",
+            f"Rows attend to columns{f'; {ticks}' if sinks else ''}.",
+            f"Below an id: the label on this text{unsure}.",
             MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
             facts.pooled(pooled),
         ),
-        roles=f"Right of an id: {corpus}; hollow marks: not found in this text." if corpus else "",
+        roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
         cells=tuple(cells),
         sinks=sinks,
+        labels=labels,
+        pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
         bar=_bar(look),
     )
@@ -262,7 +269,7 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
     View(
-        "heads", "a heatmap a head: row = query (attends from), column = key (attended to)", _heatmaps,
+        "heads", "one heatmap per head: row = query (attends from), column = key (attended to)", _heatmaps,
         heatmap_figure, draw_heatmap, stems=r"heads/L\d+H\d+", files=_heatmap_files,
     ),
     LINES,

@@ -53,7 +53,7 @@ class CorpusCount:
     left_out: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile(Result):
     """What the heads of a model do on the given corpora; parts that these cannot give are None.
 
@@ -129,6 +129,11 @@ class Profile(Result):
         if self.repeats is not None and "repeats" in kinds:
             read.append(f"{len(self.repeats.scores['previous'])} × {self.repeats.length} random tokens, repeated")
         return " · ".join([visible(self.checkpoint.short_name), *read, *more])
+
+    def __repr__(self) -> str:
+        """One line: the model, what was read, and how many heads have a role."""
+        having = counted(sum(map(bool, self.passed_roles().values())), "head")
+        return f"<Profile of {self.source()}: {having} with a role>"
 
 
 @checked

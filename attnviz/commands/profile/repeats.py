@@ -38,7 +38,7 @@ class RepeatTally(SumTally):
 
     def __init__(self, checkpoint: Checkpoint, seed: int) -> None:
         self._checkpoint, self._seed = checkpoint, seed
-        self._length = min(LENGTH, int(checkpoint.config.max_position_embeddings) // 2)
+        self._length = min(LENGTH, checkpoint.positions // 2)
         self._offsets = {"previous": -1, "duplicate": -self._length, "induction": 1 - self._length}
         super().__init__(**dict.fromkeys(self._offsets, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
 

@@ -160,7 +160,7 @@ VIEWS: tuple[View[Profile, Any], ...] = (
         missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
     ),
     View(
-        "likeness", "heads that attend alike, close together", plan_likeness, likeness_figure, draw_likeness,
+        "likeness", "heads with similar patterns, close together", plan_likeness, likeness_figure, draw_likeness,
         missing=likeness_missing,
     ),
 )  # fmt: skip

@@ -5,11 +5,26 @@ from typing import Any
 import torch
 
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules
+from attnviz.model.architectures.base import (
+    Architecture,
+    Embeddings,
+    LayerModules,
+    first_position,
+    norm_of,
+    position_rows,
+)
 from attnviz.model.architectures.bert import Bert
+from attnviz.model.architectures.distilbert import DistilBert
+from attnviz.model.architectures.electra import Electra
+from attnviz.model.architectures.gemma import Gemma2, Gemma3
 from attnviz.model.architectures.gpt2 import GPT2
+from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
+from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
 
-__all__ = ["ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of"]
+__all__ = [
+    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of",
+    "first_position", "norm_of", "position_rows",
+]  # fmt: skip
 
 SIZES = {
     "num_hidden_layers": "layers",
@@ -19,7 +34,12 @@ SIZES = {
     "max_position_embeddings": "positions",
 }
 
-ARCHITECTURES: dict[str, Architecture] = {"bert": Bert(), "gpt2": GPT2()}
+_FAMILIES: tuple[Architecture, ...] = (
+    Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Mistral(), Phi3(), Qwen2(),
+    Qwen3(), Roberta(), SmolLM3(), XLMRoberta(),
+)  # fmt: skip
+
+ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
@@ -37,13 +57,15 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         )
     for size, what in SIZES.items():
         if getattr(config, size) < 1:
-            raise ArchitectureError(f"the config has {size}={getattr(config, size)}; expected a model with {what}.")
+            own_name = config.attribute_map.get(size, size)
+            raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]
-    epsilon = getattr(config, architecture.epsilon_setting)
+    setting = architecture.epsilon_setting
+    epsilon = getattr(config, setting) if isinstance(setting, str) else setting
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
         raise ArchitectureError(
-            f"the config has {architecture.epsilon_setting}={epsilon}; expected a small number above 0, such as 1e-12: "
-            "layer norms divide by its root where all values are alike."
+            f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "
+            "norms divide by its root where all values are alike."
         )
     architecture.refuse(config, dtype)
     return architecture
