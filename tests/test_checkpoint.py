@@ -437,7 +437,7 @@ def test_folder_without_tokenizer_is_an_error_with_the_command_that_makes_one(be
 @pytest.mark.parametrize("content", ["not json", '{"version": "1.0", "model": {"type": "Nonsense"}}'])
 def test_broken_tokenizer_is_an_error(bert, content):
     (bert / "tokenizer.json").write_text(content)
-    with pytest.raises(CheckpointError, match="cannot read the tokenizer in"):
+    with pytest.raises(CheckpointError, match=r"cannot read .*tokenizer"):
         load(bert)
 
 

@@ -303,7 +303,10 @@ def test_pictures_of_another_text_are_refused_before_the_model_is_run(heads, mon
     monkeypatch.setattr("attnviz.analyze", lambda *_, **__: pytest.fail("the model was run"))
     result = heads("--select", "L0H0", text="the dog ran")
     assert result.exit_code == 1
-    assert "out holds pictures of “The cat that I saw ran away”, which this run, of “the dog ran”" in plain(result)
+    assert (
+        "out holds pictures of “The cat that I saw ran away”; this run is of “the dog ran” and would remove them."
+        in plain(result)
+    )
     assert "--overwrite" in result.stderr
 
 

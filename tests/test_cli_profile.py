@@ -154,7 +154,7 @@ def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
     assert Path("out/relations.png").exists()
     refused = run("gap.tsv")
     assert refused.exit_code == 1
-    assert "out holds pictures of “trees.conllu”, which this run, of “gap.tsv”, would remove" in refused.stderr
+    assert "out holds pictures of “trees.conllu”; this run is of “gap.tsv” and would remove them." in refused.stderr
     assert "removed" in run("gap.tsv", "--overwrite").stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["mine.png", "profile.csv", "profile.json"]
 
@@ -183,7 +183,7 @@ def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, mo
     with monkeypatch.context() as patched:  # Ctrl-C while the figures are drawn
         patched.setattr(Profile, "write", stopping)
         assert run("trees.conllu").exit_code == 130
-    assert run("trees.conllu").stderr.count("going on after 40 texts") == 2  # the model, and its untrained copy
+    assert run("trees.conllu").stderr.count("continuing after 40 texts") == 2  # the model, and its untrained copy
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
 
 
@@ -250,8 +250,8 @@ def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatc
     names = ["profile.unfinished", "profile.unfinished-untrained"]
     assert sorted(path.name for path in Path("out").iterdir()) == names
     stderr = " ".join(run("trees.conllu", "--batch-size", "8").stderr.split())
-    assert "going on after 40 texts" in stderr
-    assert "going on after 24 texts" in stderr
+    assert "continuing after 40 texts" in stderr
+    assert "continuing after 24 texts" in stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
     assert document()["control_texts"] == 40
 

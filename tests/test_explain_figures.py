@@ -84,7 +84,7 @@ def test_long_texts_are_pooled_and_the_caption_says_so(long: Explanation) -> Non
     assert rows == columns == plan.pooled > 1
     assert plan.panels["pattern"].values.shape == (-(-n // rows), -(-n // rows))
     assert plan.panels["pattern"].values.max() == float(long.tensor("pattern")[0].max())
-    assert f"{rows} tokens are one row" in plan.caption
+    assert f"{rows} tokens share a row" in plan.caption
 
 
 def test_dimensions_are_thinned_and_the_caption_says_so() -> None:
@@ -93,7 +93,7 @@ def test_dimensions_are_thinned_and_the_caption_says_so() -> None:
     assert panel.pooling == (1, 4)
     assert np.array_equal(panel.values, wide.tensor("input")[:, ::4].numpy())
     assert panel.limit == pytest.approx(np.quantile(wide.tensor("input").abs().numpy(), 0.99))
-    assert "is drawn where they are too many" in planned(wide).caption
+    assert "Where there are too many dimensions, one in " in planned(wide).caption
 
 
 @pytest.mark.parametrize("name", ["bert", "long"])

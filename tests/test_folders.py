@@ -102,7 +102,7 @@ def test_pictures_of_another_text_are_not_removed_unasked(tmp_path: Path):
     save(tmp_path, ["overview.png"])
     before = contents(tmp_path)
     other = hand_made(text="another text")
-    with pytest.raises(OutputError, match=r"pictures of “the cat ran away”, which this run, of “another text”, would"):
+    with pytest.raises(OutputError, match=r"pictures of “the cat ran away”; this run is of “another text” and would"):
         save(tmp_path, ["overview.svg"], other, overwrite=False)
     with pytest.raises(OutputError, match="overwrite=True"):
         other.save(tmp_path, figures=["overview"])

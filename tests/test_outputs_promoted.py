@@ -208,7 +208,7 @@ def _unembedding(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
 
 
 def _not_centred(self, part):
-    logits = (self.widened(part) / self.deviation * self._gamma) @ self._weight.T
+    logits = (self.widened(part) / self.deviation * self._norm.weight) @ self._weight.T
     return logits - logits.mean(-1, keepdim=True)
 
 
@@ -229,8 +229,8 @@ def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
-    "no gamma": lambda patch: _unembedding(patch, lambda self: self._gamma.fill_(1.0)),
-    "no beta": lambda patch: _unembedding(patch, lambda self: self._beta.fill_(0.0)),
+    "no gamma": lambda patch: _unembedding(patch, lambda self: self._norm.weight.fill_(1.0)),
+    "no beta": lambda patch: _unembedding(patch, lambda self: self._norm.bias.fill_(0.0)),
     "no number": lambda patch: _unembedding(patch, lambda self: setattr(self, "deviation", float("nan"))),
     "variance for deviation": lambda patch: _unembedding(
         patch, lambda self: setattr(self, "deviation", self.deviation**2)

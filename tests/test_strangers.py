@@ -1,5 +1,7 @@
 """Hostile weights, arguments, paths and folders: one message that says what is wrong and what to do, whatever runs."""
 
+import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +18,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutputError, UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
+from attnviz.model.panics import panics_unprinted
 from attnviz.model.sources import find_checkpoint
 from tests.conftest import SENTENCE
 from tests.corpora import sentences
@@ -175,6 +178,19 @@ def test_arguments_of_other_kinds_are_refused_by_every_function(call, wrong, mes
         call(**{**given, **wrong})
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda found: found.figure(torch.zeros(2)), "expected the name of a figure as a string, found tensor"),
+        (lambda found: found.document(figures=3), "expected a list of figures, found 3"),
+        (lambda found: found.save("\ud800"), "expected a folder as a text or a Path"),
+    ],
+)
+def test_results_refuse_arguments_of_other_kinds(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(attnviz.analyze(SENTENCE, "tiny-gpt2", syntax=False))
+
+
 # --- folders --------------------------------------------------------------------------------------------------------
 
 
@@ -197,3 +213,128 @@ def test_a_folder_in_the_place_of_an_earlier_table_is_named_and_nothing_is_chang
     with pytest.raises(OutputError, match=r"holds a folder named heads\.csv, where attnviz writes a file .*move it"):
         analysis.save(tmp_path, figures=[])
     assert (tmp_path / "heads.json").read_bytes() == before
+
+
+# --- files that are not what they should be -----------------------------------------------------------------------
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "tokenizer.json"])
+def test_a_pointer_of_git_lfs_in_the_place_of_a_file_is_named(bert, name):
+    (bert / name).write_text(POINTER)
+    with pytest.raises(CheckpointError, match=rf"{name} is a pointer of Git LFS, not the file .*: git lfs pull"):
+        load(bert)
+
+
+def test_a_pointer_of_git_lfs_in_the_place_of_a_shard_is_named(bert):
+    (bert / WEIGHTS).rename(bert / "one.safetensors")
+    (bert / f"{WEIGHTS}.index.json").write_text('{"weight_map": {"a": "one.safetensors"}}')
+    (bert / "one.safetensors").write_text(POINTER)
+    with pytest.raises(CheckpointError, match=r"one\.safetensors is a pointer of Git LFS"):
+        find_checkpoint(str(bert))
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"<html>Not found</html>", b"\0" * 64, b""])
+def test_weights_that_are_no_pickle_are_not_said_to_run_code(bert, data):
+    (bert / WEIGHTS).unlink()
+    (bert / "pytorch_model.bin").write_bytes(data)
+    with pytest.raises(
+        CheckpointError, match=r"download or save the checkpoint again, best as model\.safet"
+    ) as refusal:
+        load(bert)
+    assert "run code" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "download or save it again: there is no 'added_tokens'"),
+        ("[1]", r"tokenizer\.json: expected a JSON object"),
+    ],
+)
+def test_a_tokenizer_that_lacks_all_is_advised(bert, content, message):
+    (bert / "tokenizer.json").write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        load(bert)
+
+
+def test_a_panic_prints_nothing_of_its_own_and_all_else_is_printed(capfd):
+    class PanicException(BaseException):
+        pass
+
+    @panics_unprinted()
+    def panic() -> None:
+        os.write(2, b"a warning\n")
+        os.write(2, b"\nthread '<unnamed>' panicked at src/lib.rs:1:2:\nboom\nnote: run with `RUST_BACKTRACE=1`\n")
+        raise PanicException
+
+    with pytest.raises(PanicException):
+        panic()
+    assert capfd.readouterr().err == "a warning\n"
+    with panics_unprinted():
+        os.write(2, b"thread 'x' panicked at y, says a library that went on\n")
+    assert capfd.readouterr().err == "thread 'x' panicked at y, says a library that went on\n"
+
+
+# --- messages with advice -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["zz", "spacy"])  # a package, but no pipeline
+def test_an_unknown_parser_is_told_with_those_installed(name):
+    message = rf"cannot load the pipeline '{name}'.* Installed pipelines: \S.*python -m spacy download NAME"
+    refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--parser", name)
+
+
+@pytest.mark.parametrize("command", ["compare", "outputs"])
+def test_scales_that_a_command_does_not_have_are_not_offered(command, tmp_path):
+    texts = [SENTENCE] * (2 if command == "compare" else 1)
+    message = r"unknown scale 'zz': expected one of shared, per-head\.$"
+    refused(message, command, *texts, "--scale", "zz", "-o", tmp_path, code=2)
+
+
+def test_occurrences_count_from_one(tmp_path):
+    message = r"“saw” stands in the text once, found saw#0: occurrences count from saw#1\."
+    refused(message, "explain", SENTENCE, "-m", "tiny-gpt2", "--token", "saw#0", "-o", tmp_path, code=2)
+
+
+@pytest.mark.parametrize("out", ["a\0b", "\0"])
+def test_a_null_character_in_a_folders_name_is_named(out):
+    refused("-o has a null character", "heads", SENTENCE, "-m", "tiny-gpt2", "-o", out, code=2)
+
+
+@pytest.mark.parametrize("text", ["caf\udce9", "a\ud800b"])
+@pytest.mark.parametrize("command", ["heads", "ablate", "explain"])
+def test_text_that_is_not_unicode_is_named(command, text):
+    refused("TEXT is not valid UTF-8: found byte 0xe", command, text, "-m", "tiny-gpt2")
+
+
+@pytest.mark.parametrize("ax", [None, "ax"])
+def test_axes_to_draw_on_are_axes(ax):
+    with pytest.raises(UsageError, match=r"expected ax as matplotlib Axes, such as plt\..*, found"):
+        attnviz.analyze(SENTENCE, "tiny-gpt2", syntax=False).draw("mean", ax)
+
+
+def test_what_transformers_logs_as_an_error_is_in_the_message_alone(bert, capfd):
+    change = json.loads((bert / "config.json").read_text()) | {"sub_configs": 5}
+    (bert / "config.json").write_text(json.dumps(change))
+    with pytest.raises(CheckpointError, match=r"transformers cannot read .*sub_configs"):
+        load(bert)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", ["ablate", "profile"])
+def test_a_config_that_asks_for_tuples_changes_nothing(bert_folder, tmp_path, command):
+    change = json.loads((bert_folder / "config.json").read_text()) | {"return_dict": False}
+    folder = Path(shutil.copytree(bert_folder, tmp_path / "tuples"))
+    (folder / "config.json").write_text(json.dumps(change))
+    text = str(sentences(tmp_path / "s.txt", 2))
+    options = ["--no-control", "--no-syntax"] if command == "profile" else ["--no-curve", "--select", "L2"]
+    result = run(command, text, "-m", folder, "-o", tmp_path / "out", "--no-figures", "-q", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_checkpoint_in_a_folder_whose_name_is_no_text_is_not_called_corrupt(bert_folder, tmp_path):
+    folder = shutil.copytree(bert_folder, tmp_path / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(CheckpointError, match="give its folder a name in UTF-8"):
+        load(Path(folder))

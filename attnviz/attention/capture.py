@@ -26,9 +26,10 @@ class LayerRecord:
         pattern: [batch, n_heads, n, n]: the model's own.
         output: [batch, n, d_model]: the model's own, after W_O and b_O, before the residual.
         residual: [batch, n, d_model]: what the output is added to.
-        summed: [batch, n, d_model]: the layer norm after the attention was given this, their sum.
+        summed: [batch, n, d_model]: the norm after the attention was given this, their sum.
         normed: [batch, n, d_model]: what this norm gave.
         norm: the norm itself.
+        output_norm: the norm of the output before it is added (Gemma); None where there is none.
     """
 
     layer: int
@@ -39,6 +40,7 @@ class LayerRecord:
     summed: Tensor
     normed: Tensor
     norm: nn.Module
+    output_norm: nn.Module | None = None
 
 
 def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Callable[[LayerRecord], None]) -> None:
@@ -118,7 +120,11 @@ def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[
                 f"layer {layer} of the model ran the norm after its attention without {' and '.join(sorted(missing))}; "
                 "nothing can be verified against this model."
             )
-        visit(LayerRecord(layer, summed=args[0], normed=result, norm=norm, **seen))
+        visit(
+            LayerRecord(
+                layer, summed=args[0], normed=result, norm=norm, output_norm=modules.attention_output_norm, **seen
+            )
+        )
         seen.clear()
 
     handles = [

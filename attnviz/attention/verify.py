@@ -9,7 +9,7 @@ from torch import Tensor
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import LayerRecord, capture_layers
 from attnviz.attention.checks import LayerCheck, Verification, compare_layer, locate, within, worse_of
-from attnviz.attention.tolerances import TOLERANCES, Tolerance
+from attnviz.attention.tolerances import Tolerance
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
@@ -131,7 +131,7 @@ def verify_attention(
         VerificationError: a layer differs by more than the tolerance of the dtype; the message
             names the place of the worst difference.
     """
-    tolerance = TOLERANCES[checkpoint.dtype]
+    tolerance = checkpoint.tolerance
     checks: list[LayerCheck] = []
     inputs: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -159,8 +159,7 @@ def verify_attention(
         _, worst = max(mismatches, key=lambda mismatch: mismatch[0])
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(mismatches)} of {len(checks)} layers differ. "
-            f"{worst} Nothing was written. --dtype float64 tells rounding, which it shrinks, from an error, "
-            "which it does not."
+            f"{worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
         )
     return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, outputs, fingerprints)
 
@@ -179,7 +178,7 @@ def verify_record(
     Raises:
         VerificationError: they differ by more than the tolerance of the dtype.
     """
-    tolerance = TOLERANCES[checkpoint.dtype]
+    tolerance = checkpoint.tolerance
     pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask)
     check = compare_layer(record, pattern, output, checkpoint, tolerance)
     if not within(check, tolerance):
@@ -193,7 +192,7 @@ def _recompute(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Te
         attention_mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
     with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        allowed = attention.allowed_positions(attention_mask, parameters.causal)
+        allowed = attention.allowed_positions(attention_mask, parameters.causal, parameters.window)
         return attention.multi_head_attention(x, parameters, allowed)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
+_SCALES = ("shared", "per-head")
 _FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 TEXT2 --model M"
 
 
@@ -36,7 +37,7 @@ def compare(
             "--model",
             "-m",
             metavar="MODEL",
-            help="A built-in model (minilm, tiny-gpt2), a checkpoint folder, or a Hugging Face hub id. "
+            help="A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub id. "
             "Give it twice for two models. Default: minilm.",
         ),
     ] = None,
@@ -113,7 +114,9 @@ def compare(
             sides.append(analysis)
         return attnviz.compare(*sides)
 
-    run.execute(measure, texts=[*sentences, second], models=names, scale=scale, select=select or (), top=top)
+    run.execute(
+        measure, texts=[*sentences, second], models=names, scale=scale, scales=_SCALES, select=select or (), top=top
+    )
 
 
 def _check_form(texts: list[str], models: list[str]) -> None:

@@ -132,7 +132,7 @@ class Shared:
             "--model",
             "-m",
             metavar="MODEL",
-            help="A built-in model (minilm, tiny-gpt2), a checkpoint folder, or a Hugging Face hub id.",
+            help="A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub id.",
         ),
     ] = "minilm"
     revision: Annotated[

@@ -79,4 +79,5 @@ def outputs(
             progress=progress,
         )
 
-    run.execute(measure, texts=(sentence, second), scale=scale, select=select or (), top=top, tensors=save_outputs)
+    scales, texts = ("shared", "per-head"), (sentence, second)
+    run.execute(measure, texts=texts, scale=scale, scales=scales, select=select or (), top=top, tensors=save_outputs)

@@ -59,6 +59,7 @@ class Run(Shared):
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),
         scale: str = "shared",
+        scales: Sequence[str] = ("shared", "per-head", "log"),
         adds: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
@@ -75,6 +76,7 @@ class Run(Shared):
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
             scale: of colours.
+            scales: that the command has.
             adds: figures that other options ask for, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: what else is to be done once everything is written; told the document, gives messages.
@@ -84,12 +86,14 @@ class Run(Shared):
             AttnvizError: see :mod:`attnviz.errors`.
         """
         from attnviz.figures.fonts import fonts_to_install
-        from attnviz.figures.look import Look
+        from attnviz.figures.look import SCALES, Look
         from attnviz.results.output_folder import OutputFolder
         from attnviz.results.result import checked_views, layout_of, report_of
         from attnviz.results.view import Choices
 
         report = report_of(self.command)
+        if scale not in SCALES:
+            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}.")
         wanted = report.completed(Choices.of(Look(self.theme, scale, self.width, self.bare, self.panel), choices))
         figures, formats = self._figure_names(adds), split_names(self.formats) or ["png"]
         checked_views(self.command, figures, formats)

@@ -9,13 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.norms import Norm
+from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position
+from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position, norm_of
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
-from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.model.panics import panics_unprinted
+from attnviz.model.sources import Source, read_json, refuse_pointer, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
 from attnviz.model.weights import check_weights, read_weights
+from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
@@ -75,8 +79,8 @@ class Checkpoint:
 
     @property
     def d_head(self) -> int:
-        """Width of one head: d_model / n_heads."""
-        return self.d_model // self.n_heads
+        """Width of one head."""
+        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
 
     @property
     def positions(self) -> int:
@@ -92,6 +96,15 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """The number format of the parameters."""
         return next(self.model.parameters()).dtype
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a correct recomputation may be from this model."""
+        return tolerance_of(self.dtype, self.architecture.float32_steps)
+
+    def norm(self, module: nn.Module) -> Norm:
+        """The parameters of one of the model's norms."""
+        return norm_of(self.architecture, self.config, module)
 
     def tokenize(self, text: str, pair: str | None = None, truncate: bool = False) -> Tokens:
         """Tokenize a text or a pair for this model; see :func:`attnviz.model.tokens.tokenize`."""
@@ -152,7 +165,8 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture, or the model lacks a part.
-        CheckpointError: no tokenizer was given, or the weights are no numbers to compute with.
+        CheckpointError: no tokenizer was given, the weights are no numbers to compute with, or conversion has rounded
+            what the model keeps in float32.
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -162,6 +176,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     base = architecture.base_model(model)
     _check_parts(architecture, base)
     check_weights(model.named_parameters(), "the loaded model")
+    _refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head = architecture.language_head(model)
     return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
@@ -176,13 +191,14 @@ def _check_parts(architecture: Architecture, model: Any) -> None:
         if len(found) > 1:
             several = ", ".join(sorted(map(str, found)))
             raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
+    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
     try:
         layers = architecture.modules(model)
         if len(layers) != model.config.num_hidden_layers:
             raise ValueError(f"its config has {model.config.num_hidden_layers} layers, the model {len(layers)}")
         for number, layer in enumerate(layers):
             for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
-                if missing := [name for name in ("weight", "bias") if getattr(module, name, None) is None]:
+                if missing := [name for name in names if getattr(module, name, None) is None]:
                     path = next(path for path, each in model.named_modules() if each is module)
                     raise ValueError(f"{path} has no {missing[0]}")
             architecture.parameters(model, number)
@@ -191,6 +207,17 @@ def _check_parts(architecture: Architecture, model: Any) -> None:
             f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
             "reproduces these alone."
         ) from error
+
+
+def _refuse_rounded(model: nn.Module) -> None:
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
+                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
+            )
 
 
 def _parameters_sha256(model: nn.Module) -> str:
@@ -300,7 +327,7 @@ def _check_report(source: Source, architecture: Architecture, report: dict[str, 
     )
     reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
     found = [
-        f"{len(keys)} {kind} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
+        f"{len(keys)} {kind} ({', '.join(shortened(key, 150) for key in keys[:3])}{', …' if len(keys) > 3 else ''})"
         for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
         if keys
     ]
@@ -319,5 +346,11 @@ def _load_tokenizer(folder: Path) -> Any:
             f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
             f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
         )
-    with calling_transformers(f"cannot read the tokenizer in {folder}"):
+    for name in _TOKENIZER_FILES:
+        refuse_pointer(folder / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            read_json(folder / name)
+    what = f"cannot read the tokenizer in {folder}; download or save it again"
+    with calling_transformers(what), panics_unprinted():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

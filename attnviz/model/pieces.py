@@ -3,15 +3,22 @@
 The one place that knows these marks: ``##`` in WordPiece, ``Ġ`` in byte-level BPE, ``▁`` in SentencePiece.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from attnviz.model.wording import visible
 
-__all__ = ["CONTINUES", "decoder", "vocabulary_labels"]
+__all__ = ["CONTINUES", "SPACE", "decoder", "vocabulary_labels"]
 
 CONTINUES = "##"
 """Before a piece that continues a word, whatever the tokenizer."""
+
+SPACE = "▁"
+"""SentencePiece's stand-in for a space, at the beginning of words."""
+
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""SentencePiece's name of a byte, where the vocabulary lacks a character."""
 
 
 def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -23,14 +30,14 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """
     decode = decoder(tokenizer)
     added = set(tokenizer.get_added_vocab())
-    marked = "".join(decode(["a", "Ġa"])) == "a a" or "Metaspace" in repr(tokenizer.backend_tokenizer.decoder)
+    marked = "".join(decode(["a", "Ġa"])) == "a a" or SPACE in repr(tokenizer.backend_tokenizer.decoder)
 
     def label(token: int, piece: str | None) -> str:
         if piece is None:
             return f"id {token}"
         if piece in added or not marked:
             return visible(piece)
-        continues = not piece.startswith(("Ġ", "▁")) and decode([piece])[:1].isalnum()
+        continues = not piece.startswith(("Ġ", SPACE)) and decode([piece])[:1].isalnum()
         return f"{CONTINUES * continues}{visible(decode([piece]))}"
 
     return [label(token, tokenizer.convert_ids_to_tokens(token)) for token in ids]
@@ -50,11 +57,14 @@ def decoder(tokenizer: Any) -> Any:
         return _without_leading_space(data.decode("utf-8", "backslashreplace"))
 
     def metaspace(pieces: Sequence[str]) -> str:
-        return _without_leading_space("".join(pieces).replace("▁", " "))
+        data = b"".join(
+            bytes.fromhex(byte[1]) if (byte := _BYTE.fullmatch(piece)) else piece.encode() for piece in pieces
+        )
+        return _without_leading_space(data.decode("utf-8", "backslashreplace").replace(SPACE, " "))
 
     if "ByteLevel" in kind:
         return byte_level
-    return metaspace if "Metaspace" in kind else wordpiece
+    return metaspace if SPACE in kind else wordpiece
 
 
 def _bytes_of(piece: str, added: bool) -> bytes:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnviz.errors import TextError
 from attnviz.model.encoding import encodings, lost_segments, rough_cut
-from attnviz.model.pieces import CONTINUES, decoder
+from attnviz.model.pieces import CONTINUES, SPACE, decoder
 from attnviz.model.wording import visible
 from attnviz.model.words import word_spans
 
@@ -266,7 +266,8 @@ def _tokens(
     for position, piece in enumerate(tokenizer.convert_ids_to_tokens(encoding.ids)):  # <unk> as such
         text = decode([piece])
         continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
-        # SentencePiece keeps the full stop with the word before it, which it does not continue
+        # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
+        continues = continues and not piece.startswith(SPACE)
         continues = continues and (words[position] == words[position - 1] or not text.strip())
         labels.append(CONTINUES + visible(text) if continues else visible(text))
     return Tokens(

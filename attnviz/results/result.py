@@ -90,7 +90,11 @@ class Result:
         Raises:
             UsageError: no such figure, option or head, or a figure of several panels.
         """
+        from matplotlib.axes import Axes
+
         view, wanted = self._view(name), self._choices(look, choices)
+        if not isinstance(ax, Axes):
+            raise UsageError(f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {ax!r}.")
         if view.draw is None:
             single = [each.name for each in views_of(self.command) if each.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
@@ -103,6 +107,8 @@ class Result:
             figures: paths of the figures, relative to the folder.
             choices: what to list; see :class:`attnviz.results.view.Choices`.
         """
+        if isinstance(figures, str) or not isinstance(figures, Sequence):
+            raise UsageError(f"expected a list of figures, found {figures!r}.")
         return self._document(figures, self._choices(None, choices))
 
     def report(self, width: int = 100, **choices: "Unpack[ChoiceNames]") -> str:
@@ -227,6 +233,8 @@ class Result:
         return f"{picture}<pre>{html.escape(self.report())}</pre>"
 
     def _view(self, name: str) -> "View[Any, Any]":
+        if not isinstance(name, str):
+            raise UsageError(f"expected the name of a figure as a string, found {name!r}.")
         return self.wanted_views([name or self.first_view or views_of(self.command)[0].name])[0]
 
     def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":

@@ -125,7 +125,7 @@ class Ablation(Result):
         """
         wanted, removed = HeadId.parse(str(head)), {each.id: each for each in self.heads}
         if wanted not in removed:
-            raise UsageError(f"head {wanted} was not removed: {len(removed)} heads were.")
+            raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
         return removed[wanted]
 
     def __repr__(self) -> str:

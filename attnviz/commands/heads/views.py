@@ -22,7 +22,7 @@ from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
 from attnviz.results.facts import sentence
@@ -64,7 +64,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         stem="overview",
         caption=sentence(
             f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: "
-            f"{'' if few else 'a row a layer, a column a head; '}in each square rows attend to columns "
+            f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit)})",
             _scale(look, "the largest weight of each head"),
             ticks.replace(":", " below columns:") if sinks else "",
@@ -196,7 +196,7 @@ def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     if head.role is None:
         return ""
     role, text = head.role, role_text(analysis, head).removesuffix(" (corpus)")
-    return f"over the corpus: {text} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n})"
+    return f"over the corpus: {text} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
@@ -269,7 +269,7 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
     View(
-        "heads", "a heatmap a head: row = query (attends from), column = key (attended to)", _heatmaps,
+        "heads", "one heatmap per head: row = query (attends from), column = key (attended to)", _heatmaps,
         heatmap_figure, draw_heatmap, stems=r"heads/L\d+H\d+", files=_heatmap_files,
     ),
     LINES,

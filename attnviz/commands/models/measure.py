@@ -86,7 +86,7 @@ def _named(name: str) -> list[Configuration]:
 
 def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
     """A config in the cache that cannot be read is listed with the reason, and hides no other."""
-    configurations = [built_in_configuration(file) for file in built_in_configs()]
+    configurations = [_read(file) for file in built_in_configs()]
     cached = cached_configs()
     for count, file in enumerate(cached.values()):
         tell(count, len(cached))
@@ -98,7 +98,8 @@ def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
 
 
 def _read(file: ConfigFile) -> Configuration:
-    return built_in_configuration(file) if file.kind == "built-in" else read_configuration(file)
+    closed_form = file.kind == "built-in" and read_json(file.path).get("model_type") in _ONE_WIDTH
+    return built_in_configuration(file) if closed_form else read_configuration(file)
 
 
 def built_in_configuration(file: ConfigFile) -> Configuration:

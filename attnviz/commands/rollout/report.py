@@ -84,8 +84,9 @@ def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
         return ""
     positive = flows[flows > 0]
     return (
-        "Flow: the largest that could pass to each input were weights capacities, divided by the sum over the inputs; "
-        f"{over} from {float(positive.min()):.3f} to {float(positive.max()):.3f}, as even as ways down are many."
+        "Flow: the largest flow that could reach each input if attention weights were capacities, as a share of the "
+        f"sum over the inputs; {over} from {float(positive.min()):.3f} to {float(positive.max()):.3f}. The more paths "
+        "lead down, the more even it is."
     )
 
 
@@ -139,7 +140,7 @@ def _tensors(result: Rollout, _: Choices) -> bytes:
 
 def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[RenderableType]:
     worst = max(of.parts_error for of in result.layers)
-    parts = f", what attention adds from each token, summed, within {error(worst)}"
+    parts = f", the sum of what attention adds from each token by at most {error(worst)}"
     yield verification_line(result.attention.verification, result.checkpoint, parts)
     n = len(result.units)
     listed = min(n, choices.top or n)

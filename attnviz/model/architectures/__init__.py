@@ -9,19 +9,21 @@ from attnviz.model.architectures.base import (
     Architecture,
     Embeddings,
     LayerModules,
-    epsilon_of,
     first_position,
+    norm_of,
     position_rows,
 )
 from attnviz.model.architectures.bert import Bert
 from attnviz.model.architectures.distilbert import DistilBert
 from attnviz.model.architectures.electra import Electra
+from attnviz.model.architectures.gemma import Gemma2, Gemma3
 from attnviz.model.architectures.gpt2 import GPT2
+from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
 from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
 
 __all__ = [
-    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of", "epsilon_of",
-    "first_position", "position_rows",
+    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of",
+    "first_position", "norm_of", "position_rows",
 ]  # fmt: skip
 
 SIZES = {
@@ -32,9 +34,12 @@ SIZES = {
     "max_position_embeddings": "positions",
 }
 
-ARCHITECTURES: dict[str, Architecture] = {
-    family.name: family for family in (Bert(), Camembert(), DistilBert(), Electra(), GPT2(), Roberta(), XLMRoberta())
-}
+_FAMILIES: tuple[Architecture, ...] = (
+    Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Mistral(), Phi3(), Qwen2(),
+    Qwen3(), Roberta(), SmolLM3(), XLMRoberta(),
+)  # fmt: skip
+
+ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
@@ -60,7 +65,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
         raise ArchitectureError(
             f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "
-            "layer norms divide by its root where all values are alike."
+            "norms divide by its root where all values are alike."
         )
     architecture.refuse(config, dtype)
     return architecture

@@ -1,14 +1,19 @@
 """What the rest of attnviz asks of an architecture."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
 from attnviz.attention.reference import HeadParameters
 
-__all__ = ["Architecture", "Embeddings", "LayerModules", "chained", "epsilon_of", "first_position", "position_rows"]
+__all__ = [
+    "Architecture", "Embeddings", "LayerModules", "NormKind", "chained", "first_position", "norm_of", "position_rows",
+]  # fmt: skip
+
+NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,12 @@ class LayerModules:
             the linear map W_O, b_O.
         output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
             the first of a pair, before the residual is added.
-        attention_norm: the layer norm before the attention (pre-norm), or after its residual (post-norm).
+        attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm).
         expand: the feed-forward network's first linear map, d_model to d_ff.
         contract: its second one, d_ff to d_model; its first argument is what the activation gives [batch, n, d_ff].
-        feed_forward_norm: the layer norm before the feed-forward network (pre-norm), or after its residual.
+        feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual.
+        attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
+        feed_forward_output_norm: likewise of the feed-forward network's.
     """
 
     block: nn.Module
@@ -40,9 +47,11 @@ class LayerModules:
     expand: nn.Module
     contract: nn.Module
     feed_forward_norm: nn.Module
+    attention_output_norm: nn.Module | None = None
+    feed_forward_output_norm: nn.Module | None = None
 
     def after_attention(self, pre_norm: bool) -> nn.Module:
-        """The layer norm that is given the sum of the residual stream and the attention's output."""
+        """The norm that is given the sum of the residual stream and the attention's output."""
         return self.feed_forward_norm if pre_norm else self.attention_norm
 
 
@@ -52,17 +61,19 @@ class Embeddings:
 
     Attributes:
         words: [vocabulary, d_model].
-        positions: [positions, d_model].
+        positions: [positions, d_model]; None where positions come in elsewhere (rotary).
         segments: [2, d_model]: token types; None where the model has none.
         norm: the layer norm over their sum; None where there is none before the first layer.
         project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
+        scale: what the words' rows are multiplied by.
     """
 
     words: Tensor
-    positions: Tensor
+    positions: Tensor | None
     segments: Tensor | None
     norm: nn.Module | None
     project: nn.Module | None = None
+    scale: float = 1.0
 
 
 class Architecture(Protocol):
@@ -96,14 +107,23 @@ class Architecture(Protocol):
     """Whether a query sees only itself and what precedes it."""
 
     pre_norm: bool
-    """Whether layer norms stand before attention and feed-forward network (else after their residuals)."""
+    """Whether norms stand before attention and feed-forward network (else after their residuals)."""
+
+    norm_kind: NormKind
+    """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
+
+    float32_steps: bool
+    """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
 
     @property
     def epsilon_setting(self) -> str | float:
-        """What its config calls the small number that layer norms add to the variance; or that number, if fixed."""
+        """What its config calls the small number that norms add to the variance; or that number, if fixed."""
 
     activation_setting: str
     """What its config calls the name of the feed-forward network's activation."""
+
+    explained: bool
+    """Whether every step of its layers is recomputed, so that ``explain`` can show it."""
 
     language_class: str
     """The class of transformers that is the model with its language-modelling head."""
@@ -124,7 +144,7 @@ class Architecture(Protocol):
         """The tables that the first layer's input is made from."""
 
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
-        """The layer norm after the last layer; None where there is none."""
+        """The norm after the last layer; None where there is none."""
 
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
         """The layer's parameters, split by head (views, not copies, where the layout permits)."""
@@ -142,10 +162,13 @@ def chained(*steps: nn.Module | None) -> nn.Module | None:
     return head
 
 
-def epsilon_of(architecture: Architecture, config: Any) -> float:
-    """The small number that layer norms add to the variance."""
+def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
+    """The parameters of one of its norms, with the epsilon of the config."""
     setting = architecture.epsilon_setting
-    return float(getattr(config, setting) if isinstance(setting, str) else setting)
+    epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
+    if architecture.norm_kind == "layer":
+        return LayerNorm(module.weight, module.bias, epsilon)
+    return RMSNorm(module.weight, epsilon, one_more=architecture.norm_kind == "rms, 1 + w")
 
 
 def first_position(architecture: Architecture, config: Any) -> int:

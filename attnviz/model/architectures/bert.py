@@ -7,7 +7,7 @@ from torch import nn
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
 
 __all__ = ["Bert"]
 
@@ -33,8 +33,11 @@ class Bert:
     sink_first = False
     causal = False
     pre_norm = False
+    norm_kind: NormKind = "layer"
+    float32_steps = False
     epsilon_setting: str | float = "layer_norm_eps"
     activation_setting = "hidden_act"
+    explained = True
     language_class = "BertForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced

@@ -18,10 +18,10 @@ class DistilBert(Bert):
     class_prefix = "DistilBert"
     base_name = "distilbert"
     layers_at = "transformer.layer"
-    head_weights = (
+    head_weights: tuple[str, ...] = (
         "vocab_transform", "vocab_layer_norm", "vocab_projector", "pre_classifier", "classifier", "qa_outputs",
     )  # fmt: skip
-    optional_weights = ()
+    optional_weights: tuple[str, ...] = ()
     segments = False
     epsilon_setting = 1e-12
     activation_setting = "activation"

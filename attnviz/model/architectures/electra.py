@@ -15,11 +15,11 @@ class Electra(Bert):
     title = "ELECTRA"
     class_prefix = "Electra"
     base_name = "electra"
-    head_weights = (
+    head_weights: tuple[str, ...] = (
         "generator_predictions", "generator_lm_head", "discriminator_predictions", "classifier", "qa_outputs",
         "sequence_summary",
     )  # fmt: skip
-    optional_weights = ()
+    optional_weights: tuple[str, ...] = ()
     language_class = "ElectraForMaskedLM"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:

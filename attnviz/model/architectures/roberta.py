@@ -18,7 +18,7 @@ class Roberta(Bert):
     title = "RoBERTa"
     class_prefix = "Roberta"
     base_name = "roberta"
-    head_weights = ("lm_head", "classifier", "qa_outputs")
+    head_weights: tuple[str, ...] = ("lm_head", "classifier", "qa_outputs")
     segments = False
     positions_after_padding = True
     language_class = "RobertaForMaskedLM"
