@@ -37,11 +37,13 @@ class TextContext:
         causal: whether a query sees only itself and what precedes it.
         masks: by statistic, boolean [n, n], from :func:`attnviz.patterns.registry.masks_of`; None where one cannot
             apply to this architecture.
+        window: how many tokens a query sees, itself and those before it; None for all.
     """
 
     units: Units
     causal: bool
     masks: dict[str, Tensor | None]
+    window: int | None = None
 
     @cached_property
     def content(self) -> Tensor:
@@ -56,7 +58,11 @@ class TextContext:
     @cached_property
     def allowed(self) -> Tensor:
         """Keys that each query may attend to, boolean [n, n]."""
-        return allowed_units(len(self.units), self.causal)
+        allowed = allowed_units(len(self.units), self.causal)
+        if self.window is None:
+            return allowed
+        firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
+        return allowed & (firsts[:, None] - lasts[None, :] < self.window)
 
     @cached_property
     def entropy_uniform(self) -> float:

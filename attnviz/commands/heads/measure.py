@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -104,6 +104,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         options: what was asked for.
         profile: the stored profile of these weights; None where there is none, or none was looked for.
         published: what papers say of heads of this model; empty where they say nothing.
+        windowed: by layer, the context with baselines over the keys within its window, where that is shorter than
+            the text.
     """
 
     command: ClassVar[str] = "heads"
@@ -116,6 +118,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     options: Options
     profile: StoredProfile | None = None
     published: tuple[PublishedHead, ...] = ()
+    windowed: dict[int, TextContext] = field(default_factory=dict)
+
+    def context_of(self, layer: int) -> TextContext:
+        """The context of a layer's heads: with its window, where it has one that is shorter than the text."""
+        return self.windowed.get(layer, self.context)
 
     @property
     def units(self) -> Units:
@@ -255,10 +262,10 @@ def analyze(
         _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
     )
     context = _context(checkpoint, tokens, words, local_window, long_range_from)
-    heads: list[HeadFindings] = []
+    windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
 
     def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, context, tokens, parse, stored))
+        heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, stored))
 
     attention = verify_attention(checkpoint, tokens, judge_layer, progress)
     return Analysis(
@@ -276,6 +283,7 @@ def analyze(
         published=published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
+        windowed=windowed,
     )
 
 
@@ -298,6 +306,13 @@ def _context(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, f
     units, causal = merge_units(tokens, words), checkpoint.architecture.causal
     ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
     return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))
+
+
+def _windowed(checkpoint: Checkpoint, context: TextContext, n: int) -> dict[int, TextContext]:
+    """By layer, the context with its window; layers without one, or with one no shorter than the text, are left out."""
+    shorter = {layer: window for layer, window in enumerate(checkpoint.windows) if window is not None and window < n}
+    contexts = {window: replace(context, window=window) for window in set(shorter.values())}
+    return {layer: contexts[window] for layer, window in shorter.items()}
 
 
 def _judged(
