@@ -227,7 +227,7 @@ def test_every_pattern_is_documented_with_its_source(spec: PatternSpec) -> None:
 
 
 def test_the_thresholds_of_the_guide_are_the_thresholds_of_the_program() -> None:
-    text = section("numbers", "Labels")
+    text = " ".join(section("numbers", "Labels").split())
     points = f"{round(MARGIN * 100)} points above"
     assert f"| `sink` | above {SINK_SHARE} and {points} uniform |" in text
     assert f"| above {MAJORITY}, {points} uniform, sink at most {SINK_ONLY} |" in text
