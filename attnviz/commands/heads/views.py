@@ -31,7 +31,7 @@ from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-MOST_ARE_WHITE = "Most weights are near 0, their cells white: --scale log shows them."
+MOST_ARE_WHITE = "Most cells are near 0: --scale log shows them."
 
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -56,7 +56,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     sinks = frozenset(place // pooled for place, sink in enumerate(shown.units.sink) if sink)
-    ticks = f"ticks below columns: {'special tokens' if any(shown.units.special) else f'the first {facts.unit}'}"
+    ticks = f"ticks: {'special tokens' if any(shown.units.special) else f'the first {facts.unit}'}"
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
@@ -67,7 +67,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit)})",
             _scale(look, "the largest weight of each head"),
-            ticks if sinks else "",
+            ticks.replace(":", " below columns:") if sinks else "",
             "below each id the label of the head on this text, from this text alone, and the mark of its family"
             f"{unsure}",
             f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
