@@ -368,7 +368,7 @@ def test_config_that_is_no_json_object_is_an_error(bert, content, message):
 # --- architectures and settings that are not reproduced -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("model_type", ["llama", None, ["bert"]])
+@pytest.mark.parametrize("model_type", ["falcon", None, ["bert"]])
 def test_unknown_architecture_is_refused_before_any_weight_is_read_with_those_that_are_known(bert, model_type):
     change_config(bert, model_type=model_type)
     (bert / "model.safetensors").write_bytes(b"garbage")
