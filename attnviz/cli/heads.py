@@ -15,7 +15,8 @@ __all__ = ["heads"]
 
 
 @command(
-    figures="Any of overview, heads, lines, map, mean, pair, panel, page (with commas between); all that the text has; none.",
+    figures="Any of overview, heads, lines, map, mean, pair, panel, page (with commas between); all that the text has; "
+    "none.",
     drawn="overview,heads",
     out="Folder for the results; default attnviz-out/MODEL/TEXT. Pictures of an earlier run stay there where it "
     "was of the same model, text and options; its other files are replaced or removed, those of another text with "

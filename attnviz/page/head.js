@@ -217,7 +217,7 @@ export class HeadPanel {
     const from = this.app.state.direction === "from";
     if (!chosen.length) {
       return from
-        ? `No ${own.unit} chosen: colours are the mean attention that each receives; ${other.labels[best]} most, ${number(values[best])}`
+        ? `No ${own.unit} chosen: colours are the mean attention that each receives; “${other.labels[best]}” most, ${number(values[best])}`
         : `No ${own.unit} chosen: colours are the mean attention that each pays to one ${own.unit}`;
     }
     const names = chosen.map((at) => own.labels[at]).join(" + ");
@@ -297,7 +297,7 @@ export class HeadPanel {
       if (other === place || !theirs || theirs.rows !== packed.rows || theirs.columns !== packed.columns) continue;
       const bytes = await app.patterns.get(head.patterns[side]);
       if (turn !== this.turn) return;
-      found.push({ other, distance: hellinger(mine, bytes, data.axes[packed.rows].labels.length) });
+      found.push({ other, distance: hellinger(mine, bytes) });
     }
     found.sort((a, b) => a.distance - b.distance);
     this.nearest.replaceChildren(`Nearest heads${data.sides.length > 1 ? ` in ${"AB"[side]}` : ""} (Hellinger distance, 0 the same, 1 no key in common): `,

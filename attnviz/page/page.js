@@ -173,12 +173,14 @@ export class App {
   show(thumbnails = false) {
     this.heads.show();
     this.head.show();
-    if (thumbnails) setTimeout(() => this.heads.paintThumbnails());
+    if (!thumbnails) return;
+    this.heads.grid.dataset.painted = "false";
+    setTimeout(() => this.heads.paintThumbnails());
   }
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    const target = /** @type {HTMLElement} */ (event.target);
+    const target = event.target instanceof HTMLElement ? event.target : document.body;
     if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea")) return;
     const across = this.heads.inRows ? this.data.columns : 1;
     const steps = /** @type {Record<string, number>} */ ({ j: 1, k: -1, ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across });

@@ -165,19 +165,31 @@ export function difference(a, b) {
   return { values, rows: pairs(a.rows, b.rows), columns: pairs(a.columns, b.columns), largest, signed: true };
 }
 
+/** @param {Uint8Array} one @param {Uint8Array} other */
+function product(one, other) {
+  let sum = 0;
+  for (let i = 0; i < one.length; i++) sum += one[i] * other[i];
+  return sum;
+}
+
+/** @type {WeakMap<Uint8Array, number>} */
+const LENGTHS = new WeakMap();
+
+/** @param {Uint8Array} bytes */
+function lengthOf(bytes) {
+  let found = LENGTHS.get(bytes);
+  if (found === undefined) LENGTHS.set(bytes, (found = Math.sqrt(product(bytes, bytes))));
+  return found;
+}
+
 /**
  * Hellinger distance of two heads, 0 to 1: the root of 1 minus the mean over queries of the sum of sqrt(p q). Bytes are
  * roots, so that it is a product of what is there.
- * @param {Uint8Array} one @param {Uint8Array} other @param {number} rows
+ * @param {Uint8Array} one @param {Uint8Array} other
  */
-export function hellinger(one, other, rows) {
-  let [common, a, b] = [0, 0, 0];
-  for (let i = 0; i < one.length; i++) {
-    common += one[i] * other[i];
-    a += one[i] * one[i];
-    b += other[i] * other[i];
-  }
-  return rows && a && b ? Math.sqrt(Math.max(0, 1 - common / Math.sqrt(a * b))) : 1;
+export function hellinger(one, other) {
+  const lengths = lengthOf(one) * lengthOf(other);
+  return lengths ? Math.sqrt(Math.max(0, 1 - product(one, other) / lengths)) : 1;
 }
 
 /**

@@ -115,10 +115,11 @@ function heading(scene, lines, theme) {
 export function heatmap(matrix, scale, theme, room, lines, outlined) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
   const size = 11;
-  const beside = Math.round(longest(rows) * 6.4) + 12;
-  const above = Math.round(longest(columns) * 6.4) + 12;
-  const cell = Math.max(1, Math.min(46, Math.floor((room - beside - 4) / columns.length)));
-  const every = Math.ceil(13 / cell);
+  const fitting = (/** @type {number} */ margin) => Math.max(1, Math.min(46, Math.floor((room - margin - 4) / columns.length)));
+  const every = Math.ceil(13 / fitting(100));
+  const named = (/** @type {string[]} */ labels) => Math.round(longest(labels.filter((_, at) => at % every === 0)) * 6.4) + 12;
+  const [beside, above] = [named(rows), named(columns)];
+  const cell = fitting(beside);
   const [left, top] = [beside, above + 17 * lines.length + 4];
   const [width, height] = [cell * columns.length, cell * rows.length];
   const table = matrix.signed ? theme.differences : theme.weights;
@@ -272,7 +273,7 @@ export function scatter(dots, names, theme, room, current, all) {
   }
   for (const dot of named) {
     const inside = toX(dot.x) < right - 44;
-    scene.items.push({ kind: "text", x: toX(dot.x) + (inside ? 9 : -9), y: toY(dot.y), text: dot.id, size: dot.id === current ? 12 : 9, colour: theme.ink, align: inside ? "left" : "right", bold: dot.id === current });
+    scene.items.push({ kind: "text", x: toX(dot.x) + (inside ? 9 : -9), y: toY(dot.y), text: dot.id, size: dot.id === current ? 12 : 9, colour: theme.ink, halo: theme.paper, align: inside ? "left" : "right", bold: dot.id === current });
   }
   return {
     scene,

@@ -3,7 +3,7 @@
  *
  * @typedef {{kind: "image", x: number, y: number, width: number, height: number, pixels: ImageData}} ImageItem
  * @typedef {{kind: "text", x: number, y: number, text: string, size: number, colour: string, align: CanvasTextAlign,
- *   turned?: boolean, bold?: boolean}} TextItem
+ *   turned?: boolean, bold?: boolean, halo?: string}} TextItem
  * @typedef {{kind: "path", points: number[], colour: string, width: number, opacity?: number, fill?: string,
  *   curve?: boolean}} PathItem
  * @typedef {{width: number, height: number, paper: string, items: (ImageItem|TextItem|PathItem)[]}} Scene
@@ -54,6 +54,11 @@ export function paint(canvas, scene, density = window.devicePixelRatio || 1) {
       context.direction = "ltr";
       context.translate(item.x, item.y);
       if (item.turned) context.rotate(-Math.PI / 2);
+      if (item.halo) {
+        context.strokeStyle = item.halo;
+        context.lineWidth = 3;
+        context.strokeText(item.text, 0, 0);
+      }
       context.fillText(item.text, 0, 0);
       context.restore();
     } else {
@@ -102,7 +107,7 @@ export function svg(scene) {
       const anchor = { left: "start", start: "start", center: "middle", right: "end", end: "end" }[item.align];
       const turned = item.turned ? ` transform="rotate(-90 ${short(item.x)} ${short(item.y)})"` : "";
       return `<text x="${short(item.x)}" y="${short(item.y)}" font-size="${item.size}" fill="${item.colour}" dy="0.35em" `
-        + `text-anchor="${anchor}"${item.bold ? ' font-weight="bold"' : ""}${turned}>${escaped(item.text)}</text>`;
+        + `text-anchor="${anchor}"${item.halo ? ` stroke="${item.halo}" stroke-width="3" paint-order="stroke"` : ""}${item.bold ? ' font-weight="bold"' : ""}${turned}>${escaped(item.text)}</text>`;
     }
     const [x, y, toX, toY] = item.points.map(short);
     const middle = short((item.points[0] + item.points[2]) / 2);

@@ -126,8 +126,8 @@ def kept_note(kept: int, total: int) -> str:
     if kept == total:
         return ""
     return (
-        f"Patterns of {kept} of {counted(total, 'head')} are on this page, those selected (--select) or of the clearest "
-        f"labels, to keep it below {BUDGET // 1_000_000} MB; all have their statistics."
+        f"Patterns of {kept} of {counted(total, 'head')} are on this page, those selected (--select) or of the "
+        f"clearest labels, to keep it below {BUDGET // 1_000_000} MB; all have their statistics."
     )
 
 
