@@ -97,7 +97,7 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
         for layer, error in enumerate([2e-7, 4e-7])
     ]
     tolerances = {"pattern_tolerance": 1e-4, "output_tolerance": 1e-4, "row_tolerance": None}
-    assert found["verification"] == {"passed": True, "heads_compared": 4, **tolerances, "layers": layers}
+    assert found["verification"] == {"passed": True, "level": 4, "heads_compared": 4, **tolerances, "layers": layers}
     for head in found["heads"]:
         assert list(head) == [*SCALARS, "baseline", "patterns", *LABEL, "role", "profile"]
         assert list(head["baseline"]) == SHARES
@@ -335,7 +335,7 @@ def test_a_foreign_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     with OutputFolder(tmp_path, HEADS) as output:
         output.write("overview.png", b"ours")
         (tmp_path / "overview.png").write_bytes(b"mine")
-        with pytest.raises(OutputError, match=r"holds a folder named overview\.png, where attnviz writes a file"):
+        with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
             output.commit(document_of(hand_made()))
     assert contents(tmp_path) == {"overview.png": b"mine"}
 

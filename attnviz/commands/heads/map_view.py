@@ -16,7 +16,7 @@ from attnviz.patterns.statistics import SCALARS
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["MAP", "statistic_named"]
+__all__ = ["MAP", "statistic_meaning", "statistic_named", "uniform_value"]
 
 _DECADES = 2
 _SHARE = "share of the attention on content that lands on"
@@ -61,12 +61,8 @@ def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
     facts, model = analysis.facts, analysis.checkpoint
     flat = [head.statistics[statistic] for head in analysis.heads]
     values = np.array([np.nan if value is None else value for value in flat]).reshape(model.n_layers, model.n_heads)
-    measured, uniform = values[np.isfinite(values)], _uniform(analysis, statistic)
-    sinks = ["the special tokens"] * any(analysis.units.special)
-    sinks += [f"the first {facts.unit}"] * (analysis.units.sink[0] and not analysis.units.special[0])
-    window, far = analysis.options.local_window, analysis.options.long_range_from
-    words = {"unit": facts.unit, "sinks": " and ".join(sinks), "window": window, "far": far}
-    name, reading, unit = (part.format(**words) for part in _MEANINGS[statistic])
+    measured, uniform = values[np.isfinite(values)], uniform_value(analysis, statistic)
+    name, reading, unit = statistic_meaning(analysis, statistic)
     largest = float(measured.max(initial=0.0))
     tops = {"entropy": uniform, "distance": max(uniform or 0.0, largest)}
     top = tops.get(statistic.removesuffix("_content"), 1.0) or 1.0
@@ -96,6 +92,17 @@ def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
     )
 
 
+def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
+    """How people name a statistic of this text, what the number is, and its unit; empty for shares."""
+    unit = analysis.units.name
+    sinks = ["the special tokens"] * any(analysis.units.special)
+    sinks += [f"the first {unit}"] * (analysis.units.sink[0] and not analysis.units.special[0])
+    window, far = analysis.options.local_window, analysis.options.long_range_from
+    words = {"unit": unit, "sinks": " and ".join(sinks), "window": window, "far": far}
+    name, reading, of = (part.format(**words) for part in _MEANINGS[statistic])
+    return name, reading, of
+
+
 def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str]:
     """From values to colours, the same in words, and a note on what a logarithmic scale cuts off."""
     largest = float(measured.max(initial=0.0))
@@ -110,7 +117,7 @@ def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str
     return Normalize(0, top, clip=True), f"colours from 0 to {written(top)}", ""
 
 
-def _uniform(analysis: Analysis, statistic: str) -> float | None:
+def uniform_value(analysis: Analysis, statistic: str) -> float | None:
     """The statistic under attention that is uniform over the allowed keys; None where that is not defined."""
     context = analysis.context
     for repeat, on_repeats in ON_REPEATS.items():

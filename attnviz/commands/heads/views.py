@@ -1,6 +1,7 @@
 """The figures of ``attnviz heads``: the overview, heatmaps and mean patterns; lines, maps and pairs stand apart."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
+from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
 from attnviz.figures.families import family_of_label
@@ -26,12 +28,13 @@ from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
 from attnviz.results.facts import sentence
+from attnviz.results.page_view import page_view
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-MOST_ARE_WHITE = "Most weights are near 0, their cells white: --scale log shows them."
+MOST_ARE_WHITE = "Most cells are near 0: --scale log shows them."
 
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -56,7 +59,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     sinks = frozenset(place // pooled for place, sink in enumerate(shown.units.sink) if sink)
-    ticks = f"ticks below columns: {'special tokens' if any(shown.units.special) else f'the first {facts.unit}'}"
+    ticks = f"ticks: {'special tokens' if any(shown.units.special) else f'the first {facts.unit}'}"
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
@@ -67,7 +70,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit)})",
             _scale(look, "the largest weight of each head"),
-            ticks if sinks else "",
+            ticks.replace(":", " below columns:") if sinks else "",
             "below each id the label of the head on this text, from this text alone, and the mark of its family"
             f"{unsure}",
             f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
@@ -280,5 +283,9 @@ VIEWS: tuple[View[Any, Any], ...] = (
     ),
     PAIR,
     PANEL,
+    page_view(
+        "heads", "every head to hover over, click and compare, in one HTML file",
+        partial(page_data, evidence=_evidence),
+    ),
 )  # fmt: skip
 """Every figure of the command, in the order of its documentation."""
