@@ -1,20 +1,43 @@
-"""Text through a tokenizer: the one door, where whatever a tokenizer does to a text is caught and named."""
+"""Tokenizers and text through them: the one door, where whatever a tokenizer does to a text is caught and named."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.configs import calling_transformers
 from attnviz.model.panics import panics_unprinted
+from attnviz.model.sources import read_json, refuse_pointer
 from attnviz.model.wording import quoted
 
 _SHOWN = 100
 """Characters of a text that a message may show; of a text of megabytes no more is looked at."""
 
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+
 if TYPE_CHECKING:
     from attnviz.model.tokens import Tokens
 
-__all__ = ["encodings", "lost_segments", "mask_token", "rough_cut", "texts_read"]
+__all__ = ["encodings", "load_tokenizer", "lost_segments", "mask_token", "rough_cut", "texts_read"]
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a checkpoint's folder; CheckpointError where there is none, or it cannot be read."""
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
+            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
+        )
+    for name in _TOKENIZER_FILES:
+        refuse_pointer(folder / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            read_json(folder / name)
+    what = f"cannot read the tokenizer in {folder}; download or save it again"
+    with calling_transformers(what), panics_unprinted():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def encodings(
