@@ -22,7 +22,7 @@ _FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 T
 
 
 @command(
-    figures="Any of overview, map, differences (with commas between); all; none.",
+    figures="Any of overview, map, differences, page (with commas between); all; none.",
     out="Folder for the results; default attnviz-out/compare-MODEL/TEXT. Pictures of an earlier run stay "
     "there where it was of the same comparison; its other files are replaced or removed, those of another text with "
     "--overwrite only.",

@@ -21,7 +21,7 @@ __all__ = ["profile"]
 
 
 @command(
-    figures="Any of roles, scores, relations, layers, likeness (with commas between); all; none.",
+    figures="Any of roles, scores, relations, layers, likeness, page (with commas between); all; none.",
     out="Folder for the results; default attnviz-out/MODEL/CORPUS.",
 )
 def profile(

@@ -35,6 +35,8 @@ from attnviz.results.text_result import OfHeads, TextResult
 __all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
 
 _FARTHEST = 1_000_000
+_FRAME_HEIGHT = 900
+"""Pixels of the page in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class HeadFindings:
 class Analysis(TextResult, OfHeads[HeadFindings]):
     """What :func:`analyze` measured on one text; nothing in it comes from an unverified head.
 
-    In a notebook it shows its overview and its tables.
+    In a notebook it shows its page, its overview and its tables.
 
     Attributes:
         context: units, masks and baselines of the text.
@@ -187,11 +189,17 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def _repr_html_(self) -> str:
+        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
+        from attnviz.page.data import NOTEBOOK_BUDGET
+
         _, content, _ = next(views_of(self.command)[0].written(self, self._choices(None, {}), ("png",)))
-        picture = b64encode(content).decode("ascii")
+        picture, page = b64encode(content).decode("ascii"), html.escape(self.page(budget=NOTEBOOK_BUDGET))
         return (
+            f'<iframe sandbox="allow-scripts allow-downloads" title="{html.escape(repr(self))}" width="100%" '
+            f'height="{_FRAME_HEIGHT}" style="border: 0" srcdoc="{page}"></iframe>'
+            f"<details><summary>{html.escape(repr(self))}: overview and tables</summary>"
             f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
-            f"<pre>{html.escape(self.report())}</pre>"
+            f"<pre>{html.escape(self.report())}</pre></details>"
         )
 
 
