@@ -1,5 +1,6 @@
 """Verify every attention head of a model on one text, and measure what it does."""
 
+import html
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,8 @@ from attnviz.results.text_result import OfHeads, TextResult
 __all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
 
 _FARTHEST = 1_000_000
+_FRAME_HEIGHT = 900
+"""Pixels of the page in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class HeadFindings:
 class Analysis(TextResult, OfHeads[HeadFindings]):
     """What :func:`analyze` measured on one text; nothing in it comes from an unverified head.
 
-    In a notebook it shows its overview and its tables.
+    In a notebook it shows its page, its overview and its tables.
 
     Attributes:
         context: units, masks and baselines of the text.
@@ -187,6 +190,17 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return (
             f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
             f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
+        from attnviz.page.data import NOTEBOOK_BUDGET
+
+        title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" '
+            f'height="{_FRAME_HEIGHT}" style="border: 0" srcdoc="{page}"></iframe>'
+            f"<details><summary>{title}: overview and tables</summary>{super()._repr_html_()}</details>"
         )
 
 
