@@ -34,7 +34,10 @@ Text = Annotated[str, typer.Argument(help="The sentence; - reads standard input.
 Pair = Annotated[str | None, typer.Option(help="A second segment (BERT: token types 0 and 1).")]
 Select = Annotated[
     list[str] | None,
-    typer.Option(help="Heads to draw and list: L2H8, 2.8, L2 (a layer), L0-3, L*H8. Repeatable; default all."),
+    typer.Option(
+        help="Heads to draw and list: L2H8, 2.8, L2 (a layer), L0-3, L*H8; of encoder-decoders X0H3, X, E0-2. "
+        "Repeatable; default all."
+    ),
 ]
 Words = Annotated[bool, typer.Option("--words", help="Merge word pieces into words: sum over keys, mean over queries.")]
 LocalWindow = Annotated[

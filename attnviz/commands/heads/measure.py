@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from attnviz.arguments import check_texts
 from attnviz.attention.verify import Verification, VerifiedAttention, VerifiedLayer, verify_attention
+from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
-from attnviz.model.head_ids import HeadId
+from attnviz.model.head_ids import HeadId, LayerId, Stack
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
-from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visible
+from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
 from attnviz.model.wording import counted, quoted
 from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, StoredRole, find_profile, model_shape
 from attnviz.patterns.published import PublishedHead, published_heads
-from attnviz.patterns.registry import MaskInput, masks_of
-from attnviz.patterns.statistics import TextContext, measure
+from attnviz.patterns.statistics import TextContext, alignment, measure
 from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import Label, Verdict, judge, label_of
 from attnviz.progress import Progress
@@ -38,21 +38,6 @@ _FARTHEST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Options:
-    """What was asked for, as far as it changes numbers.
-
-    Attributes:
-        words: merge the pieces of words.
-        local_window: largest distance that counts as local, in tokens (words with ``words``).
-        long_range_from: smallest distance that counts as long-range, likewise.
-    """
-
-    words: bool = False
-    local_window: int = 1
-    long_range_from: int = 4
-
-
-@dataclass(frozen=True)
 class HeadFindings:
     """Numbers and verdicts of one head.
 
@@ -62,6 +47,7 @@ class HeadFindings:
         patterns: every verdict with its score, baseline and n.
         labelled: what it does on this text, from this text alone, with the verdict behind it.
         profile: what a stored profile of the model says of the head; None where there is none.
+        alignment: of cross-attention, for each unit of the target its unit of the source of the largest weight.
     """
 
     id: HeadId
@@ -69,6 +55,7 @@ class HeadFindings:
     patterns: tuple[Verdict, ...]
     labelled: Label
     profile: HeadProfile | None = None
+    alignment: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -108,6 +95,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         options: what was asked for.
         profile: the stored profile of these weights; None where there is none, or none was looked for.
         published: what papers say of heads of this model; empty where they say nothing.
+        target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
+        stack: of a part of one (:attr:`parts`), which kind of attention that is.
     """
 
     command: ClassVar[str] = "heads"
@@ -120,11 +109,45 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     options: Options
     profile: StoredProfile | None = None
     published: tuple[PublishedHead, ...] = ()
+    target: Target | None = None
+    stack: Stack | None = None
 
     @property
     def units(self) -> Units:
         """What patterns are between: tokens, or words."""
         return self.context.units
+
+    @property
+    def keys(self) -> Units:
+        """What is attended to: the same units, but for cross-attention those of the source."""
+        return self.context.keys
+
+    @property
+    def parts(self) -> "tuple[Analysis, ...]":
+        """Of an encoder-decoder one for each kind of attention, with its heads, texts and context; else the whole."""
+        if self.stack is not None or not self.checkpoint.stacks:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                stack=stack,
+                context=self._context(stack.layer(0)),
+                heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
+            )
+            for stack in self.checkpoint.stacks
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers, and heads in each, of a part of an encoder-decoder or of a model of one kind."""
+        stack = self.stack or self.checkpoint
+        return stack.n_layers, stack.n_heads
+
+    def _context(self, layer: int) -> TextContext:
+        """The context of a layer's attention."""
+        if self.target is None or self.stack is not None:
+            return self.context
+        return {"E": self.context, "D": self.target.context, "X": self.target.cross}[_letter(layer)]
 
     @property
     def dropped(self) -> str:
@@ -134,7 +157,13 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     @property
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
-        return replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
+        facts = replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
+        if self.target is None:
+            return facts
+        texts = {"E": (self.text,), "D": (self.target.text,)}
+        both = (self.text, self.target.text), (len(self.context.keys), len(self.target.context.units))
+        of_part = texts.get(self.stack.letter if self.stack is not None else "X")
+        return replace(facts, texts=of_part) if of_part else replace(facts, texts=both[0], sizes=both[1])
 
     @property
     def verification(self) -> Verification:
@@ -153,11 +182,15 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return any(instances) if instances or is_relation else None
 
     def layer_patterns(self, layer: int) -> Tensor:
-        """The verified patterns of one layer, [n_heads, n, n] over :attr:`units`, float32 or wider, on the CPU."""
-        return merge_pattern(self.attention.layer(layer).wide[0], self.context.units.members).cpu()
+        """The verified patterns of one layer, [n_heads, n_queries, n_keys], float32 or wider, on the CPU."""
+        context = self._context(layer)
+        pattern = self.attention.layer(layer).wide[0]
+        return merge_pattern(pattern, context.units.members, context.keys.members).cpu()
 
     def patterns(self, heads: Iterable[HeadFindings] | None = None) -> Iterator[tuple[HeadFindings, Tensor]]:
         """Each head with its verified pattern, [n, n]: row = query, column = key, over :attr:`units`.
+
+        Of cross-attention, a row is a unit of the target, a column one of the source.
 
         A layer is recomputed once and then dropped, so that memory holds one layer's patterns at a time.
 
@@ -211,6 +244,8 @@ def analyze(
     parser: str | None = None,
     truncate: bool = False,
     profile: bool = True,
+    target: str | None = None,
+    max_new_tokens: int = 40,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -235,6 +270,8 @@ def analyze(
         truncate: cut a text that is longer than the model instead of raising.
         profile: look for a stored profile of the weights, the user's or a shipped one, which gives heads their roles
             over a corpus; there is none of a model in memory, whose weights may have changed.
+        target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
+        max_new_tokens: of that text, at most.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -259,14 +296,21 @@ def analyze(
     check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
-    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
+    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=True)
+    refuse_target(checkpoint, pair, target)
+    options = Options(words, local_window, long_range_from)
     tokens = checkpoint.tokenize(text, pair, truncate)
+    context = context_of(tokens, checkpoint.architecture.causal, options)
+    if checkpoint.stacks:
+        read = read_target(
+            checkpoint, tokens, context.units, target, options, truncate=truncate, max_new_tokens=max_new_tokens
+        )
+        return _of_two_texts(text, checkpoint, tokens, context, read, options, progress)
+    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     texts = texts_read([text] if pair is None else [text, pair], tokens)
     parse, note = (
         _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
     )
-    context = _context(checkpoint, tokens, words, local_window, long_range_from)
     heads: list[HeadFindings] = []
 
     def judge_layer(layer: VerifiedLayer) -> None:
@@ -283,12 +327,48 @@ def analyze(
         heads=tuple(heads),
         parse=parse,
         syntax_note=note,
-        options=Options(words, local_window, long_range_from),
+        options=options,
         profile=stored,
         published=published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
     )
+
+
+def _of_two_texts(
+    text: str,
+    checkpoint: Checkpoint,
+    tokens: Tokens,
+    context: TextContext,
+    target: Target,
+    options: Options,
+    progress: Progress | None,
+) -> Analysis:
+    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own."""
+    contexts = {"E": context, "D": target.context, "X": target.cross}
+    heads: list[HeadFindings] = []
+
+    def judge_layer(layer: VerifiedLayer) -> None:
+        heads.extend(_judged(layer, contexts[_letter(layer.check.layer)], tokens, None, None))
+
+    attention = verify_attention(checkpoint, tokens, judge_layer, progress, target.tokens)
+    return Analysis(
+        text=text,
+        pair=None,
+        checkpoint=checkpoint,
+        tokens=tokens,
+        context=context,
+        attention=attention,
+        heads=tuple(sorted(heads, key=lambda head: head.id)),  # they ran in another order
+        parse=None,
+        syntax_note="encoder-decoders are not parsed.",
+        options=options,
+        target=target,
+    )
+
+
+def _letter(layer: int) -> str:
+    return layer.stack.letter if isinstance(layer, LayerId) else ""
 
 
 def _check_types(model: object, device: object, **numbers: object) -> None:
@@ -317,20 +397,17 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Pa
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 
 
-def _context(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, far: int) -> TextContext:
-    units, causal = merge_units(tokens, words), checkpoint.architecture.causal
-    ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
-    return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))
-
-
 def _judged(
     layer: VerifiedLayer, context: TextContext, tokens: Tokens, parse: Parse | None, stored: StoredProfile | None
 ) -> Iterator[HeadFindings]:
     statistics = measure(layer, context)
     relations = relation_accuracy(layer, parse, tokens.sinks, context.causal) if parse else []
+    between = context.source is not None
+    patterns = merge_pattern(layer.wide[0], context.units.members, context.keys.members) if between else ()
     for head in range(layer.check.heads_compared):
         of_head = {name: values[head] for name, values in statistics.items()}
         verdicts = judge(of_head, context, relations, head)
         id = HeadId(layer.check.layer, head)
         profile = None if stored is None else stored.of(id)
-        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile)
+        aligned = tuple(alignment(patterns[head])) if between else ()
+        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile, aligned)
