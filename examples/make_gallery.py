@@ -70,8 +70,8 @@ def new_folder(name: str) -> Path:
 
 
 def without_numbers(folder: Path) -> None:
-    """Pictures and captions only."""
-    for path in [*folder.glob("*.json"), *folder.glob("*.csv")]:
+    """Pictures and captions.md only."""
+    for path in (path for ending in ("json", "csv", "tex") for path in folder.glob(f"*.{ending}")):
         path.unlink()
 
 

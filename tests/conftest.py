@@ -80,3 +80,18 @@ def signals_heard() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+UNCOVERED = {f"test_{name}" for name in """
+ablation_views attention benchmarks cli comparison_figures coverage doors explain_figures fonts head_grid heads_views
+heatmap known_truth lines look means outputs_figures pairs panel pictures profile_figures profile_known_truth published
+quality readme results rollout_figures shipped_profile statistic_map terminal tiny_gpt2 verify widths
+""".split()}  # fmt: skip
+"""Tests of drawing, of whole runs, of heads whose truth is known: judged by what comes out, not by lines they run."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Branch coverage doubles the time of a test; the others run more than the lines that have to be covered."""
+    for item in items:
+        if item.path.stem in UNCOVERED and not config.getoption("no_cov"):
+            item.add_marker(pytest.mark.no_cover)

@@ -231,8 +231,8 @@ LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "n
     ("config", "sizes"),
     [
         ({"model_type": "llama", **LLAMA, "intermediate_size": 96, "vocab_size": 99}, (2, 8, 2, 64, 8, 2048)),
-        ({"model_type": "roberta"}, (12, 12, None, 768, 64, 512)),
-        ({"model_type": "distilbert", "dim": 64, "n_heads": 4, "n_layers": 2}, (2, 4, None, 64, 16, 512)),
+        ({"model_type": "mpnet"}, (12, 12, None, 768, 64, 512)),
+        ({"model_type": "ctrl", "n_embd": 64, "n_head": 4, "n_layer": 2}, (2, 4, None, 64, 16, 256)),
         ({"model_type": "t5", "d_model": 64, "num_heads": 4, "num_layers": 2, "d_kv": 16}, (2, 4, None, 64, 16, None)),
         ({"model_type": "swin"}, (4, None, None, 768, None, None)),
     ],

@@ -383,6 +383,7 @@ def test_no_isolate_of_a_text_reaches_the_terminal(gpt2_folder, tmp_path, comman
         (tmp_path / "שלום.txt").write_text("שלום עולם טוב\n" * 3)
     given = str(tmp_path / "שלום.txt") if command == "profile" else "שלום \u2067עולם\u2069 טוב"
     options = ["--no-syntax"] if command in ("heads", "profile") else []
+    options += ["--figures", "none"]
     result = CliRunner().invoke(app, [command, given, "-m", folder, "-o", str(out), *options])
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert not {"\u2066", "\u2067", "\u2068", "\u2069"} & set(result.stdout + result.stderr)

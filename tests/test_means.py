@@ -12,7 +12,7 @@ from tests.drawn import nothing_over_the_edge, texts_of
 from tests.hand_made import by_design, hand_made
 
 (MEAN,) = [view for view in VIEWS if view.name == "mean"]
-LOOKS = [Look(), Look("dark", "log"), Look("light", "per-head", 3.3), Look("dark", "shared", 2.0)]
+LOOKS = [Look(), Look("dark", "log", 3.3), Look("light", "per-head", 2.0)]
 
 
 @pytest.fixture(scope="module")

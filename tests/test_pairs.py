@@ -16,7 +16,7 @@ from tests.hand_made import by_design, hand_made
 
 LABELS = ("[CLS]", "the", "cat", "ran", "[SEP]", "it", "was", "[SEP]")
 GROUPS = ((1, 2, 3), (5, 6), (0, 4, 7))
-LOOKS = [Look(), Look("dark", "log"), Look("light", "per-head", 3.3), Look("dark", "shared", 2.0)]
+LOOKS = [Look(), Look("dark", "log", 3.3), Look("light", "per-head", 2.0)]
 
 
 def pair_of(patterns=None, labels=LABELS, a=3, text="the cat ran", pair="it was", **changes):

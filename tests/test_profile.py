@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from attnviz.cli.program import app
 from attnviz.commands.profile import measure as profile_module
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun
@@ -195,7 +197,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     told: list[str] = []
     parts = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=4, unfinished=kept, warn=told.append)
     done = 4 * after if after < 25 else 100 + 4 * (after - 25)
-    expected = f"going on after {done} texts that an earlier run has measured; to begin anew, delete {kept}"
+    expected = f"continuing after {done} texts that an earlier run measured; to start again, delete {kept}"
     assert told == [expected]
     close(numbers(parts), numbers(whole))
     assert kept.exists()  # whoever saves the profile deletes it then
@@ -246,7 +248,7 @@ def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkp
     path.write_text(good, encoding="utf-8")
     told: list[str] = []
     mended = alone(checkpoint, [path], unfinished=kept, warn=told.append)
-    assert told[0].startswith("going on after 40 texts")
+    assert told[0].startswith("continuing after 40 texts")
     whole = alone(checkpoint, [folder / "trees.conllu"])
     for part in ("statistics", "syntax", "roles"):
         close(numbers(mended)[part], numbers(whole)[part])
@@ -361,7 +363,7 @@ def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
     told: list[str] = []
     parts = profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, warn=told.append, **options)
     done = {"untrained": ["80", "12"], "confirmation": ["80", "80", "12"]}[part]
-    assert [message.split()[3] for message in told] == done
+    assert [message.split()[2] for message in told] == done
     close(numbers(parts), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], **options)))
 
 
@@ -408,21 +410,21 @@ def test_the_published_numbers_of_minilm_come_out():
         assert relation.offset == offset
         assert relation.offset_accuracy == pytest.approx(offset_accuracy, abs=0.005)
     printed = [line.split() for line in found.report(90).splitlines()]
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    tables = readme.split("## What a head does in general: `attnviz profile`")[1].split("```text\n")
-    assert [line.split() in printed for line in tables[2].split("```")[0].splitlines() if line[0] != "─"] == [True] * 4
+    guide = (Path(__file__).parents[1] / "examples" / "guide" / "profile.md").read_text(encoding="utf-8")
+    table = guide.split("Among other things it prints:\n\n```text\n")[1].split("```")[0]
+    assert [line.split() in printed for line in table.splitlines() if line[0] != "─"] == [True] * 4
 
 
 @needs_minilm
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the examples")
 def test_the_coreference_numbers_of_minilm_come_out():
     """From an independent computation on the same rows."""
-    found = measured("minilm", [SHARED / "gap" / "gap-development.tsv"], limit=1000, device="cpu")
+    found = measured("minilm", [SHARED / "gap" / "gap-development.tsv"], limit=300, syntax=False, device="cpu")
     assert found.coreference is not None
-    assert found.coreference.n == 899
+    assert found.coreference.n == 265
     accuracy = found.coreference.accuracy
     assert float(accuracy.scores[0, 3, 1]) == pytest.approx(0.736, abs=0.005)
-    assert float(accuracy.baselines["nearer name"][0, 3, 1]) == pytest.approx(0.529, abs=0.005)
+    assert float(accuracy.baselines["nearer name"][0, 3, 1]) == pytest.approx(0.5245, abs=0.005)
 
 
 # --- several processes
@@ -432,14 +434,13 @@ def test_two_processes_give_the_numbers_of_one(bert_folder: Path, folder: Path, 
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_DATA_HOME": str(tmp_path / "data")}
     options = ["profile", *map(str, all_of(folder)), "--repeats", "--model", str(bert_folder), "--json"]
     options += ["--no-figures", "--batch-size", "8"]
-    one = [sys.executable, "-m", "attnviz", *options, "-o", str(tmp_path / "one")]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     two = [*launcher, "-m", "attnviz", *options, "-o", str(tmp_path / "two")]
-    documents = []
-    for command in (one, two):
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=240)
-        assert done.returncode == 0, done.stderr
-        documents.append(json.loads(done.stdout))
+    done = subprocess.run(two, capture_output=True, text=True, env=environment, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    one = CliRunner().invoke(app, [*options, "-o", str(tmp_path / "one")])
+    assert one.exit_code == 0, one.stderr
+    documents = [json.loads(one.stdout), json.loads(done.stdout)]
     for part in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles"):
         close(documents[1][part], documents[0][part])
     assert documents[1]["verification"]["heads_compared"] == documents[0]["verification"]["heads_compared"] == 12

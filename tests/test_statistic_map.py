@@ -16,7 +16,7 @@ from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge
 from tests.hand_made import by_design, hand_made
 
-LOOKS = [Look(), Look("dark", "log"), Look("light", "per-head", 3.3), Look("dark", "shared", 2.0)]
+LOOKS = [Look(), Look("dark", "log", 3.3), Look("light", "per-head", 2.0)]
 
 
 @pytest.fixture(scope="module")

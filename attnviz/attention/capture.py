@@ -12,8 +12,9 @@ from attnviz.errors import VerificationError
 from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import LayerId
+from attnviz.model.weights import all_finite
 
-__all__ = ["LayerRecord", "capture_layers", "eager_and_eval"]
+__all__ = ["LayerRecord", "capture_layers", "eager_and_eval", "refuse_not_finite"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
         visit: called once a layer, first layer first, during the forward pass.
 
     Raises:
-        VerificationError: a layer gave no pattern, or ran more or less than once.
+        VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
     visited: list[int] = []
 
@@ -74,11 +75,25 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
             stack.enter_context(_hooked(layer, modules, norm, visit_next))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
-        checkpoint.model(**inputs, use_cache=False)
+        result = checkpoint.model(**inputs, use_cache=False)
     if visited != _in_run_order(checkpoint.layers):
         raise VerificationError(
             f"expected one attention pattern from each of {checkpoint.n_layers} layers, in order, "
             f"found them from layers [{', '.join(map(str, visited))}]; nothing can be verified against this model."
+        )
+    refuse_not_finite(result[0], "final hidden state")
+
+
+def refuse_not_finite(values: Tensor, what: str) -> None:
+    """Refuse numbers of the model itself that are not finite; its weights are, or it would not have been loaded.
+
+    Raises:
+        VerificationError: naming them.
+    """
+    if not all_finite(values):
+        raise VerificationError(
+            f"The model's own {what} has values that are not finite in {str(values.dtype).removeprefix('torch.')}; a "
+            "wider --dtype may help. Nothing was written."
         )
 
 

@@ -1,14 +1,14 @@
 """How one layer's recomputed attention is held against the model's, and where it differs most."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from attnviz.attention.capture import LayerRecord
+from attnviz.attention.capture import LayerRecord, refuse_not_finite
 from attnviz.attention.coarse import fit_scale, row_error
 from attnviz.attention.norms import LayerNorm
 from attnviz.attention.tolerances import Tolerance
@@ -55,6 +55,10 @@ class Verification:
 
     tolerance: Tolerance
     layers: tuple[LayerCheck, ...]
+
+    level: ClassVar[int] = 4
+    """How deep it goes: 1 patterns, from the model's own queries and keys; 2 these too, from input and weights; 3 also
+    the output after W_O; 4 in a run whose final states are those of the untouched model, since hooks only read."""
 
     @property
     def heads_compared(self) -> int:
@@ -136,18 +140,15 @@ def compare_layer(
 
 def _refuse_overflow(record: LayerRecord) -> None:
     """Refuse values that are not finite, and those whose squares, as norms add them up, are not."""
-    dtype = str(record.output.dtype).removeprefix("torch.")
     wide = torch.promote_types(record.output.dtype, torch.float32)
+    for values in (record.summed, record.pattern):
+        refuse_not_finite(values, f"attention in layer {record.layer}")
     largest = float(record.summed.abs().max())
-    if not math.isfinite(largest) or not math.isfinite(record.pattern.sum(dtype=wide)):
-        raise VerificationError(
-            f"The model's own attention in layer {record.layer} has values that are not finite in {dtype}; a wider "
-            "--dtype may help. Nothing was drawn."
-        )
     if largest**2 > torch.finfo(wide).max / record.summed[0].numel():
         raise VerificationError(
             f"layer {record.layer} of the model has values up to {largest:.1e}, whose squares overflow in "
-            f"{dtype}; expected a model whose norms can be computed: --dtype float64 may help. Nothing was drawn."
+            f"{str(record.output.dtype).removeprefix('torch.')}; expected a model whose norms can be computed: --dtype "
+            "float64 may help. Nothing was written."
         )
 
 

@@ -110,7 +110,7 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
             f"{parts} to the model's own attention output: they differ most at query {query} "
             f"({verified.tokens.labels[query]!r}), dimension {dimension}: the model gives "
             f"{float(own[query, dimension]):.6g}, the sum {float(total[query, dimension]):.6g} (tolerance "
-            f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was drawn."
+            f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was written."
         )
     return error, scale
 

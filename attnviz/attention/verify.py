@@ -165,8 +165,7 @@ def verify_attention(
         _, worst = max(mismatches, key=lambda mismatch: mismatch[0])
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(mismatches)} of {len(checks)} layers differ. "
-            f"{worst} Nothing was drawn. --dtype float64 tells rounding, which it shrinks, from an error, "
-            "which it does not."
+            f"{worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
         )
     verification = Verification(tolerance, tuple(checks[layer] for layer in sorted(checks)))
     inputs, outputs, fingerprints, sources = map(list, zip(*(kept[layer] for layer in sorted(kept)), strict=True))

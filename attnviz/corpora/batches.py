@@ -87,7 +87,7 @@ def encode(
     """
     if not texts:
         return []
-    limit = int(checkpoint.config.max_position_embeddings)
+    limit = checkpoint.positions
     items = []
     for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
         special = [segment is None for segment in encoding.sequence_ids]

@@ -21,7 +21,7 @@ from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
 from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fitting_grid, planned_grid
 from attnviz.figures.look import Look, outer_ink
-from attnviz.figures.matrix import Array
+from attnviz.figures.matrix import Array, Labels, name_axis
 from attnviz.figures.page import (
     MARGIN,
     ColourScale,
@@ -65,6 +65,13 @@ class HeadGridPlan(ColourScale, PagePlan):
     beside: str = ""  # what the texts beside the ids are: a further note, where there is room for these texts
     roles: str = ""  # what the marks and texts right of the ids are, likewise
     sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
+    labels: Labels | None = None  # of the positions, of few heads; they are named where there is room
+    pooled: int = 1  # positions in one cell
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Names of tokens to find room for."""
+        return () if self.labels is None else self.labels.texts
 
 
 def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:
@@ -74,7 +81,7 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
         UsageError: the width is too small for so many heads.
     """
     del vector  # the grid is an image in either
-    grid = planned_grid((cell.id for cell in plan.cells), _most_cells(plan), look, _marked(plan))
+    grid = planned_grid((cell.id for cell in plan.cells), _most_cells(plan), look, _marked(plan), plan.named)
     across, down = grid.extent
     width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - LAYER_NAMES)
@@ -108,7 +115,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = fitting_grid([cell.id for cell in plan.cells], room, _marked(plan))
+        grid = fitting_grid([cell.id for cell in plan.cells], room, _marked(plan), plan.named)
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
@@ -192,21 +199,42 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesIma
         if grid.named:
             ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **style)
         if right and cell.right is not None:
-            room = pitch - grid.pitch + side / pixels - 17 - text_width(name, grid.size, DPI, "bold")
+            room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, DPI, "bold")
             role, paler = _fullest(cell.right[1], small, room), style | {"color": look.greys.quiet}
-            ax.text(left + side / pixels - 12, top - 19, role, fontsize=small, ha="right", **paler)
+            ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None:
-            text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 17), left + 13, "left"
+            text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
         if text:
             inked = style | {"color": look.greys.quiet if cell.muted else look.greys.ink}
             ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
+    if grid.tokens:
+        _name_tokens(ax, plan, grid, look, side / pixels, shown)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
         for at in range(0, len(grid.columns), every):
             x = at * grid.pitch + 1 + grid.square / 2
             ax.text(x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(style | {"va": "top"}))
     return drawn
+
+
+def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, side: float, shown: float) -> None:
+    """The names of tokens left of a row's first square and below a column's last, as beside any matrix.
+
+    A square is ``side`` wide, in pixels of the grid, of which each takes ``shown`` of the figure.
+    """
+    for cell in plan.cells:
+        n, (left, top) = len(cell.values), grid.corner(cell.id)
+        across, down = ax.get_xlim()[1], ax.get_ylim()[0]
+        beside = ax.inset_axes(
+            (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
+        )
+        beside.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), in_layout=False)
+        beside.spines[:].set_visible(False)
+        points = side * shown * 72 / ax.figure.dpi / n
+        for axis, letter in ((beside.yaxis, "l"), (beside.xaxis, "b")):
+            name_axis(axis, plan.labels if letter in grid.sides(cell.id) else None, n, points, plan.pooled, look)
+        beside.tick_params(length=0, pad=4)
 
 
 def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:

@@ -4,12 +4,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attnviz.attention.norms import Norm
@@ -21,13 +18,17 @@ from attnviz.model.architectures import (
     Architecture,
     EncoderDecoder,
     architecture_of,
+    first_position,
     norm_of,
 )
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
 from attnviz.model.head_ids import Stack
-from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.model.panics import panics_unprinted
+from attnviz.model.sources import Source, read_json, refuse_pointer, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
+from attnviz.model.weights import check_weights, read_weights
+from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
@@ -74,7 +75,7 @@ class Checkpoint:
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-        return self.architecture.stacks(self.config) if isinstance(self.architecture, EncoderDecoder) else ()
+        return _stacks(self.architecture, self.config)
 
     @property
     def layers(self) -> Sequence[int]:
@@ -84,7 +85,7 @@ class Checkpoint:
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return sum(stack.n_layers for stack in self.stacks) or int(self.config.num_hidden_layers)
+        return _n_layers(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -99,7 +100,13 @@ class Checkpoint:
     @property
     def d_head(self) -> int:
         """Width of one head."""
-        return int(self.architecture.parameters(self.model, 0).query.weight.shape[-1])
+        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
+
+    @property
+    def positions(self) -> int:
+        """Tokens that a text may have: RoBERTa's first rows of the table are for no text; T5 has no limit."""
+        positions = int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
+        return positions - first_position(self.architecture, self.config)
 
     @property
     def device(self) -> torch.device:
@@ -119,11 +126,6 @@ class Checkpoint:
     def norm(self, module: nn.Module) -> Norm:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
-
-    @property
-    def positions(self) -> int:
-        """Tokens that a text may have; T5, whose positions are relative, has no limit."""
-        return int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
 
     def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
         """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.model.tokens.tokenize`."""
@@ -151,6 +153,14 @@ class Checkpoint:
         )
 
 
+def _stacks(architecture: Architecture, config: Any) -> tuple[Stack, ...]:
+    return architecture.stacks(config) if isinstance(architecture, EncoderDecoder) else ()
+
+
+def _n_layers(architecture: Architecture, config: Any) -> int:
+    return sum(stack.n_layers for stack in _stacks(architecture, config)) or int(config.num_hidden_layers)
+
+
 def load_checkpoint(
     source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
 ) -> Checkpoint:
@@ -172,7 +182,7 @@ def load_checkpoint(
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
     config, architecture = _config_in(source.folder, dtype)
-    weights = _read_weights(source.folder, config)
+    weights = _read_weights(source.folder, config, architecture)
     language_head = language_head or isinstance(architecture, EncoderDecoder)  # they may have to generate
     model, head = _model_and_head(source, architecture, config, weights, dtype, language_head)
     if head is not None:
@@ -186,8 +196,9 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     """Wrap a transformers model that is already in memory; it is neither moved nor converted.
 
     Raises:
-        ArchitectureError: the reference attention does not reproduce this architecture.
-        CheckpointError: no tokenizer was given.
+        ArchitectureError: the reference attention does not reproduce this architecture, or the model lacks a part.
+        CheckpointError: no tokenizer was given, the weights are no numbers to compute with, or conversion has rounded
+            what the model keeps in float32.
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -195,9 +206,50 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
+    _check_parts(architecture, base)
+    check_weights(model.named_parameters(), "the loaded model")
+    _refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head = architecture.language_head(model)
     return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
+
+
+def _check_parts(architecture: Architecture, model: Any) -> None:
+    """Refuse a model that was changed so that a part is missing that the reference reads, or is elsewhere."""
+    for what, found in (
+        ("number format", {parameter.dtype for parameter in model.parameters()}),
+        ("device", {parameter.device for parameter in model.parameters()}),
+    ):
+        if len(found) > 1:
+            several = ", ".join(sorted(map(str, found)))
+            raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
+    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
+    try:
+        layers = architecture.modules(model)
+        if len(layers) != (expected := _n_layers(architecture, model.config)):
+            raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
+        for number, layer in enumerate(layers):
+            for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
+                if missing := [name for name in names if getattr(module, name, None) is None]:
+                    path = next(path for path, each in model.named_modules() if each is module)
+                    raise ValueError(f"{path} has no {missing[0]}")
+            architecture.parameters(model, number)
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ArchitectureError(
+            f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
+            "reproduces these alone."
+        ) from error
+
+
+def _refuse_rounded(model: nn.Module) -> None:
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
+                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
+            )
 
 
 def _parameters_sha256(model: nn.Module) -> str:
@@ -226,13 +278,14 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
 
-def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
-    """All weights of a checkpoint, from the very files that are hashed; transformers reads no file by itself."""
+def _read_weights(folder: Path, config: Any, architecture: Architecture) -> dict[str, Tensor]:
+    """All weights of a checkpoint, after a look at their sizes; masks that old versions saved are no weights."""
     files = weight_files(folder)
     _check_sizes(folder, config, sum(path.stat().st_size for path in files))
-    weights: dict[str, Tensor] = {}
-    for path in files:
-        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    weights = read_weights(files)
+    check_weights(
+        ((name, each) for name, each in weights.items() if not name.endswith(architecture.old_buffers)), str(folder)
+    )
     return weights
 
 
@@ -250,31 +303,6 @@ def _check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
 def _spare(n_bytes: int) -> int:
     """The most modules for which a file of so many bytes could have weights, with some to spare."""
     return 2000 + n_bytes // 50
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        weights: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
-            "download or save the checkpoint again."
-        ) from error
-    return weights
-
-
-def _read_pickle(path: Path) -> dict[str, Tensor]:
-    with calling_transformers(f"cannot read the weights in {path}"):
-        try:
-            weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        except UnpicklingError as error:
-            raise CheckpointError(
-                f"the weights in {path.parent} are a pickle that torch's weights-only loader refuses, because reading "
-                "it would run code; expected model.safetensors: convert it on a machine where you trust it."
-            ) from error
-        if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-            raise TypeError("expected a dict of tensors by name, as torch.save(model.state_dict()) writes it")
-    return weights
 
 
 def _model_and_head(
@@ -331,7 +359,7 @@ def _check_report(source: Source, architecture: Architecture, report: dict[str, 
     )
     reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
     found = [
-        f"{len(keys)} {kind} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
+        f"{len(keys)} {kind} ({', '.join(shortened(key, 150) for key in keys[:3])}{', …' if len(keys) > 3 else ''})"
         for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
         if keys
     ]
@@ -350,5 +378,11 @@ def _load_tokenizer(folder: Path) -> Any:
             f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
             f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
         )
-    with calling_transformers(f"cannot read the tokenizer in {folder}"):
+    for name in _TOKENIZER_FILES:
+        refuse_pointer(folder / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            read_json(folder / name)
+    what = f"cannot read the tokenizer in {folder}; download or save it again"
+    with calling_transformers(what), panics_unprinted():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -1,13 +1,12 @@
 """Text through a tokenizer: the one door, where whatever a tokenizer does to a text is caught and named."""
 
-import os
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.configs import calling_transformers
+from attnviz.model.panics import panics_unprinted
 from attnviz.model.wording import quoted
 
 _SHOWN = 100
@@ -50,11 +49,11 @@ def encodings(
     if not getattr(tokenizer, "is_fast", False) and not two_models:
         raise CheckpointError(
             f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
-            "it alone says which characters and words its tokens come from."
+            "only a fast tokenizer knows which characters and words its tokens come from."
         )
     cut = {"truncation": max_length is not None, "max_length": max_length}
     what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
-    with calling_transformers(what), _short_panics():
+    with calling_transformers(what), panics_unprinted():
         if two_models:
             made: Sequence[Any] = [_of_two_models(tokenizer, text, target, max_length) for text in texts]
         else:
@@ -163,19 +162,6 @@ def mask_token(tokenizer: Any, vocabulary_size: int) -> int:
     if not 0 <= mask < vocabulary_size:
         raise _beyond(mask, vocabulary_size)
     return mask
-
-
-@contextmanager
-def _short_panics() -> Iterator[None]:
-    """A panic of the library, which is written in Rust, prints two lines, not 250, whatever the environment says."""
-    before = os.environ.get("RUST_BACKTRACE")
-    os.environ["RUST_BACKTRACE"] = "0"
-    try:
-        yield
-    finally:
-        del os.environ["RUST_BACKTRACE"]
-        if before is not None:
-            os.environ["RUST_BACKTRACE"] = before
 
 
 def _named(texts: Sequence[str]) -> str:

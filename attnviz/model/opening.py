@@ -11,7 +11,7 @@ from attnviz.errors import ArchitectureError, DeviceError, UsageError
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 
-__all__ = ["DTYPES", "Model", "open_checkpoint", "resolve_device", "resolve_dtype"]
+__all__ = ["DTYPES", "Model", "named_source", "open_checkpoint", "resolve_device", "resolve_dtype"]
 
 DTYPES = {
     "float32": torch.float32,
@@ -85,7 +85,7 @@ def _opened(
         raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
     if isinstance(model, Checkpoint):
         return model, None
-    source = model if isinstance(model, Source) else _found(model, revision)
+    source = model if isinstance(model, Source) else named_source(model, revision)
     place = resolve_device(_name("device", device, torch.device, "auto"))
     number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
     return load_checkpoint(source, place, number_format, language_head), source
@@ -135,8 +135,13 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def _found(model: object, revision: object) -> Source:
-    """The checkpoint of a model by name."""
+def named_source(model: object, revision: object) -> Source:
+    """Where the checkpoint of a model by name lies.
+
+    Raises:
+        UsageError: it is no name, or the revision is none.
+        CheckpointError: see :func:`attnviz.model.sources.find_checkpoint`.
+    """
     if not isinstance(model, str | Path):
         raise UsageError(
             "expected a model as a built-in name, a folder, a hub id or a transformers model, "

@@ -106,7 +106,7 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
         if reason and why == _NOT_INSTALLED:
             why = (
                 f"the text does not look {language_name(language)}, which {languages[language][0]} parses: {reason}. "
-                "A pipeline that is named is used in any case (--parser)."
+                "A pipeline named with --parser is always used."
             )
     return None, why
 
@@ -168,7 +168,11 @@ def _load_pipeline(name: str) -> Any:
             pipeline = spacy.load(name, exclude=list(_ONLY_FOR_OTHER_TASKS))
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ParserError(f"spaCy cannot load the pipeline {name!r}: {reason}") from error
+        installed = ", ".join(_installed()) or "none"
+        raise ParserError(
+            f"spaCy cannot load the pipeline {name!r}: {reason} Installed pipelines: {installed}; to add one of "
+            "spaCy's own, type: python -m spacy download NAME"
+        ) from error
     if "parser" not in pipeline.pipe_names:
         raise ParserError(
             f"the spaCy pipeline {name!r} has no dependency parser; "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnviz.attention.verify import VerifiedLayer
 from attnviz.model.tokens import Units, merge_pattern
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, allowed_units, distances
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TYPES, allowed_units, distances
 
 __all__ = ["DIAGONALITY", "SCALARS", "TextContext", "alignment", "measure"]
 
@@ -22,7 +22,10 @@ SCALARS = (
     "entropy", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES, *REPEATS,
     *ON_REPEATS.values(),
 )  # fmt: skip
-"""All statistics that :func:`measure` gives for every head."""
+"""All statistics that :func:`measure` gives for every head, but the counts of :data:`TYPES`."""
+
+_HALF = 0.5
+"""A head attends so from a token where its mean over the token's places is above this."""
 
 DIAGONALITY = "diagonality"
 """What it gives for heads of cross-attention, too, where those of positions in one text are None."""
@@ -133,6 +136,23 @@ class TextContext:
         shares = {name: _mean_share(mask.sum(1)[mask.any(1)], keys[mask.any(1)]) for name, mask in repeated.items()}
         return {name: shares.get(name) for name in REPEATS}
 
+    def types(self, name: str) -> Tensor:
+        """The different tokens that a label of :data:`REPEATS` can rest on, [n_types, n]: each row a mean over places.
+
+        Places are content queries with an earlier copy; of induction only those that are followed by what followed an
+        earlier copy, as all are in the repeated random tokens of Olsson et al. 2022. Where "the" alone comes back, and
+        before other words, attention to what followed it is not told from attention to nouns.
+        """
+        copies = self.selected["duplicate"]
+        places = copies.any(1)
+        if name == "induction":
+            places = torch.nn.functional.pad((copies[:-1, :-1] & copies[1:, 1:]).any(1), (0, 1))
+        own = torch.arange(len(copies))
+        types = torch.where(copies.any(1), copies.int().argmax(1), own)  # the first place of the same token
+        rows = (types == own[:, None]) & places
+        rows = rows[rows.any(1)].float()
+        return rows / rows.sum(1, keepdim=True)
+
 
 def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float | None]]:
     """The statistics of every head of one verified layer, for a single text.
@@ -147,6 +167,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
     diagonality         see :func:`_diagonality`; of cross-attention alone          after Shim et al. 2022
     on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
+    types               tokens of :meth:`TextContext.types` with over half there    attnviz
     ==================  ==========================================================  =======================
 
     Voita et al. 2019 leave the end-of-sentence token out of confidence, since heads that do nothing rest on it; here
@@ -158,7 +179,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         context: units and masks of the text.
 
     Returns:
-        by name (:data:`SCALARS`), one number a head; None for what this text cannot measure.
+        by name (:data:`SCALARS`, :data:`TYPES`), one number a head; None for what this text cannot measure.
     """
     pattern = merge_pattern(layer.wide[0], context.units.members, context.keys.members)
     n_heads, n, _ = pattern.shape
@@ -170,7 +191,11 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         "entropy": _numbers(torch.special.entr(pattern).sum(-1).mean(-1)),
         "distance": [_ratio(of_head, n) for of_head in distance],
         "confidence": _numbers(pattern.amax(-1).mean(-1)),
-        **{name: [None] * n_heads for name in SCALARS if name not in ("entropy", "distance", "confidence")},
+        **{
+            name: [None] * n_heads
+            for name in (*SCALARS, *TYPES.values())
+            if name not in ("entropy", "distance", "confidence")
+        },
     }
     if not content.any():
         return result
@@ -181,6 +206,8 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         result[name] = [_ratio(value, of) for value, of in zip(values, total, strict=True)]
         if name in REPEATS:
             result[ON_REPEATS[name]] = [_ratio(value, context.counts[name]) for value in values]
+            seen = (pattern * context.selected[name].to(pattern)).sum(-1)
+            result[TYPES[name]] = _numbers((seen @ context.types(name).T.to(seen) > _HALF).sum(-1))
     return result
 
 

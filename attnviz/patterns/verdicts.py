@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.patterns.guesses import error_reduction
-from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES
+from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TYPES
 from attnviz.patterns.statistics import DIAGONALITY, TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
-__all__ = ["BROAD_SHARE", "DIAGONAL", "ENOUGH", "HALF_OF_THE_REST", "HETEROGENEOUS", "LEAST_N", "MAJORITY", "MARGIN",
-           "SINK_ONLY", "SINK_SHARE", "TOO_SHORT", "Label", "Verdict", "judge", "label_of"]  # fmt: skip
+__all__ = ["BROAD_SHARE", "DIAGONAL", "ENOUGH", "HALF_OF_THE_REST", "HETEROGENEOUS", "LEAST_N", "LEAST_TYPES",
+           "MAJORITY", "MARGIN", "SINK_ONLY", "SINK_SHARE", "TOO_SHORT", "Label", "Verdict", "judge",
+           "label_of"]  # fmt: skip
 
 MAJORITY = 0.5
 """A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
@@ -46,6 +47,10 @@ ENOUGH = 10
 LEAST_N = 3
 """Below this ``n`` there is no verdict and no label: one or two agree by chance (our own choice)."""
 
+LEAST_TYPES = 2
+"""Different tokens from which a head has to attend to a copy, or to what followed it: one that comes back often, "the",
+says nothing of any other (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022)."""
+
 HETEROGENEOUS = "heterogeneous"
 """The label of a head that shows none of the patterns (paper: Kovaleva et al. 2019)."""
 
@@ -61,7 +66,11 @@ _NOT_RESTING = "sink at most 0.9 (paper: Vig & Belinkov 2019)"
 _POSITIONAL = f"over 0.5 (paper and code: Clark et al. 2019), {_ABOVE_UNIFORM}, {_NOT_RESTING}, {_AT_LEAST}"
 _DISTANCE = f"over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
 _DIAGONAL = f"diagonality over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
-_REPEATED = f"on repeats (paper: Olsson et al. 2022) over 0.5 (our own), {_ABOVE_UNIFORM}, {_AT_LEAST}"
+_REPEATED = (
+    f"on repeats (paper: Olsson et al. 2022) over 0.5 (our own), {_ABOVE_UNIFORM}, {_AT_LEAST}, and over 0.5 from each "
+    f"of {LEAST_TYPES} different tokens"
+)
+_FOLLOWED = f"{_REPEATED} that come back with what followed them (our own, after Olsson et al. 2022)"
 _SINK = f"over 0.6 (code: plotting code of Clark et al. 2019), {_ABOVE_UNIFORM}, {_AT_LEAST}"
 _BROAD = f"entropy at least 0.84 of the uniform entropy (code: plotting code of Clark et al. 2019), {_AT_LEAST}"
 _SYNTACTIC = f"0.10 above (paper: Voita et al. 2019) the largest of its baselines (our own), {_AT_LEAST}"
@@ -85,6 +94,7 @@ class Verdict:
         on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
             that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
         baseline_on_repeats: the same under uniform attention.
+        types: likewise of how many different tokens that is above a half; None where no token repeats.
     """
 
     name: str
@@ -98,6 +108,7 @@ class Verdict:
     offset: int | None = None
     on_repeats: float | None = None
     baseline_on_repeats: float | None = None
+    types: int | None = None
     baselines: dict[str, float] | None = None
 
     @property
@@ -245,10 +256,12 @@ def _diagonal(score: float | None, context: TextContext, resting: bool) -> Verdi
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
     on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name], context.counts[name]
+    types = statistics.get(TYPES[name])
+    passed = _above(on_repeats, MAJORITY, uniform) and n >= LEAST_N and (types or 0) >= LEAST_TYPES
     return Verdict(
-        NAMES[name], "repeats", statistics[name], context.baselines[name], n,
-        _above(on_repeats, MAJORITY, uniform) and n >= LEAST_N, _REPEATED,
-        on_repeats=on_repeats, baseline_on_repeats=uniform,
+        NAMES[name], "repeats", statistics[name], context.baselines[name], n, passed,
+        _FOLLOWED if name == "induction" else _REPEATED, on_repeats=on_repeats, baseline_on_repeats=uniform,
+        types=None if types is None else int(types),
     )  # fmt: skip
 
 

@@ -46,6 +46,11 @@ class TextResult(Result):
         return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
 
     @property
+    def pair_note(self) -> str:
+        """How the pair reached a model without token types; see :attr:`attnviz.model.tokens.Tokens.pair_note`."""
+        return self.tokens.pair_note
+
+    @property
     def sinks(self) -> str:
         """The sink positions of this text, in words; empty where it has none."""
         tokens = self.tokens

@@ -93,7 +93,7 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
             stack.enter_context(_pre_hook(modules.concatenated, lambda args, _: concatenated.append(args[0])))
             if inside:
                 stack.enter_context(_pre_hook(modules.pattern, lambda *given: attention_calls.append(given)))
-        final = checkpoint.model(**inputs, use_cache=False).last_hidden_state
+        final = checkpoint.model(**inputs, use_cache=False)[0]  # a tuple, or what can be read as one
     return KeptPass(
         calls=calls,
         attention_inputs=[_attention_input(*given) for given in attention_calls],
@@ -195,8 +195,8 @@ def removed_heads(
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
-            f"expected every layer that lacks a head to run once, found {wrong} (runs by layer); "
-            "what the model does without its heads cannot be measured."
+            f"expected every layer with a removed head to run once, found {wrong} (runs by layer); "
+            "the model without these heads cannot be measured."
         )
 
 

@@ -127,6 +127,11 @@ class Comparison(Result):
         return "models" if same else "texts"
 
     @property
+    def pair_note(self) -> str:
+        """Of the first side that has one."""
+        return self.first.pair_note or self.second.pair_note
+
+    @property
     def unit(self) -> str:
         """What patterns are between: ``token`` or ``word``."""
         return self.first.units.name

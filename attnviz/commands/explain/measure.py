@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from attnviz.arguments import checked
 from attnviz.commands.explain.position_share import PositionShares, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import ArchitectureError, UsageError
@@ -87,6 +88,7 @@ class Explanation(TextResult):
         )
 
 
+@checked
 def explain(
     text: str,
     model: Model = "minilm",

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from attnviz.attention.norms import widened
 from attnviz.attention.reference import HeadParameters, Projection
-from attnviz.commands.explain.reference import embeddings_of, layer_parameters
+from attnviz.commands.explain.reference import embeddings_of, layer_parameters, projection_of
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
@@ -130,7 +130,11 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     means = {name: part.mean(0, keepdim=True) for name, part in raw.items()}
     parts = {name: parameters.linear_part(part - means[name], scale) for name, part in raw.items()}
     common = torch.stack(list(means.values())).sum(0)
-    return {**parts, "constant": parameters.linear_part(common, scale) + widened(parameters.bias)}
+    parts["constant"] = parameters.linear_part(common, scale) + widened(parameters.bias)
+    if (project := projection_of(checkpoint)) is None:
+        return parts
+    parts = {name: part @ widened(project.weight) for name, part in parts.items()}
+    return {**parts, "constant": parts["constant"] + widened(project.bias)}
 
 
 def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterator[tuple[str, Tensor]]:

@@ -23,12 +23,13 @@ from attnviz.attention import reference as attention
 from attnviz.attention.norms import Norm, widened
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
+from attnviz.model.architectures import position_rows
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
 __all__ = [
     "ACTIVATIONS", "Activation", "LayerParameters", "LinearMap", "activation_named", "embedded",
-    "embeddings_of", "layer_parameters", "recompute_layer",
+    "embeddings_of", "layer_parameters", "projection_of", "recompute_layer",
 ]  # fmt: skip
 
 
@@ -103,39 +104,49 @@ class LayerParameters:
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
     """The parameters of a layer, with the settings of the config; ArchitectureError for an unknown activation."""
-
-    def linear_map(module: Any) -> LinearMap:  # nn.Linear keeps its weight [d_out, d_in], Conv1D [d_in, d_out]
-        return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
-
     architecture, model = checkpoint.architecture, checkpoint.model
     modules = architecture.modules(model)[layer]
     final = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
     return LayerParameters(
         heads=architecture.parameters(model, layer),
         attention_norm=checkpoint.norm(modules.attention_norm),
-        expand=linear_map(modules.expand),
+        expand=_linear_map(modules.expand),
         activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
-        contract=linear_map(modules.contract),
+        contract=_linear_map(modules.contract),
         feed_forward_norm=checkpoint.norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,
         final_norm=None if final is None else checkpoint.norm(final),
     )
 
 
+def _linear_map(module: Any) -> LinearMap:
+    """An nn.Linear keeps its weight [d_out, d_in], transformers' Conv1D [d_in, d_out]."""
+    return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
+
+
+def projection_of(checkpoint: Checkpoint) -> LinearMap | None:
+    """The linear map from the normed embeddings to d_model; None where they are as wide."""
+    project = checkpoint.architecture.embeddings(checkpoint.model).project
+    return None if project is None else _linear_map(project)
+
+
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
-    """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, d_model] each."""
+    """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
     both = tokens.ids, tokens.type_ids or [0] * len(tokens)
     ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
-    parts = {"content": tables.words[ids], "position": tables.positions[: len(tokens)]}
+    rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
+    parts = {"content": tables.words[ids], "position": tables.positions[rows]}
     return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
 
 
 def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
-    """What enters the first layer, [n, d_model]: word + position (+ segment), normed where the model norms it."""
+    """What enters the first layer, [n, d_model]: word + position (+ segment), then norm and projection."""
     first, *others = embeddings_of(checkpoint, tokens).values()
     x, norm = sum(others, start=first), checkpoint.architecture.embeddings(checkpoint.model).norm
-    return x if norm is None else checkpoint.norm(norm)(x)
+    x = x if norm is None else checkpoint.norm(norm)(x)
+    project = projection_of(checkpoint)
+    return x if project is None else project(x)
 
 
 def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:

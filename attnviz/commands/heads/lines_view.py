@@ -306,6 +306,6 @@ def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale:
     )
 
 
-LINES = View("lines", "a line for each weight, from the token that attends to the one attended to", _plans,
+LINES = View("lines", "one line per weight, from the token that attends to the token attended to", _plans,
              lines_figure, draw_lines, stems=r"lines/[LEDX]\d+H\d+|lines(-[a-z-]+)?", default=False)  # fmt: skip
 """Lines from the tokens that attend to those attended to."""

@@ -1,16 +1,13 @@
 """Verify every attention head of a model on one text, and measure what it does."""
 
-import html
 import warnings
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnviz.arguments import check_texts
+from attnviz.arguments import check_texts, checked
 from attnviz.attention.verify import Verification, VerifiedAttention, VerifiedLayer, verify_attention
 from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
 from attnviz.errors import UsageError
@@ -29,7 +26,6 @@ from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import Label, Verdict, judge, label_of
 from attnviz.progress import Progress
 from attnviz.results.facts import Facts
-from attnviz.results.result import views_of
 from attnviz.results.text_result import OfHeads, TextResult
 
 __all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
@@ -219,15 +215,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
         )
 
-    def _repr_html_(self) -> str:
-        _, content, _ = next(views_of(self.command)[0].written(self, self._choices(None, {}), ("png",)))
-        picture = b64encode(content).decode("ascii")
-        return (
-            f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
-            f"<pre>{html.escape(self.report())}</pre>"
-        )
 
-
+@checked
 def analyze(
     text: str,
     model: Model = "minilm",
@@ -282,7 +271,6 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    _check_types(model, device, local_window=local_window, long_range_from=long_range_from)
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
@@ -371,17 +359,6 @@ def _letter(layer: int) -> str:
     return layer.stack.letter if isinstance(layer, LayerId) else ""
 
 
-def _check_types(model: object, device: object, **numbers: object) -> None:
-    """Refuse what Python takes and the rest of the chain would stumble over."""
-    if not isinstance(model, str | Path | Source | Checkpoint | nn.Module):
-        raise UsageError(f"expected a model by name or path, or one in memory, found {model!r}.")
-    if not isinstance(device, str | None):
-        raise UsageError(f"expected a device by name, such as 'cpu' or 'cuda:0', found {device!r}.")
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise UsageError(f"expected {name} as a whole number, found {number!r}.")
-
-
 def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:
     architecture = checkpoint.architecture.name
     shape = model_shape(architecture, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
@@ -389,7 +366,7 @@ def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str]
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=5)  # at the caller of analyze()
+    warnings.warn(message, stacklevel=6)  # at the caller of analyze()
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:

@@ -12,7 +12,7 @@ from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["PANEL"]
+__all__ = ["MOST_HEADS", "PANEL"]
 
 MOST_HEADS = 12
 """Heads in one figure; of more, those furthest above their baselines."""

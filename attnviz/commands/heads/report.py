@@ -152,7 +152,10 @@ def _parse(parse: Parse) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    more = {"syntactic": ["direction", "offset", "baselines"], "repeats": ["on_repeats", "baseline_on_repeats"]}
+    more = {
+        "syntactic": ["direction", "offset", "baselines"],
+        "repeats": ["on_repeats", "baseline_on_repeats", "types"],
+    }
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}
 
@@ -304,22 +307,23 @@ def _notes(analysis: Analysis) -> Text:
     repeats = profiled = ""
     syntax = f"not measured: {analysis.syntax_note}"
     if any(analysis.context.counts[name] for name in REPEATS):
-        repeats = f"In brackets: mean attention of the n {unit}s with an earlier copy, which a label rests on."
+        repeats = f"In brackets: mean attention of the n {unit}s that have an earlier copy; labels rest on it."
     if parse is not None:
         guesses = "baseline = the best of six guesses (+1: the head is the next word)"
         syntax = f"parse by {parse.parser}, which may be wrong{_relations(parse)}; {guesses}."
     if profile is not None:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
-            f"Role: over a corpus, from a stored profile ({whose}, measured on {visible(profile.measured_on)}), that "
-            "of the largest error reduction; in brackets the baseline. (corpus): not found in this text; without it "
-            "the text has it, whether or not the head finds it."
+            f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
+            f"{visible(profile.measured_on)}); of several roles, the one with the largest error reduction, baseline "
+            "in brackets. (corpus): this text has no case of it, or cannot show it."
         )
     return notes(
-        "Label: what the head does on this text, from this text alone: sink above 0.6, else by error reduction, (score "
-        f"- baseline) / (1 - baseline). Scores of positions leave sinks out. n: {unit}s (or instances of a relation) "
-        f"behind a score; below {ENOUGH} it is an indication only (?), below {LEAST_N} no verdict. Pass: heads above "
-        f"the threshold; as a label a relation takes n of {ENOUGH}, and {LEAST_N} more right than its baseline. "
+        "Label: what the head does on this text, from this text alone: sink above 0.6, else the pattern with the "
+        "largest error reduction, (score - baseline) / (1 - baseline). Positional scores leave sinks out. "
+        f"n: how many {unit}s (or instances of a relation) a score rests on; below {ENOUGH} it is an indication (?), "
+        f"below {LEAST_N} there is no verdict. Pass: heads above the threshold. A relation becomes a label only with "
+        f"n of at least {ENOUGH} and {LEAST_N} more correct than its baseline. "
         "One text shows what heads did here, not what they do.",
         "Conf, Distance: of all attention; content: without sinks, rows renormalised (after Voita et al. 2019).",
         _of_target(analysis),

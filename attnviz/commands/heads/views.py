@@ -12,7 +12,7 @@ from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pair_view import PAIR
-from attnviz.commands.heads.panel_view import PANEL
+from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
@@ -22,7 +22,7 @@ from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
 from attnviz.results.facts import capital, sentence
@@ -31,7 +31,7 @@ from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-MOST_ARE_WHITE = "Most weights are near 0 and their cells white; a logarithmic scale shows them (--scale log)."
+MOST_ARE_WHITE = "Most weights are near 0, their cells white: --scale log shows them."
 
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -44,8 +44,12 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     look, heads = choices.look, analysis.select(choices.select)
     shown = [drawn(part, choices) for part in analysis.parts]
     facts, model, own = drawn(analysis, choices).facts, analysis.checkpoint, look.scale == "per-head"
+    # a small selection, whose tokens are named
+    few = analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
+    labels = Labels(shown[0].units.labels, shown[0].units.sink) if few else None
+    named = shown[0].units.labels if few else ()
     n = max(len(units) for part in shown for units in (part.units, part.keys))
-    pooled = grid_pooling(n, [head.id for head in heads], look, marked=True)
+    pooled = grid_pooling(n, [head.id for head in heads], look, marked=True, labels=named)
     cells, sinks = [], frozenset[int]()
     for part in shown:
         sinks = frozenset(place // pooled for place, sink in enumerate(part.keys.sink) if sink)
@@ -61,33 +65,36 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     special = any(any(part.keys.special) for part in shown)
     ticks = f"ticks below columns: {'special tokens' if special else f'the first {facts.unit}'}"
     kinds = _kinds(analysis)
-    few = "; ? where it is an indication only" if any("?" in cell.beside for cell in cells) else ""
+    unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
     yield HeadGridPlan(
         stem="overview",
         caption=sentence(
-            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: a row a layer, a "
-            f"column a head; in each square rows attend to columns "
+            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: "
+            f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit) if analysis.target is None else kinds})",
             _scale(look, "the largest weight of each head"),
             ticks if sinks else "",
-            f"below each id the label of the head on this text, from this text alone, and the mark of its family{few}",
+            "below each id the label of the head on this text, from this text alone, and the mark of its family"
+            f"{unsure}",
             f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
             facts.pooled(pooled),
             facts.dropped,
         ),
         title=f"{facts.model}: {whole if all_of_them else count}",
         notes=facts.notes(
-            f"In each square rows attend to columns{f'; {ticks}' if sinks else ''}.",
+            f"Rows attend to columns{f'; {ticks}' if sinks else ''}.",
             f"{capital(kinds)}." if kinds else "",
-            f"Below an id: the label on this text{few}.",
+            f"Below an id: the label on this text{unsure}.",
             MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
             facts.pooled(pooled),
         ),
-        roles=f"Right of an id: {corpus}; hollow marks: not found in this text." if corpus else "",
+        roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
         cells=tuple(cells),
         sinks=sinks,
+        labels=labels,
+        pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
         bar=_bar(look),
     )
@@ -230,7 +237,7 @@ def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     if head.role is None:
         return ""
     role, text = head.role, role_text(analysis, head).removesuffix(" (corpus)")
-    return f"over the corpus: {text} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n})"
+    return f"over the corpus: {text} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
@@ -303,7 +310,7 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
     View(
-        "heads", "a heatmap a head: row = query (attends from), column = key (attended to)", _heatmaps,
+        "heads", "one heatmap per head: row = query (attends from), column = key (attended to)", _heatmaps,
         heatmap_figure, draw_heatmap, stems=r"heads/[LEDX]\d+H\d+", files=_heatmap_files,
     ),
     LINES,

@@ -22,13 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.attention.norms import Norm
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import vocabulary_labels
+from attnviz.model.pieces import vocabulary_labels
 
 __all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
            "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
@@ -144,8 +145,9 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
     """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
     if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
         return (
-            "Promoted tokens are not given: in BERT every residual passes through later layer norms, and a masked-LM "
-            "head begins with a transform that is not linear, so that no head's part of the logits can be told apart."
+            "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
+            "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
+            "be told apart."
         )
     if checkpoint.language_head is None:
         return (
@@ -227,6 +229,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             add("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
         for name, logits in unembedding.constants():
             add(name, None, logits)
+    refuse_not_finite(given, f"logits at position {position}")
     tolerance = verified.verification.tolerance.output
     error, scale, token = error_of_sum(total, own)
     label, differing = vocabulary_labels(checkpoint.tokenizer, [predicted, token])
@@ -235,8 +238,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
             f"{position} ({tokens.labels[position]!r}): they differ most for the token {differing!r}: the model gives "
             f"{float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
-            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was drawn. --dtype float64 tells rounding, "
-            "which it shrinks, from an error, which it does not."
+            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype float64: it "
+            "makes rounding smaller, but not an error."
         )
 
     def named(token: int, text: str) -> ModelLogit:

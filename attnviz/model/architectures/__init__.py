@@ -5,16 +5,28 @@ from typing import Any
 import torch
 
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, norm_of
+from attnviz.model.architectures.base import (
+    Architecture,
+    Embeddings,
+    LayerModules,
+    first_position,
+    norm_of,
+    position_rows,
+)
 from attnviz.model.architectures.bert import Bert
+from attnviz.model.architectures.distilbert import DistilBert
+from attnviz.model.architectures.electra import Electra
 from attnviz.model.architectures.encoder_decoder import Bart, EncoderDecoder, Marian
 from attnviz.model.architectures.gemma import Gemma2, Gemma3
 from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
+from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
 from attnviz.model.architectures.t5 import MT5, T5
 
-__all__ = ["ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules", "architecture_of",
-           "norm_of"]  # fmt: skip
+__all__ = [
+    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules", "architecture_of",
+    "first_position", "norm_of", "position_rows",
+]  # fmt: skip
 
 SIZES = {
     "num_hidden_layers": "layers",
@@ -24,15 +36,12 @@ SIZES = {
     "max_position_embeddings": "positions",
 }
 
-_LLAMA_KIND: tuple[Architecture, ...] = (
-    Llama(), Mistral(), Qwen2(), Qwen3(), SmolLM3(), Phi3(), Gemma2(), Gemma3()
+_FAMILIES: tuple[Architecture, ...] = (
+    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(), Mistral(),
+    MT5(), Phi3(), Qwen2(), Qwen3(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
 )  # fmt: skip
 
-_ENCODER_DECODERS: tuple[Architecture, ...] = (Bart(), Marian(), T5(), MT5())
-
-ARCHITECTURES: dict[str, Architecture] = {
-    family.name: family for family in (Bert(), GPT2(), *_LLAMA_KIND, *_ENCODER_DECODERS)
-}
+ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
@@ -50,7 +59,8 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         )
     for size, what in SIZES.items():
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
-            raise ArchitectureError(f"the config has {size}={getattr(config, size)}; expected a model with {what}.")
+            own_name = config.attribute_map.get(size, size)
+            raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]
     setting = architecture.epsilon_setting
     epsilon = getattr(config, setting) if isinstance(setting, str) else setting

@@ -9,7 +9,11 @@ from torch import Tensor, nn
 from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
 from attnviz.attention.reference import HeadParameters
 
-__all__ = ["Architecture", "Embeddings", "LayerModules", "norm_of"]
+__all__ = [
+    "Architecture", "Embeddings", "LayerModules", "NormKind", "chained", "first_position", "norm_of", "position_rows",
+]  # fmt: skip
+
+NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Embeddings:
         positions: [positions, d_model]; None where positions come in elsewhere (rotary).
         segments: [2, d_model]: token types; None where the model has none.
         norm: the layer norm over their sum; None where there is none before the first layer.
+        project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
         scale: what the words' rows are multiplied by.
     """
 
@@ -69,6 +74,7 @@ class Embeddings:
     positions: Tensor | None
     segments: Tensor | None
     norm: nn.Module | None
+    project: nn.Module | None = None
     scale: float = 1.0
 
 
@@ -93,6 +99,9 @@ class Architecture(Protocol):
     segments: bool
     """Whether it tells the two segments of a sentence pair apart by token type."""
 
+    positions_after_padding: bool
+    """Whether positions are counted from ``pad_token_id`` + 1, past padding, whose row they leave out (RoBERTa)."""
+
     sink_first: bool
     """Whether position 0 counts as a sink even where no special token stands there."""
 
@@ -102,14 +111,15 @@ class Architecture(Protocol):
     pre_norm: bool
     """Whether norms stand before attention and feed-forward network (else after their residuals)."""
 
-    norm_kind: Literal["layer", "rms", "rms, 1 + w"]
+    norm_kind: NormKind
     """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
 
     float32_steps: bool
     """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
 
-    epsilon_setting: str | float
-    """What its config calls the small number that norms add to the variance; or the number, if it is fixed."""
+    @property
+    def epsilon_setting(self) -> str | float:
+        """What its config calls the small number that norms add to the variance; or that number, if fixed."""
 
     activation_setting: str
     """What its config calls the name of the feed-forward network's activation."""
@@ -142,6 +152,18 @@ class Architecture(Protocol):
         """The layer's parameters, split by head (views, not copies, where the layout permits)."""
 
 
+def chained(*steps: nn.Module | None) -> nn.Module | None:
+    """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
+
+    It counts as in eval mode, so that nobody sets the mode of steps that belong to a model; heads drop nothing out.
+    """
+    if None in steps:
+        return None
+    head = nn.Sequential(*(step for step in steps if step is not None))
+    head.training = False
+    return head
+
+
 def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     """The parameters of one of its norms, with the epsilon of the config."""
     setting = architecture.epsilon_setting
@@ -149,3 +171,20 @@ def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
     if architecture.norm_kind == "layer":
         return LayerNorm(module.weight, module.bias, epsilon)
     return RMSNorm(module.weight, epsilon, one_more=architecture.norm_kind == "rms, 1 + w")
+
+
+def first_position(architecture: Architecture, config: Any) -> int:
+    """The row of the table of positions that a text's first token gets; those before it are for no text."""
+    return int(config.pad_token_id) + 1 if architecture.positions_after_padding else 0
+
+
+def position_rows(architecture: Architecture, config: Any, ids: Tensor) -> Tensor:
+    """The rows of the table of positions that the tokens of a text [n] get, [n].
+
+    RoBERTa counts them from ``pad_token_id`` + 1; a padding token in the text gets the row ``pad_token_id``, and is not
+    counted.
+    """
+    if not architecture.positions_after_padding:
+        return torch.arange(len(ids), device=ids.device)
+    counted: Tensor = ids != config.pad_token_id
+    return counted.cumsum(0) * counted + int(config.pad_token_id)

@@ -44,6 +44,7 @@ class EncoderDecoder(ABC):
     optional_weights: tuple[str, ...] = ()
     old_buffers: tuple[str, ...] = ("coder.version", "embed_positions.weight")
     segments = False
+    positions_after_padding = False
     sink_first = False
     causal = False
     pre_norm = False
@@ -51,6 +52,7 @@ class EncoderDecoder(ABC):
     float32_steps = False
     epsilon_setting: str | float = 1e-5
     activation_setting = "activation_function"
+    explained = False
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse an encoder or a decoder alone, and heads that do not divide the model.

@@ -1,14 +1,14 @@
 """Gemma 2 (Gemma Team 2024) and Gemma 3 (Gemma Team 2025), text only, under transformers' names."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.attention.reference import capped
 from attnviz.attention.rotary import Rotary
-from attnviz.model.architectures.base import Embeddings, LayerModules
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
 from attnviz.model.architectures.llama import Qwen2
 from attnviz.model.architectures.rope import rotary_of
 
@@ -34,7 +34,7 @@ class Gemma2(Qwen2):
     class_prefix = "Gemma2"
     language_class = "Gemma2ForCausalLM"
     activation_setting = "hidden_activation"
-    norm_kind: Literal["rms", "rms, 1 + w"] = "rms, 1 + w"
+    norm_kind: NormKind = "rms, 1 + w"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` of ``Gemma2ForCausalLM``, with the bound on its logits that the model adds."""

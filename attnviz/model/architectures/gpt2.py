@@ -1,13 +1,13 @@
 """GPT-2 (Radford et al. 2019) under transformers' names."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
 
 __all__ = ["GPT2"]
 
@@ -21,10 +21,11 @@ class GPT2:
     optional_weights: tuple[str, ...] = ()
     old_buffers: tuple[str, ...] = (".attn.bias", ".attn.masked_bias")
     segments = False
+    positions_after_padding = False
     sink_first = True
     causal = True
     pre_norm = True
-    norm_kind: Literal["layer"] = "layer"
+    norm_kind: NormKind = "layer"
     float32_steps = False
     epsilon_setting = "layer_norm_epsilon"
     activation_setting = "activation_function"

@@ -3,15 +3,16 @@
 What differs between them is a few lines each: which layers have a window, biases, norms of queries and keys.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.norms import RMSNorm
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.attention.rotary import Rotary
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, norm_of
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, norm_of
 from attnviz.model.architectures.rope import refuse_rope, rotary_of
 
 __all__ = ["Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3"]
@@ -28,10 +29,11 @@ class Llama:
     optional_weights: tuple[str, ...] = ()
     old_buffers: tuple[str, ...] = ("rotary_emb.inv_freq",)
     segments = False
+    positions_after_padding = False
     sink_first = True
     causal = True
     pre_norm = True
-    norm_kind: Literal["rms", "rms, 1 + w"] = "rms"
+    norm_kind: NormKind = "rms"
     float32_steps = True
     epsilon_setting = "rms_norm_eps"
     activation_setting = "hidden_act"
@@ -127,10 +129,14 @@ class Llama:
             softmax_in_float32=True,
             window=config.sliding_window if sliding else None,
             rotary=self.rotary(config, d_head, layer),
-            query_norm=norm_of(self, config, attention.q_norm) if self.normed_heads else None,
-            key_norm=norm_of(self, config, attention.k_norm) if self.normed_heads else None,
+            query_norm=self._head_norm(config, attention, "q_norm"),
+            key_norm=self._head_norm(config, attention, "k_norm"),
             cap=self.cap(config),
         )
+
+    def _head_norm(self, config: Any, attention: Any, name: str) -> RMSNorm | None:
+        norm = norm_of(self, config, getattr(attention, name)) if self.normed_heads else None
+        return norm if isinstance(norm, RMSNorm) else None
 
     def _projections(self, attention: Any, n_heads: int, n_kv_heads: int) -> tuple[Projection, Projection, Projection]:
         query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
@@ -228,5 +234,5 @@ class Phi3(Mistral):
 
 def projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
     """An nn.Linear's weight [n_heads * d_head, d_model] and bias, split by head."""
-    by_head = weight.T.unflatten(1, (n_heads, -1)).transpose(0, 1)
-    return Projection(by_head, None if bias is None else bias.unflatten(0, (n_heads, -1)))
+    by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
+    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
