@@ -11,7 +11,8 @@ from attnviz.errors import ArchitectureError, DeviceError, UsageError
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 
-__all__ = ["DTYPES", "Model", "named_source", "open_checkpoint", "resolve_device", "resolve_dtype"]
+__all__ = ["DTYPES", "Model", "named_source", "open_checkpoint", "refuse_encoder_decoder", "resolve_device",
+           "resolve_dtype"]  # fmt: skip
 
 DTYPES = {
     "float32": torch.float32,
@@ -52,20 +53,22 @@ def open_checkpoint(
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
     opened = _opened(model, tokenizer, revision, device, dtype, language_head)
-    if opened[0].stacks and not encoder_decoders:
-        refuse_encoder_decoder(opened[0].architecture.name)
+    if not encoder_decoders:
+        refuse_encoder_decoder(opened[0])
     return opened
 
 
-def refuse_encoder_decoder(name: str) -> None:
-    """Say that this is for models of one kind of attention.
+def refuse_encoder_decoder(checkpoint: Checkpoint) -> None:
+    """Refuse a model of several kinds of attention.
 
     Raises:
-        ArchitectureError: always.
+        ArchitectureError: by its name, with what shows them.
     """
+    if not checkpoint.stacks:
+        return
     raise ArchitectureError(
-        f"{name!r} is an encoder-decoder, of which only heads (analyze) shows encoder, decoder and cross-attention; "
-        "expected a model of one kind of attention, such as BERT or GPT-2."
+        f"{checkpoint.architecture.name!r} is an encoder-decoder, of which only heads (analyze) shows encoder, decoder "
+        "and cross-attention; expected a model of one kind of attention, such as BERT or GPT-2."
     )
 
 
