@@ -80,3 +80,31 @@ def saved(family: str, folder: Path, **changes: Any) -> Path:
     """A checkpoint folder with its tokenizer."""
     tokenizer = unigram_tokenizer()
     return save_checkpoint(sharp(family, len(tokenizer), **changes), tokenizer, folder / family)
+
+
+def saved_marian(folder: Path) -> Path:
+    """A Marian checkpoint with two SentencePiece models, as OPUS-MT has them; needs sentencepiece."""
+    import json
+    import warnings
+
+    import sentencepiece
+    from transformers import MarianTokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = ["</s>", "<unk>"]
+    for name, texts in (("source", _CORPUS[::2]), ("target", _CORPUS[1::2])):
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts * 4), model_prefix=str(folder / name), vocab_size=60, hard_vocab_limit=False,
+            minloglevel=2,
+        )  # fmt: skip
+        (folder / f"{name}.model").rename(folder / f"{name}.spm")
+        lines = (folder / f"{name}.vocab").read_text(encoding="utf-8").splitlines()
+        (folder / f"{name}.vocab").unlink()
+        pieces += [piece for piece in (line.partition("\t")[0] for line in lines) if piece not in pieces]
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate([*pieces, "<pad>"])}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sacremoses, which only normalises punctuation
+        tokenizer = MarianTokenizer(str(folder / "source.spm"), str(folder / "target.spm"), str(folder / "vocab.json"))
+    padding = len(pieces)
+    ids = {"pad_token_id": padding, "decoder_start_token_id": padding, "eos_token_id": 0, "forced_eos_token_id": 0}
+    return save_checkpoint(sharp("marian", padding + 1, **ids), tokenizer, folder)

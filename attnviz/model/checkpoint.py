@@ -24,15 +24,14 @@ from attnviz.model.architectures import (
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
 from attnviz.model.head_ids import Stack
-from attnviz.model.panics import panics_unprinted
-from attnviz.model.sources import Source, read_json, refuse_pointer, weight_files, weights_sha256
+from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.model.tokenizer_files import load_tokenizer
 from attnviz.model.tokens import Tokens, tokenize
 from attnviz.model.weights import check_weights, read_weights
 from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 _NO_LIMIT = 1_000_000
 _SPARE_NUMBERS = 10_000_000
 """By so many a config may exceed its weights and still get a message that names the weights."""
@@ -187,7 +186,7 @@ def load_checkpoint(
     model, head = _model_and_head(source, architecture, config, weights, dtype, language_head)
     if head is not None:
         head.to(device).eval()
-    tokenizer = _load_tokenizer(source.folder)
+    tokenizer = load_tokenizer(source.folder)
     digest = weights_sha256(source)
     return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head, digest)
 
@@ -368,21 +367,3 @@ def _check_report(source: Source, architecture: Architecture, report: dict[str, 
             f"the weights in {source.folder} do not fit its config.json ({architecture.name}): {'; '.join(found)}. "
             "Heads computed from such weights would mean nothing; save the whole model, or mend config.json."
         )
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise CheckpointError(
-            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
-            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
-        )
-    for name in _TOKENIZER_FILES:
-        refuse_pointer(folder / name)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            read_json(folder / name)
-    what = f"cannot read the tokenizer in {folder}; download or save it again"
-    with calling_transformers(what), panics_unprinted():
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

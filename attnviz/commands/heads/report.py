@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.attention.checks import LayerCheck
 from attnviz.commands.heads.drawn import MOSTLY_WHITE
 from attnviz.commands.heads.lines_view import lines_left_out
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pattern_table import pattern_table
 from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables
-from attnviz.model.head_ids import HeadId, LayerId
+from attnviz.commands.heads.target_report import between_entry, stack_of, target_entry, target_note, tensor_name
+from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, quoted, shortened, visible
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.published import published_entries
@@ -51,14 +51,14 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         "model": model_entry(analysis.checkpoint),
         "text": analysis.text,
         "pair": analysis.pair,
-        **_target_entry(analysis),
+        **target_entry(analysis),
         "options": {
             **asdict(analysis.options),
             "tokens_cut_off": analysis.tokens.truncated,
             "parser": analysis.parse.parser if analysis.parse else None,
         },
         "tokens": tokens_entry(analysis.tokens),
-        "verification": verification_entry(analysis.verification, _of_stack),
+        "verification": verification_entry(analysis.verification, stack_of),
         "summary": {_name(part): summary_entry(part, of_part) for part, of_part in parts if of_part}
         if analysis.target is not None
         else summary_entry(analysis, heads),
@@ -75,36 +75,6 @@ def _name(part: Analysis) -> str:
     return "" if part.stack is None else part.stack.name
 
 
-def _target_entry(analysis: Analysis) -> dict[str, Any]:
-    """The target of an encoder-decoder, with the tokens that the decoder reads; nothing for other models."""
-    target = analysis.target
-    if target is None:
-        return {}
-    words = list(target.context.units.labels) if analysis.options.words else None
-    return {
-        "target": target.text,
-        "target_generated": target.generated,
-        "target_tokens": tokens_entry(target.tokens),
-        "target_words": words,
-    }
-
-
-def _of_stack(layer: LayerCheck) -> dict[str, Any]:
-    """Of an encoder-decoder, which kind of attention a layer is of, and its number there; nothing for other models."""
-    return stack_entry(layer.layer)
-
-
-def _between(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
-    """Of an encoder-decoder, what cross-attention alone has; nothing for other models."""
-    if analysis.target is None:
-        return {}
-    return {
-        "diagonality": head.statistics.get(DIAGONALITY),
-        "diagonality_baseline": analysis.context.diagonality_baseline,
-        "alignment": list(head.alignment) or None,
-    }
-
-
 def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
     names = ("distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
     return {
@@ -115,7 +85,7 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
         "entropy": head.statistics["entropy"],
         "entropy_uniform": analysis.context.entropy_uniform,
         **{name: head.statistics[name] for name in names},
-        **_between(head, analysis),
+        **between_entry(head, analysis),
         "baseline": {name: analysis.context.baselines[name] for name in SHARES},
         "patterns": [_verdict(verdict) for verdict in head.patterns],
         **label_entry(head),
@@ -163,7 +133,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
     """All patterns in safetensors: one tensor [n_heads, n_queries, n_keys] a layer."""
     layers = analysis.checkpoint.layers
-    names = [_tensor_name(layer) for layer in layers]
+    names = [tensor_name(layer) for layer in layers]
     tensors = {name: analysis.layer_patterns(layer).contiguous() for name, layer in zip(names, layers, strict=True)}
     said = {"unit": analysis.units.name, "labels": json.dumps(list(analysis.units.labels))}
     said |= {"model": analysis.checkpoint.name}
@@ -171,11 +141,6 @@ def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
         said["target_labels"] = json.dumps(list(analysis.target.context.units.labels))
     content: bytes = save(tensors, said)
     return content
-
-
-def _tensor_name(layer: int) -> str:
-    """``layer.0``; of an encoder-decoder ``encoder.0``, ``decoder.0``, ``cross-attention.0``."""
-    return f"{layer.stack.name}.{layer.number}" if isinstance(layer, LayerId) else f"layer.{layer}"
 
 
 def _tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[RenderableType]:
@@ -326,23 +291,11 @@ def _notes(analysis: Analysis) -> Text:
         f"n of at least {ENOUGH} and {LEAST_N} more correct than its baseline. "
         "One text shows what heads did here, not what they do.",
         "Conf, Distance: of all attention; content: without sinks, rows renormalised (after Voita et al. 2019).",
-        _of_target(analysis),
+        target_note(analysis),
         repeats,
         f"Syntax: {syntax}",
         profiled,
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
-    )
-
-
-def _of_target(analysis: Analysis) -> str:
-    """How to read the heads of an encoder-decoder; empty for other models."""
-    if analysis.target is None:
-        return ""
-    whose = "generated by the model, greedily" if analysis.target.generated else "given"
-    return (
-        f"Target ({whose}): {quoted(analysis.target.text)}. D and X attend from what the decoder reads, a start token "
-        "and the target without its last token: the row of each token predicts the next one. Diagonal: how far a head "
-        "goes through the source as the target goes on (1: a straight diagonal; after Shim et al. 2022)."
     )
 
 
