@@ -102,6 +102,17 @@ def draw_looks() -> None:
     without_numbers(GALLERY / "compare")
 
 
+def draw_llama() -> None:
+    """Four layers of smollm2, if it is installed; else they are left as they are."""
+    try:
+        analysis = attnviz.analyze(COUNTING, "smollm2", device="cpu")
+    except attnviz.CheckpointError as error:
+        print(f"smollm2 is left as it is: {error}")
+        return
+    analysis.save(new_folder("smollm2-10"), select="L8-11", figures=["overview"])
+    without_numbers(GALLERY / "smollm2-10")
+
+
 def draw_inside(treebank: Path | None) -> None:
     """What lies inside a layer, what heads write, and how much of each token arrives."""
     for model, text in (("minilm", SENTENCE), ("tiny-gpt2", COUNTING)):
@@ -133,6 +144,7 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     GALLERY.mkdir(exist_ok=True)
     draw_views()
     draw_looks()
+    draw_llama()
     draw_inside(treebank)
     if treebank is not None:
         draw_profile(treebank)

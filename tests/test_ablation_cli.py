@@ -74,7 +74,7 @@ def test_a_corpus_and_a_masked_language_model(tmp_path: Path) -> None:
     assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays
     other = run(*common, "--select", "L1H1", "--figures", "none")
     assert not (out / "ablate-map.svg").exists()
-    assert "removed 3 files of an earlier run there" in other.stderr
+    assert "removed 4 files of an earlier run there" in other.stderr
 
 
 def test_standard_input_and_sentences_left_out(gpt2_folder: Path, tmp_path: Path) -> None:

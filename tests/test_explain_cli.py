@@ -73,7 +73,7 @@ def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(ru
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
     assert names("out") == {"captions.md", "captions.tex", "explain.csv", "explain.json", "positions.png"}
     done = run("-o", "out", "--layer", "1", "--figures", "none")
-    assert "removed 2 files of an earlier run there" in done.stderr
+    assert "removed 3 files of an earlier run there" in done.stderr
 
 
 def test_standard_input_is_read(run: Any) -> None:

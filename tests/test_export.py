@@ -335,7 +335,7 @@ def test_a_foreign_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     with OutputFolder(tmp_path, HEADS) as output:
         output.write("overview.png", b"ours")
         (tmp_path / "overview.png").write_bytes(b"mine")
-        with pytest.raises(OutputError, match=r"holds a folder named overview\.png, where attnviz writes a file"):
+        with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
             output.commit(document_of(hand_made()))
     assert contents(tmp_path) == {"overview.png": b"mine"}
 

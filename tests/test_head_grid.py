@@ -258,16 +258,17 @@ def test_the_tokens_of_a_few_heads_are_named_beside_rows_and_below_columns(width
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_texts_stand_clear_of_marks(width: float | None):
-    cells = [replace(cell, right=(FAMILIES[0], ("previous-token",), True)) for cell in grid(1, 2).cells]
-    figure = head_grid_figure(replace(grid(1, 2), cells=tuple(cells)), Look(width=width))
+    plan = grid(1, 5, labels=Labels(tuple("abcdefghi"), (False,) * 9))
+    cells = [replace(cell, right=(FAMILIES[0], ("broad",), True)) for cell in plan.cells]
+    figure = head_grid_figure(replace(plan, cells=tuple(cells)), Look(width=width))
     figure.draw_without_rendering()
     texts = [text.get_window_extent() for text in figure.axes[0].texts]
     marks = [
         (*line.axes.transData.transform(point), line.get_markersize() / 2 * figure.dpi / 72)
         for line in figure.axes[0].lines for point in zip(*line.get_data(), strict=True)
     ]  # fmt: skip
-    assert len(marks) == 4
+    assert len(marks) == 10
     for x, y, radius in marks:
         for box in texts:
-            apart = max(box.x0 - x, x - box.x1, box.y0 - y, y - box.y1)
-            assert apart >= radius + 3
+            if box.y0 <= y <= box.y1:
+                assert max(box.x0 - x, x - box.x1) >= radius + 4

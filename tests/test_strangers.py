@@ -178,6 +178,19 @@ def test_arguments_of_other_kinds_are_refused_by_every_function(call, wrong, mes
         call(**{**given, **wrong})
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda found: found.figure(torch.zeros(2)), "expected the name of a figure as a string, found tensor"),
+        (lambda found: found.document(figures=3), "expected a list of figures, found 3"),
+        (lambda found: found.save("\ud800"), "expected a folder as a text or a Path"),
+    ],
+)
+def test_results_refuse_arguments_of_other_kinds(call, message):
+    with pytest.raises(UsageError, match=message):
+        call(attnviz.analyze(SENTENCE, "tiny-gpt2", syntax=False))
+
+
 # --- folders --------------------------------------------------------------------------------------------------------
 
 
@@ -267,9 +280,10 @@ def test_a_panic_prints_nothing_of_its_own_and_all_else_is_printed(capfd):
 # --- messages with advice -----------------------------------------------------------------------------------------
 
 
-def test_an_unknown_parser_is_told_with_those_installed():
-    message = r"cannot load the pipeline 'zz'.* Installed pipelines: \S.*python -m spacy download NAME"
-    refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--parser", "zz")
+@pytest.mark.parametrize("name", ["zz", "spacy"])  # a package, but no pipeline
+def test_an_unknown_parser_is_told_with_those_installed(name):
+    message = rf"cannot load the pipeline '{name}'.* Installed pipelines: \S.*python -m spacy download NAME"
+    refused(message, "heads", SENTENCE, "-m", "tiny-gpt2", "--parser", name)
 
 
 @pytest.mark.parametrize("command", ["compare", "outputs"])
@@ -318,3 +332,9 @@ def test_a_config_that_asks_for_tuples_changes_nothing(bert_folder, tmp_path, co
     options = ["--no-control", "--no-syntax"] if command == "profile" else ["--no-curve", "--select", "L2"]
     result = run(command, text, "-m", folder, "-o", tmp_path / "out", "--no-figures", "-q", *options)
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_checkpoint_in_a_folder_whose_name_is_no_text_is_not_called_corrupt(bert_folder, tmp_path):
+    folder = shutil.copytree(bert_folder, tmp_path / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(CheckpointError, match="give its folder a name in UTF-8"):
+        load(Path(folder))

@@ -121,7 +121,7 @@ def compare_layer(
             f"the model of shape {tuple(record.pattern.shape)}."
         )
     scale = float(record.output.abs().max())
-    difference = float((output - record.output).abs_().max())
+    difference = _largest_difference(output, record.output)
     coarse: dict[str, float] = {}
     if tolerance.row is not None:
         fit = fit_scale(pattern, record.pattern, tolerance.scale)
@@ -130,12 +130,17 @@ def compare_layer(
     return LayerCheck(
         layer=record.layer,
         heads_compared=pattern.shape[1],
-        pattern_error=float((pattern - record.pattern).abs_().max()),
+        pattern_error=_largest_difference(pattern, record.pattern),
         output_error=difference / scale if scale > 0 else difference,
         output_scale=scale,
         passed_error=_passed_error(record, checkpoint),
         **coarse,
     )
+
+
+def _largest_difference(one: Tensor, other: Tensor) -> float:
+    """The largest absolute difference; where all bits agree nothing is subtracted, which saves memory and time."""
+    return 0.0 if torch.equal(one, other) else float((one - other).abs_().max())
 
 
 def _refuse_overflow(record: LayerRecord) -> None:

@@ -52,7 +52,7 @@ def rotated(x: Tensor, rotary: Rotary) -> Tensor:
     angles = torch.arange(n, device=x.device).float()[:, None] * frequencies  # [n, d/2]
     cos, sin = (part.mul(rotary.factor).to(x.dtype) for part in (angles.cos(), angles.sin()))
     half = len(frequencies)
-    first, second, others = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    first, second, others = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([first * cos - second * sin, second * cos + first * sin, others], dim=-1)
 
 

@@ -113,10 +113,12 @@ def planned_grid(heads: Iterable[HeadId], m: int, look: Look, marked: bool, labe
 
 def fitting_grid(ids: Sequence[HeadId], room: float, marked: bool, labels: Sequence[str] = ()) -> GridLayout:
     """The grid in so many pixels; few heads are packed, where they fit on a page so, and named ``labels`` with them."""
-    if labels and (grid := _wrapped(ids, room, marked, packed=True, least=_ROOMY)):
-        tokens = _beside(labels, grid.square)
-        if (grid := _wrapped(ids, room - tokens, marked, packed=True, least=_ROOMY)) and grid.pitch >= _ROOMY:
-            return replace(grid, tokens=tokens)
+    tokens, grid = 0.0, _wrapped(ids, room, marked, packed=True, least=_ROOMY) if labels else None
+    for _ in range(3 if grid else 0):  # which tokens are named, and how large, depends on the squares
+        tokens = max(tokens, _beside(labels, grid.square)) if grid else 0
+        grid = _wrapped(ids, room - tokens, marked, packed=True, least=_ROOMY)
+    if grid and grid.pitch >= _ROOMY:
+        return replace(grid, tokens=tokens)
     if _sparse(ids) and (grid := _wrapped(ids, room, marked, packed=True)):
         return grid
     if grid := _wrapped(ids, room, marked, packed=False):

@@ -73,7 +73,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         weights: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        if not str(path).isprintable():
+        if any("\ud800" <= character <= "\udfff" for character in str(path)):
             raise CheckpointError(f"cannot read {path}: {error}; give its folder a name in UTF-8.") from error
         raise CheckpointError(
             f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "

@@ -62,7 +62,7 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
     """
     try:
         document = pipeline(text)
-    except (ValueError, RuntimeError) as error:  # a text that is too long for it, first of all
+    except Exception as error:
         raise ParserError(
             f"the parser fails on a text of {len(text):,} characters: {' '.join(str(error).split())[:160]}; "
             "shorten it, or leave syntax out with --no-syntax."
@@ -166,8 +166,8 @@ def _load_pipeline(name: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # spaCy warns where a pipeline was trained with another minor version
             pipeline = spacy.load(name, exclude=list(_ONLY_FOR_OTHER_TASKS))
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         installed = ", ".join(_installed()) or "none"
         raise ParserError(
             f"spaCy cannot load the pipeline {name!r}: {reason} Installed pipelines: {installed}; to add one of "

@@ -199,7 +199,8 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     }
     if not content.any():
         return result
-    result |= _on_content(pattern[:, content][..., content], distances(n).abs().to(pattern)[content][:, content])
+    kept = _in_a_row(content)
+    result |= _on_content(pattern[:, kept][..., kept], distances(n).abs().to(pattern)[kept][:, kept])
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
     for name, values in zip(context.selected, shares, strict=True):
@@ -262,6 +263,13 @@ def alignment(pattern: Tensor) -> list[int]:
 
 def _content(units: Units) -> Tensor:
     return ~torch.tensor(units.sink, dtype=torch.bool)
+
+
+def _in_a_row(content: Tensor) -> Tensor | slice:
+    """The positions as a slice, which copies no pattern, where they stand in a row: all but the first, say."""
+    places = content.nonzero()[:, 0]
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else content
 
 
 def _on_content(pattern: Tensor, apart: Tensor) -> dict[str, list[float | None]]:

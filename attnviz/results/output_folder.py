@@ -313,5 +313,6 @@ def check_folder(folder: object) -> None:
     Raises:
         UsageError: it is no text or path, or empty.
     """
-    if not isinstance(folder, str | Path) or not str(folder).strip() or "\0" in str(folder):
+    named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
+    if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
         raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")

@@ -107,6 +107,8 @@ class Result:
             figures: paths of the figures, relative to the folder.
             choices: what to list; see :class:`attnviz.results.view.Choices`.
         """
+        if isinstance(figures, str) or not isinstance(figures, Sequence):
+            raise UsageError(f"expected a list of figures, found {figures!r}.")
         return self._document(figures, self._choices(None, choices))
 
     def report(self, width: int = 100, **choices: "Unpack[ChoiceNames]") -> str:
@@ -231,6 +233,8 @@ class Result:
         return f"{picture}<pre>{html.escape(self.report())}</pre>"
 
     def _view(self, name: str) -> "View[Any, Any]":
+        if not isinstance(name, str):
+            raise UsageError(f"expected the name of a figure as a string, found {name!r}.")
         return self.wanted_views([name or self.first_view or views_of(self.command)[0].name])[0]
 
     def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":

@@ -130,7 +130,9 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     means = {name: part.mean(0, keepdim=True) for name, part in raw.items()}
     parts = {name: parameters.linear_part(part - means[name], scale) for name, part in raw.items()}
     common = torch.stack(list(means.values())).sum(0)
-    parts["constant"] = parameters.linear_part(common, scale) + widened(parameters.bias)
+    parts["constant"] = parameters.linear_part(common, scale)
+    if parameters.bias is not None:
+        parts["constant"] = parts["constant"] + widened(parameters.bias)
     if (project := projection_of(checkpoint)) is None:
         return parts
     parts = {name: part @ widened(project.weight) for name, part in parts.items()}
@@ -153,9 +155,10 @@ def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterat
 
 def _projected(parts: dict[str, Tensor], projection: Projection, head: int) -> dict[str, Tensor]:
     """Every part of the input times the head's matrix, [n, d_head]; the bias is constant."""
-    weight, bias = widened(projection.weight[head]), widened(projection.bias[head])
-    projected = {name: part @ weight for name, part in parts.items()}
-    return {**projected, "constant": projected["constant"] + bias}
+    projected = {name: part @ widened(projection.weight[head]) for name, part in parts.items()}
+    if projection.bias is None:
+        return projected
+    return {**projected, "constant": projected["constant"] + widened(projection.bias[head])}
 
 
 def _centred(values: Tensor, allowed: Tensor) -> Tensor:

@@ -136,7 +136,9 @@ def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     both = tokens.ids, tokens.type_ids or [0] * len(tokens)
     ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
     rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
-    parts = {"content": tables.words[ids], "position": tables.positions[rows]}
+    parts = {"content": tables.words[ids] * tables.scale}
+    if tables.positions is not None:
+        parts["position"] = tables.positions[rows]
     return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
 
 
@@ -193,4 +195,5 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     steps["pattern"] = attention.attention_pattern(steps["scores"].clone(), allowed).to(x.dtype)
     steps["weighted"] = torch.matmul(steps["pattern"], value)
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
-    steps["attention_output"] = steps["concatenated"] @ heads.output_weight.flatten(0, 1) + heads.output_bias
+    output = steps["concatenated"] @ heads.output_weight.flatten(0, 1)
+    steps["attention_output"] = output if heads.output_bias is None else output + heads.output_bias

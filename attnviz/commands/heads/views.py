@@ -31,7 +31,7 @@ from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-MOST_ARE_WHITE = "Most weights are near 0, their cells white: --scale log shows them."
+MOST_ARE_WHITE = "Most cells are near 0: --scale log shows them."
 
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -63,7 +63,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     if analysis.target is not None:
         whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {_kind(part)} layers" for part in shown)
     special = any(any(part.keys.special) for part in shown)
-    ticks = f"ticks below columns: {'special tokens' if special else f'the first {facts.unit}'}"
+    ticks = f"ticks: {'special tokens' if special else f'the first {facts.unit}'}"
     kinds = _kinds(analysis)
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
@@ -75,7 +75,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
             f"({counted(facts.n, facts.unit) if analysis.target is None else kinds})",
             _scale(look, "the largest weight of each head"),
-            ticks if sinks else "",
+            ticks.replace(":", " below columns:") if sinks else "",
             "below each id the label of the head on this text, from this text alone, and the mark of its family"
             f"{unsure}",
             f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
