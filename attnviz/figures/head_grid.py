@@ -126,7 +126,7 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
 
 def _most_cells(plan: HeadGridPlan) -> int:
     """Rows or columns of the largest matrix."""
-    return max(n for cell in plan.cells for n in cell.values.shape)
+    return max(int(n) for cell in plan.cells for n in cell.values.shape)
 
 
 def _marked(plan: HeadGridPlan) -> bool:

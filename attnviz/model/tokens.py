@@ -209,7 +209,8 @@ def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
     first: dict[str, Any] = {
         "ids": start, "labels": label, "special": True, "sink": True, "words": None, "segments": None, "offsets": (0, 0)
     }  # fmt: skip
-    return replace(tokens, **{name: (value, *getattr(tokens, name)[:-1]) for name, value in first.items()})
+    later: dict[str, Any] = {name: (value, *getattr(tokens, name)[:-1]) for name, value in first.items()}
+    return replace(tokens, **later)
 
 
 def merge_units(tokens: Tokens, words: bool) -> Units:

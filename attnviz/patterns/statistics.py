@@ -215,7 +215,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
 def _of_cross_attention(pattern: Tensor, context: TextContext) -> dict[str, list[float | None]]:
     """The statistics that have a meaning between two texts, of patterns [n_heads, n_queries, n_keys]."""
     content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
-    result: dict[str, list[float | None]] = {name: [None] * len(pattern) for name in SCALARS}
+    result: dict[str, list[float | None]] = {name: [None] * len(pattern) for name in (*SCALARS, *TYPES.values())}
     result["entropy"] = _numbers(torch.special.entr(pattern).sum(-1).mean(-1))
     result["confidence"] = _numbers(pattern.amax(-1).mean(-1))
     result[DIAGONALITY] = _diagonality(pattern, context)

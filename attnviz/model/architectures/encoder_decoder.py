@@ -6,14 +6,14 @@ decoder (D), and its cross-attention (X), from the target to the encoder's final
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
 from attnviz.model.architectures.llama import projection
 from attnviz.model.head_ids import Stack
 
@@ -48,7 +48,7 @@ class EncoderDecoder(ABC):
     sink_first = False
     causal = False
     pre_norm = False
-    norm_kind: Literal["layer", "rms"] = "layer"
+    norm_kind: NormKind = "layer"
     float32_steps = False
     epsilon_setting: str | float = 1e-5
     activation_setting = "activation_function"

@@ -9,7 +9,7 @@ from torch import nn
 from attnviz.attention.reference import HeadParameters
 from attnviz.attention.relative_positions import bucketed_bias
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
 from attnviz.model.architectures.encoder_decoder import EncoderDecoder, LogitsHead
 from attnviz.model.architectures.llama import projection
 
@@ -22,9 +22,9 @@ class T5(EncoderDecoder):
     name = "t5"
     class_prefix = "T5"
     language_class = "T5ForConditionalGeneration"
-    old_buffers = ("EncDecAttention.relative_attention_bias.weight",)
+    old_buffers: tuple[str, ...] = ("EncDecAttention.relative_attention_bias.weight",)
     pre_norm = True
-    norm_kind = "rms"
+    norm_kind: NormKind = "rms"
     float32_steps = True
     epsilon_setting = "layer_norm_epsilon"
     activation_setting = "dense_act_fn"
