@@ -327,11 +327,11 @@ def _left_out(run: Any) -> Any:
     return lambda *given: given[3] if given[2] == 1 else run(*given)
 
 
-def _swapped(project: Any) -> Any:
-    """Heads 0 and 1 swapped, only where values are projected for the comparison with what is removed."""
+def _swapped(values_of: Any) -> Any:
+    """Heads 0 and 1 swapped, only where values are made for the comparison with what is removed."""
 
-    def swapped(x: torch.Tensor, projection: Any) -> torch.Tensor:
-        values: torch.Tensor = project(x, projection)
+    def swapped(x: torch.Tensor, parameters: Any) -> torch.Tensor:
+        values: torch.Tensor = values_of(x, parameters)
         return values[:, [1, 0, 2, 3]] if sys._getframe(1).f_code.co_name == "_compare_values" else values
 
     return swapped
@@ -342,7 +342,7 @@ def _swapped(project: Any) -> Any:
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
         (hooks, "run_block", _left_out, "a pass resumed at layer"),
-        (attention, "project", _swapped, "what is to be removed of L0H0 differs from what"),
+        (attention, "values", _swapped, "what is to be removed of L0H0 differs from what"),
     ],
     ids=["pattern", "layer left out", "heads swapped"],
 )

@@ -97,7 +97,7 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
         for layer, error in enumerate([2e-7, 4e-7])
     ]
     tolerances = {"pattern_tolerance": 1e-4, "output_tolerance": 1e-4, "row_tolerance": None}
-    assert found["verification"] == {"passed": True, "heads_compared": 4, **tolerances, "layers": layers}
+    assert found["verification"] == {"passed": True, "level": 4, "heads_compared": 4, **tolerances, "layers": layers}
     for head in found["heads"]:
         assert list(head) == [*SCALARS, "baseline", "patterns", *LABEL, "role", "profile"]
         assert list(head["baseline"]) == SHARES

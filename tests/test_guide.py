@@ -18,6 +18,7 @@ import attnviz
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.cli.program import app
 from attnviz.model.architectures import ARCHITECTURES
+from attnviz.model.smollm2 import cached_folder
 from attnviz.patterns import parsers
 from attnviz.patterns.registry import PATTERNS, PatternSpec
 from attnviz.patterns.verdicts import (
@@ -34,6 +35,9 @@ from attnviz.patterns.verdicts import (
 from attnviz.results.result import views_of
 from tests.conftest import needs_minilm, needs_parser
 from tests.corpora import examples, sentences, treebank
+from tests.llamas import sentencepiece_tokenizer, sharp_llama
+from tests.models import save_checkpoint
+from tests.relatives import roberta_tokenizer, sharp
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "examples" / "guide"
@@ -71,19 +75,22 @@ def typed(command: str) -> tuple[list[str], str | None]:
 
 
 @pytest.fixture(scope="module")
-def user_files(bert_folder: Path, gpt2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that commands of the guide name, made small, and a cache of the hub with two models."""
+def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that commands of the guide name, made small; a cache of the hub with two models; a tiny smollm2."""
     folder = tmp_path_factory.mktemp("user")
     treebank(folder / "en_ewt-ud-dev.conllu", 8)
     treebank(folder / "en_ewt-ud-train.conllu", 8, seed=1)
     examples(folder / "gap-development.tsv", 5)
     sentences(folder / "novel.txt", 5)
-    for name, source in (("bert-base-uncased", bert_folder), ("gpt2", gpt2_folder)):
+    roberta = save_checkpoint(sharp("roberta"), roberta_tokenizer(), folder / "roberta")
+    for name, source in (("bert-base-uncased", bert_folder), ("roberta-base", roberta)):
         snapshot = folder / "hub" / f"models--{name}" / "snapshots" / ("0" * 40)
         snapshot.parent.mkdir(parents=True)
         snapshot.symlink_to(source, target_is_directory=True)
         (snapshot.parents[1] / "refs").mkdir()
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
+    llama = sharp_llama(num_hidden_layers=12, max_position_embeddings=64)
+    save_checkpoint(llama, sentencepiece_tokenizer(), folder / "cache" / "attnviz" / cached_folder().name)
     tuned = folder / "my-fine-tuned-bert"
     tuned.mkdir()
     for path in bert_folder.iterdir():
@@ -102,6 +109,7 @@ def place(user_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(parsers, "_load_pipeline", pipeline)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
 
@@ -162,6 +170,7 @@ def test_the_ablation_shown_is_that_of_the_gallery() -> None:
 
 def test_readme_is_short_and_its_first_snippet_imports() -> None:
     assert len(README.splitlines()) <= 250
+    assert f"version = {{{attnviz.__version__}}}" in README
     assert all(path.stem in page("README") or path.stem == "README" for path in GUIDE.glob("*.md"))
 
 
@@ -218,7 +227,7 @@ def test_every_pattern_is_documented_with_its_source(spec: PatternSpec) -> None:
 
 
 def test_the_thresholds_of_the_guide_are_the_thresholds_of_the_program() -> None:
-    text = section("numbers", "Labels")
+    text = " ".join(section("numbers", "Labels").split())
     points = f"{round(MARGIN * 100)} points above"
     assert f"| `sink` | above {SINK_SHARE} and {points} uniform |" in text
     assert f"| above {MAJORITY}, {points} uniform, sink at most {SINK_ONLY} |" in text
@@ -242,8 +251,9 @@ def test_the_tolerances_of_the_guide_are_the_tolerances_of_the_program() -> None
 
 
 def test_the_families_of_the_guide_are_those_that_are_reproduced() -> None:
-    table = page("models").split("| family |")[1].split("\n\n")[0]
-    assert sorted(re.findall(r"`([\w-]+)`", table.partition("\n")[2])) == sorted(ARCHITECTURES)
+    rows = page("models").split("| family |")[1].split("\n\n")[0].splitlines()[2:]
+    listed = {name: row.endswith("| yes |") for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    assert listed == {name: family.explained for name, family in ARCHITECTURES.items()}
 
 
 def test_every_error_is_of_the_family_that_the_guide_names() -> None:

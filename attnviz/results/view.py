@@ -123,6 +123,7 @@ class View(Generic[R, P]):
         default: whether it is drawn unless others are asked for.
         missing: why a result has no such picture; empty where it has one.
         files: all pictures of a view in one format, where that is faster than one figure after another.
+        suffix: the only format of its files, whatever is asked for: ``html`` of a page, which is no figure.
     """
 
     name: str
@@ -134,11 +135,12 @@ class View(Generic[R, P]):
     default: bool = True
     missing: Callable[[R], str] = _nothing_missing
     files: Callable[[R, Choices, str], Iterator[File]] | None = None
+    suffix: str = ""
 
     def written(self, result: R, choices: Choices, formats: Sequence[str]) -> Iterator[File]:
         """Every file of the view, drawn one after another."""
         if self.files is not None:
-            for file_format in formats:
+            for file_format in [self.suffix] if self.suffix else formats:
                 yield from self.files(result, choices, file_format)
             return
         for plan in self.plans(result, choices):

@@ -1,7 +1,7 @@
 """What :func:`attnviz.analyze` gives: the findings of every head, with the text, the model and verified patterns."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -81,6 +81,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         options: what was asked for.
         profile: the stored profile of these weights; None where there is none, or none was looked for.
         published: what papers say of heads of this model; empty where they say nothing.
+        windowed: by layer, the context with baselines over the keys within its window, where that is shorter than
+            the text.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
     """
@@ -95,6 +97,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     options: Options
     profile: StoredProfile | None = None
     published: tuple[PublishedHead, ...] = ()
+    windowed: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
     stack: Stack | None = None
 
@@ -117,7 +120,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             replace(
                 self,
                 stack=stack,
-                context=self._context(stack.layer(0)),
+                context=self.context_of(stack.layer(0)),
                 heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
             )
             for stack in self.checkpoint.stacks
@@ -129,10 +132,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         stack = self.stack or self.checkpoint
         return stack.n_layers, stack.n_heads
 
-    def _context(self, layer: int) -> TextContext:
-        """The context of a layer's attention."""
+    def context_of(self, layer: int) -> TextContext:
+        """The context of a layer's heads: of its kind of attention, and with a window that is shorter than the text."""
         if self.target is None or self.stack is not None:
-            return self.context
+            return self.windowed.get(layer, self.context)
         return {"E": self.context, "D": self.target.context, "X": self.target.cross}[letter_of(layer)]
 
     @property
@@ -169,7 +172,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def layer_patterns(self, layer: int) -> Tensor:
         """The verified patterns of one layer, [n_heads, n_queries, n_keys], float32 or wider, on the CPU."""
-        context = self._context(layer)
+        context = self.context_of(layer)
         pattern = self.attention.layer(layer).wide[0]
         return merge_pattern(pattern, context.units.members, context.keys.members).cpu()
 

@@ -17,7 +17,7 @@ from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["MAP", "statistic_named"]
+__all__ = ["MAP", "statistic_meaning", "statistic_named", "uniform_value"]
 
 _DECADES = 2
 _SHARE = "share of the attention on content that lands on"
@@ -98,16 +98,10 @@ class _Map:
 
 
 def _map(analysis: Analysis, statistic: str, look: Look) -> _Map:
-    facts = analysis.facts
     flat = [head.statistics.get(statistic) for head in analysis.heads]
     values = np.array([np.nan if value is None else value for value in flat]).reshape(analysis.shape)
-    measured, uniform = values[np.isfinite(values)], _uniform(analysis, statistic)
-    keys = analysis.keys
-    sinks = ["the special tokens"] * any(keys.special)
-    sinks += [f"the first {facts.unit}"] * (keys.sink[0] and not keys.special[0])
-    window, far = analysis.options.local_window, analysis.options.long_range_from
-    words = {"unit": facts.unit, "sinks": " and ".join(sinks), "window": window, "far": far}
-    name, meaning, unit = (part.format(**words) for part in _MEANINGS[statistic])
+    measured, uniform = values[np.isfinite(values)], uniform_value(analysis, statistic)
+    name, meaning, unit = statistic_meaning(analysis, statistic)
     largest = float(measured.max(initial=0.0))
     tops = {"entropy": uniform, "distance": max(uniform or 0.0, largest)}
     top = tops.get(statistic.removesuffix("_content"), 1.0) or 1.0
@@ -132,6 +126,18 @@ def _map(analysis: Analysis, statistic: str, look: Look) -> _Map:
     )  # fmt: skip
 
 
+def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
+    """How people name a statistic of this text, what the number is, and its unit; empty for shares."""
+    unit = analysis.units.name
+    keys = analysis.keys
+    sinks = ["the special tokens"] * any(keys.special)
+    sinks += [f"the first {unit}"] * (keys.sink[0] and not keys.special[0])
+    window, far = analysis.options.local_window, analysis.options.long_range_from
+    words = {"unit": unit, "sinks": " and ".join(sinks), "window": window, "far": far}
+    name, reading, of = (part.format(**words) for part in _MEANINGS[statistic])
+    return name, reading, of
+
+
 def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str]:
     """From values to colours, the same in words, and a note on what a logarithmic scale cuts off."""
     largest = float(measured.max(initial=0.0))
@@ -146,7 +152,7 @@ def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str
     return Normalize(0, top, clip=True), f"colours from 0 to {written(top)}", ""
 
 
-def _uniform(analysis: Analysis, statistic: str) -> float | None:
+def uniform_value(analysis: Analysis, statistic: str) -> float | None:
     """The statistic under attention that is uniform over the allowed keys; None where that is not defined."""
     context = analysis.context
     for repeat, on_repeats in ON_REPEATS.items():

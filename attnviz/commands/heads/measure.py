@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnviz.arguments import check_texts
+from attnviz.arguments import check_texts, checked
 from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
 from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
@@ -29,6 +29,7 @@ __all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
 _FARTHEST = 1_000_000
 
 
+@checked
 def analyze(
     text: str,
     model: Model = "minilm",
@@ -111,10 +112,10 @@ def analyze(
     parse, note = (
         _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
     )
-    heads: list[HeadFindings] = []
+    windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
 
     def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, context, tokens, parse, stored))
+        heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, stored))
 
     attention = verify_attention(checkpoint, tokens, judge_layer, progress)
     return Analysis(
@@ -132,6 +133,7 @@ def analyze(
         published=published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
+        windowed=windowed,
     )
 
 
@@ -180,6 +182,13 @@ def _warn(message: str) -> None:
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
     pipeline, note = parser_for(texts, parser)
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
+
+
+def _windowed(checkpoint: Checkpoint, context: TextContext, n: int) -> dict[int, TextContext]:
+    """By layer, the context with its window; layers without one, or with one no shorter than the text, are left out."""
+    shorter = {layer: window for layer, window in enumerate(checkpoint.windows) if window is not None and window < n}
+    contexts = {window: replace(context, window=window) for window in set(shorter.values())}
+    return {layer: contexts[window] for layer, window in shorter.items()}
 
 
 def _judged(

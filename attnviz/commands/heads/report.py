@@ -83,10 +83,10 @@ def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
         **stack_entry(head.id.layer),
         "head": head.id.head,
         "entropy": head.statistics["entropy"],
-        "entropy_uniform": analysis.context.entropy_uniform,
+        "entropy_uniform": analysis.context_of(head.id.layer).entropy_uniform,
         **{name: head.statistics[name] for name in names},
         **between_entry(head, analysis),
-        "baseline": {name: analysis.context.baselines[name] for name in SHARES},
+        "baseline": {name: analysis.context_of(head.id.layer).baselines[name] for name in SHARES},
         "patterns": [_verdict(verdict) for verdict in head.patterns],
         **label_entry(head),
         "role": _role_entry(head, analysis),
@@ -266,6 +266,18 @@ def _role(role: StoredRole) -> str:
     return f"{role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
 
 
+def _windows(analysis: Analysis) -> str:
+    """Which layers have a window that is shorter than the text; empty where none has."""
+    if not analysis.windowed:
+        return ""
+    windows = sorted({context.window or 0 for context in analysis.windowed.values()})
+    layers, n = counted(len(analysis.windowed), "layer"), analysis.checkpoint.n_layers
+    return (
+        f"Windows: in {layers} of {n} a token sees the last {' or '.join(map(str, windows))} tokens alone, itself "
+        "included; baselines of these heads are of uniform attention within the window, the last row's of all."
+    )
+
+
 def _notes(analysis: Analysis) -> Text:
     unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
     cut = analysis.tokens.truncated
@@ -293,6 +305,7 @@ def _notes(analysis: Analysis) -> Text:
         "Conf, Distance: of all attention; content: without sinks, rows renormalised (after Voita et al. 2019).",
         target_note(analysis),
         repeats,
+        _windows(analysis),
         f"Syntax: {syntax}",
         profiled,
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",

@@ -1,6 +1,7 @@
 """The figures of ``attnviz heads``: the overview, heatmaps and mean patterns; lines, maps and pairs stand apart."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
+from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
 from attnviz.figures.families import family_of_label
@@ -26,6 +28,7 @@ from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
 from attnviz.results.facts import capital, sentence
+from attnviz.results.page_view import page_view
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View
 
@@ -321,5 +324,10 @@ VIEWS: tuple[View[Any, Any], ...] = (
     ),
     PAIR,
     PANEL,
+    page_view(
+        "heads", "every head to hover over, click and compare, in one HTML file",
+        partial(page_data, evidence=_evidence),
+        of_one_kind,
+    ),
 )  # fmt: skip
 """Every figure of the command, in the order of its documentation."""

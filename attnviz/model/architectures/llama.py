@@ -15,7 +15,7 @@ from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, norm_of
 from attnviz.model.architectures.rope import refuse_rope, rotary_of
 
-__all__ = ["Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3"]
+__all__ = ["Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3", "projection"]
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 

@@ -1,0 +1,120 @@
+"""What a page shows, as plain data: patterns of one byte a weight, axes, colours.
+
+A weight p is kept as round(255 sqrt(p)): its error is about sqrt(p) / 255 at most, 0.004 for a weight of 1 and less
+for all others, where rounding p itself would lose every weight of a long text. Bytes are deflated and written in
+base64, a head at a time, so that a browser inflates only what it shows.
+"""
+
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.figures.look import THEMES, Look
+from attnviz.model.tokens import Units
+from attnviz.model.wording import right_to_left
+
+__all__ = ["BUDGET", "ERROR", "NOTEBOOK_BUDGET", "axis_entry", "colours_entry", "pack", "packed", "rounded"]
+
+BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
+"""Bytes that all patterns of a page may take, and those of one within a notebook."""
+
+ERROR = 0.004
+"""The largest error of a weight on the page."""
+
+_DENSEST = 8
+"""A pattern was never seen to pack to less than an eighth of its cells, unless it hardly counts at all."""
+
+_DECIMALS = 5
+
+K = TypeVar("K", bound=tuple[int, ...])
+
+
+def packed(pattern: Tensor, triangle: bool) -> str:
+    """One pattern as a browser reads it: base64 of deflated bytes.
+
+    Args:
+        pattern: weights, [n_queries, n_keys]; row = query, column = key.
+        triangle: keep only the keys up to each query, row after row; of a causal model no others have a weight.
+    """
+    roots: NDArray[np.uint8] = np.rint(255 * np.sqrt(pattern.clamp(0, 1).float().numpy())).astype(np.uint8)
+    kept = roots[np.tril_indices(len(roots))] if triangle else roots
+    deflate = zlib.compressobj(strategy=zlib.Z_RLE)  # bytes hardly repeat but in runs: six times as fast, and smaller
+    return b64encode(deflate.compress(kept.tobytes()) + deflate.flush()).decode("ascii")
+
+
+def pack(
+    ranked: Sequence[K],
+    patterns: Callable[[Sequence[K]], Iterator[tuple[K, Sequence[Tensor]]]],
+    cells: int,
+    triangle: bool,
+    budget: int = BUDGET,
+) -> dict[K, list[str]]:
+    """The patterns of as many heads as the budget has room for, at least of one.
+
+    Args:
+        ranked: ids of the heads; the first are kept.
+        patterns: from ids in their own order to each with its patterns, one a side, [n_queries, n_keys].
+        cells: weights of a head, over all its sides.
+        triangle: as for :func:`packed`.
+        budget: bytes.
+    """
+    tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
+    of_each = {head: [packed(side, triangle) for side in sides] for head, sides in patterns(sorted(tried))}
+    kept: dict[K, list[str]] = {}
+    for head in tried:
+        budget -= sum(map(len, of_each[head]))
+        if budget < 0 and kept:
+            break
+        kept[head] = of_each[head]
+    return kept
+
+
+def axis_entry(units: Units, segments: Sequence[int | None], words: Units | None = None) -> dict[str, Any]:
+    """The positions that rows or columns of patterns are named by.
+
+    Args:
+        units: tokens, or words.
+        segments: [n], which text of a pair each is of; None for special tokens.
+        words: the words that tokens merge into; None where units are words already.
+    """
+    entry = {
+        "unit": units.name,
+        "labels": list(units.labels),
+        "sink": [int(sink) for sink in units.sink],
+        "segments": list(segments),
+        "rtl": right_to_left("".join(label for label, sink in zip(units.labels, units.sink, strict=True) if not sink)),
+    }
+    if words is not None:
+        entry["words"] = {
+            "labels": list(words.labels),
+            "sink": [int(sink) for sink in words.sink],
+            "members": [list(members) for members in words.members],
+        }
+    return entry
+
+
+def colours_entry() -> dict[str, dict[str, str]]:
+    """The 256 colours of weights and of differences, by theme, as hexadecimal digits: those of the figures."""
+    steps = np.arange(256)
+    return {
+        theme: {
+            "weights": _hexadecimal(Look(theme).colour_map()(steps)),
+            "differences": _hexadecimal(Look(theme).diverging_map()(steps)),
+        }
+        for theme in THEMES
+    }
+
+
+def _hexadecimal(colours: Any) -> str:
+    values: NDArray[np.uint8] = np.rint(255 * np.asarray(colours)[:, :3]).astype(np.uint8)
+    return values.tobytes().hex()
+
+
+def rounded(value: float | None) -> float | None:
+    """A number as the page has it: no more digits than it can show."""
+    return None if value is None else round(float(value), _DECIMALS)

@@ -1,0 +1,120 @@
+/**
+ * Elements of the page. Text reaches it through textContent and setAttribute alone.
+ *
+ * @typedef {Record<string, string|number|boolean|((event: any) => void)>} Properties
+ */
+
+/**
+ * @param {string} tag @param {Properties} [properties] text, listeners by "on…", all others as attributes
+ * @param {(Node|string)[]} children @returns {HTMLElement}
+ */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (typeof value === "function") made.addEventListener(name.slice(2), value);
+    else if (name === "text") made.textContent = String(value);
+    else if (typeof value !== "boolean") made.setAttribute(name, String(value));
+    else if (value) made.setAttribute(name, "");
+  }
+  made.append(...children);
+  return made;
+}
+
+/**
+ * A named list of choices.
+ * @param {string} label @param {string} name @param {[string, string][]} options value and text
+ * @param {(value: string) => void} change
+ */
+export function choice(label, name, options, change) {
+  const select = /** @type {HTMLSelectElement} */ (element("select", { name, onchange: () => change(select.value) }));
+  select.append(...options.map(([value, text]) => element("option", { value, text })));
+  return { field: element("label", { class: "field" }, element("span", { text: label }), select), select };
+}
+
+/**
+ * A row of buttons of which one is pressed.
+ * @param {string} label @param {[string, string][]} options @param {(value: string) => void} change
+ */
+export function switches(label, options, change) {
+  const buttons = options.map(([value, text]) => element("button", { type: "button", "data-value": value, text, onclick: () => change(value) }));
+  return {
+    field: element("div", { class: "switches", role: "group", "aria-label": label }, ...buttons),
+    /** @param {string} chosen */
+    set: (chosen) => buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.value === chosen))),
+  };
+}
+
+/** @param {string} label @param {string} name @param {(on: boolean) => void} change */
+export function tick(label, name, change) {
+  const box = /** @type {HTMLInputElement} */ (element("input", { type: "checkbox", name, onchange: () => change(box.checked) }));
+  return { field: element("label", { class: "field" }, box, element("span", { text: label })), box };
+}
+
+/** @param {import("./patterns.js").Family} family @param {import("./scene.js").PathItem} outline */
+export function markElement(family, outline) {
+  const space = "http://www.w3.org/2000/svg";
+  const [drawing, path] = [document.createElementNS(space, "svg"), document.createElementNS(space, "path")];
+  drawing.setAttribute("viewBox", "0 0 12 12");
+  drawing.setAttribute("class", "mark");
+  drawing.setAttribute("aria-hidden", "true");
+  path.setAttribute("d", `M${outline.points.map((value) => value.toFixed(1)).join(" ")}Z`);
+  path.setAttribute("fill", family.colour);
+  drawing.append(path);
+  return drawing;
+}
+
+/** @param {string|number|null} value */
+export function cellText(value) {
+  if (value === null) return "–";
+  return typeof value === "number" && !Number.isInteger(value) ? value.toFixed(3) : String(value);
+}
+
+/**
+ * Numbers by size, the largest first at first; texts by the alphabet; what could not be measured last.
+ * @param {string|number|null} a @param {string|number|null} b @param {boolean} descending
+ */
+export function ordered(a, b, descending) {
+  if (a === null || b === null) return Number(a === null) - Number(b === null);
+  const sign = descending ? -1 : 1;
+  return sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+}
+
+/**
+ * A table whose columns sort it.
+ * @param {import("./patterns.js").Table} table @param {(id: string) => void} [chosen] of a head that was clicked
+ */
+export function sortable(table, chosen) {
+  const body = element("tbody");
+  const rows = table.rows.map((cells) => {
+    const row = element("tr");
+    cells.forEach((cell, at) => {
+      if (at === table.head && chosen) {
+        row.append(element("td", {}, element("button", { type: "button", class: "link", text: String(cell), onclick: () => chosen(String(cell)) })));
+        row.dataset.head = String(cell);
+      } else row.append(element("td", { class: typeof cell === "string" ? "text" : "number" }, element("bdi", { text: cellText(cell) })));
+    });
+    return { cells, row };
+  });
+  body.append(...rows.map(({ row }) => row));
+  const headers = table.columns.map((title, at) => {
+    const sort = () => {
+      const numbers = rows.some(({ cells }) => typeof cells[at] === "number");
+      const descending = header.getAttribute("aria-sort") === "none" ? numbers : header.getAttribute("aria-sort") === "ascending";
+      headers.forEach((each) => each.setAttribute("aria-sort", "none"));
+      header.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      rows.sort((a, b) => ordered(a.cells[at], b.cells[at], descending));
+      body.append(...rows.map(({ row }) => row));
+    };
+    const header = element("th", { scope: "col", "aria-sort": "none" }, element("button", { type: "button", class: "link", text: title, onclick: sort }));
+    return header;
+  });
+  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title },
+    element("table", {}, element("caption", { text: table.title }), element("thead", {}, element("tr", {}, ...headers)), body));
+}
+
+/** @param {Blob} content @param {string} name */
+export function save(content, name) {
+  const link = /** @type {HTMLAnchorElement} */ (element("a", { href: URL.createObjectURL(content), download: name }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}

@@ -1,0 +1,348 @@
+/** One head: its tokens coloured by what is chosen, a heatmap or lines or a table, what it is nearest to. */
+import { choice, element, save, sortable, switches, tick } from "./dom.js";
+import { attentionOf, hellinger } from "./patterns.js";
+import { colourAt, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
+import { fileOf, paint } from "./scene.js";
+
+const [NEAREST, STRONGEST] = [5, 3];
+
+/** @typedef {import("./patterns.js").Matrix} Matrix @typedef {import("./patterns.js").Names} Names */
+
+export class HeadPanel {
+  /** @param {HTMLElement} root @param {import("./page.js").App} app */
+  constructor(root, app) {
+    this.app = app;
+    const { data } = app;
+    this.title = element("h2");
+    this.evidence = element("p", { class: "evidence" });
+    this.views = switches("How the head is shown", [["heatmap", "Heatmap"], ["lines", "Lines"], ["table", "Table"]], (view) => app.set({ view }));
+    this.sides = switches("Which side", [["0", "A"], ["1", "B"], ["2", "B − A"]], (side) => app.set({ side }));
+    this.sides.field.hidden = data.sides.length < 2;
+    this.direction = choice("Colours", "direction", [["from", "what it attends to"], ["to", "what attends to it"]], (direction) => app.set({ direction: /** @type {"from"|"to"} */ (direction) }));
+    this.scale = choice("Scale", "scale", [["shared", "0 to 1"], ["per-head", "this head's own"], ["log", "logarithmic"]], (scale) => app.set({ scale }));
+    this.drop = tick(`without ${data.dropped || "special tokens"}`, "drop", (drop) => app.set({ drop }));
+    this.drop.field.hidden = !data.dropped;
+    this.words = tick("whole words", "words", (words) => app.set({ words }));
+    this.words.field.hidden = !data.axes.some((axis) => axis.words && axis.words.labels.length < axis.labels.length);
+    this.clear = element("button", { type: "button", text: "Clear", title: "no token chosen (Escape)", onclick: () => app.set({ tokens: [] }) });
+    this.strips = element("div", { class: "strips" });
+    this.reading = element("p", { class: "reading", role: "status", "aria-live": "polite" });
+    this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { role: "img", class: "picture" }));
+    this.scroll = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Picture of the head" }, this.canvas);
+    this.table = element("div");
+    this.said = element("p", { class: "quiet" });
+    this.saves = ["svg", "png"].map((format) => element("button", { type: "button", text: `Save ${format.toUpperCase()}`, onclick: () => this.save(/** @type {"svg"|"png"} */ (format)) }));
+    this.nearest = element("p", { class: "nearest" });
+    this.command = element("code");
+    this.copied = element("span", { class: "quiet", role: "status" });
+    this.statistics = /** @type {HTMLDetailsElement} */ (element("details", {}, element("summary", { text: "All statistics of this head" })));
+    this.patternParts = [
+      element("div", { class: "controls" }, this.views.field, this.sides.field, this.scale.field, this.drop.field, this.words.field, ...this.saves),
+      element("div", { class: "controls" }, this.direction.field, this.clear),
+      this.strips, this.reading, this.scroll, this.table, this.said, this.nearest,
+    ];
+    root.append(this.title, this.evidence, ...this.patternParts,
+      element("p", { class: "command" }, this.command, element("button", { type: "button", text: "Copy the command", onclick: () => this.copy() }), this.copied), this.statistics);
+    this.statistics.addEventListener("toggle", () => this.showStatistics());
+    this.listen();
+    /** @type {[number, number]|null} */
+    this.over = null;
+    this.stripKey = "";
+    this.turn = 0;
+  }
+
+  listen() {
+    const { canvas, app } = this;
+    canvas.addEventListener("pointermove", (event) => this.hover(this.picture?.at(event.offsetX, event.offsetY) ?? null));
+    canvas.addEventListener("pointerleave", () => this.hover(null));
+    canvas.addEventListener("click", (event) => {
+      const place = this.picture?.at(event.offsetX, event.offsetY);
+      if (!place || !this.matrix) return;
+      const [row, column] = place;
+      if (row >= 0) app.choose(this.matrix.rows.places[row], event.shiftKey, "from");
+      else app.choose(this.matrix.columns.places[column], event.shiftKey, "to");
+    });
+  }
+
+  /** @param {[number, number]|null} place row and column under the pointer, -1 for none */
+  hover(place) {
+    if (String(place) === String(this.over)) return;
+    this.over = place;
+    this.showReading();
+  }
+
+  async show() {
+    const { app } = this;
+    const { data, state } = app;
+    const turn = ++this.turn;
+    const place = app.shown;
+    const head = data.heads[place];
+    const matrix = await app.matrix(place);
+    if (turn !== this.turn) return;
+    this.matrix = matrix;
+    this.title.textContent = `${head.id}  ${head.label}`;
+    this.evidence.textContent = [head.evidence, head.role && `over the corpus: ${head.role}`].filter(Boolean).join(" · ");
+    this.views.set(state.view);
+    this.sides.set(state.side);
+    this.scale.select.value = state.scale;
+    this.direction.select.value = state.direction;
+    [this.drop.box.checked, this.words.box.checked] = [state.drop, state.words];
+    this.patternParts.forEach((part) => (part.hidden = !matrix));
+    this.command.textContent = this.commandLine();
+    this.copied.textContent = "";
+    this.showStatistics();
+    if (!matrix) return;
+    this.showStrips(matrix);
+    this.showReading();
+    this.showPicture(matrix);
+    this.showNearest(place);
+  }
+
+  /** Places in the matrix of the tokens that are chosen. @param {Names} names */
+  placesOf(names) {
+    const found = new Set();
+    for (const token of this.app.state.tokens) {
+      let at = names.places.length - 1;
+      while (at > 0 && names.places[at] > token) at--;
+      const whole = this.app.state.words || names.places[at] === token;
+      if (names.places[at] <= token && whole && !(this.app.state.drop && this.app.dropped(names.axis, token))) found.add(at);
+    }
+    return /** @type {number[]} */ ([...found]);
+  }
+
+  /** @param {Matrix} matrix */
+  own(matrix) {
+    return this.app.state.direction === "from" ? matrix.rows : matrix.columns;
+  }
+
+  /** What is chosen, or under the pointer: places on the side that it stands on. @param {Matrix} matrix */
+  chosen(matrix) {
+    const chosen = this.placesOf(this.own(matrix));
+    const at = this.over?.[this.app.state.direction === "from" ? 0 : 1] ?? -1;
+    return !chosen.length && at >= 0 ? [at] : chosen;
+  }
+
+  /** The tokens, once for each side that is named otherwise. @param {Matrix} matrix */
+  showStrips(matrix) {
+    const sides = matrix.rows.axis === matrix.columns.axis ? [matrix.rows] : [matrix.rows, matrix.columns];
+    const key = JSON.stringify(sides.map(({ axis, labels }) => [axis, labels]));
+    if (key === this.stripKey) return;
+    this.stripKey = key;
+    this.strips.replaceChildren(...sides.map((names, side) => this.strip(names, side, sides.length)));
+  }
+
+  /** @param {Names} names @param {number} side @param {number} of */
+  strip(names, side, of) {
+    const name = of === 1 ? `The text, ${names.labels.length} ${names.unit}s` : ["Attends", "Attended to"][side];
+    const strip = element("div", { class: "strip", role: "group", "aria-label": name, "data-side": side });
+    if (this.app.data.axes[names.axis].rtl) strip.dir = "rtl";
+    names.labels.forEach((label, at) => {
+      if (names.breaks.includes(at)) strip.append(element("hr"));
+      strip.append(element("button", {
+        type: "button", class: "token", "data-at": at, "aria-pressed": "false", tabindex: at ? -1 : 0,
+        onclick: (event) => this.app.choose(names.places[at], event.shiftKey, of === 1 ? null : side ? "to" : "from"),
+        onpointerenter: () => this.hoverToken(at, side, of), onpointerleave: () => this.hover(null),
+        onfocus: () => this.hoverToken(at, side, of), onblur: () => this.hover(null), onkeydown: (event) => this.walk(event, at),
+      }, element("bdi", { text: label })));
+    });
+    return strip;
+  }
+
+  /** @param {number} at @param {number} side @param {number} of */
+  hoverToken(at, side, of) {
+    const rows = of === 1 ? this.app.state.direction === "from" : side === 0;
+    this.hover(rows ? [at, -1] : [-1, at]);
+  }
+
+  /** Arrows go from token to token. @param {KeyboardEvent} event @param {number} at */
+  walk(event, at) {
+    const strip = /** @type {HTMLElement} */ (event.currentTarget).parentElement;
+    const forwards = strip?.dir === "rtl" ? "ArrowLeft" : "ArrowRight";
+    const steps = { ArrowRight: forwards === "ArrowRight" ? 1 : -1, ArrowLeft: forwards === "ArrowRight" ? -1 : 1, Home: -Infinity, End: Infinity };
+    const step = steps[/** @type {"Home"} */ (event.key)];
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      event.stopPropagation();
+      event.currentTarget?.dispatchEvent(new MouseEvent("click", { shiftKey: event.shiftKey }));
+      return;
+    }
+    if (step === undefined || !strip) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const tokens = /** @type {HTMLElement[]} */ ([...strip.querySelectorAll(".token")]);
+    const next = tokens[Math.min(tokens.length - 1, Math.max(0, at + step))];
+    tokens.forEach((token) => (token.tabIndex = token === next ? 0 : -1));
+    next.focus();
+  }
+
+  /** Colours of the tokens, and the sentence below them, which is also read aloud. */
+  showReading() {
+    const { matrix, app } = this;
+    if (!matrix) return;
+    const from = app.state.direction === "from";
+    const chosen = this.chosen(matrix);
+    const [own, other] = from ? [matrix.rows, matrix.columns] : [matrix.columns, matrix.rows];
+    const everything = own.labels.map((_, at) => at);
+    const values = chosen.length ? attentionOf(matrix, chosen, app.state.direction) : attentionOf(matrix, everything, "from" === app.state.direction ? "from" : "to");
+    if (!chosen.length && !from) values.forEach((value, at) => (values[at] = value / everything.length));
+    const table = matrix.signed ? app.theme.differences : app.theme.weights;
+    const place = scaleOf(app.state.scale, matrix.largest, matrix.signed);
+    const [ownSide, otherSide] = matrix.rows.axis === matrix.columns.axis ? [0, 0] : from ? [0, 1] : [1, 0];
+    const locked = new Set(this.placesOf(own));
+    for (const button of /** @type {NodeListOf<HTMLElement>} */ (this.strips.querySelectorAll(".token"))) {
+      const [at, side] = [Number(button.dataset.at), Number(button.parentElement?.dataset.side)];
+      if (side === otherSide) {
+        const colour = place(values[at]);
+        button.style.backgroundColor = colourAt(table, colour);
+        button.style.color = inkOn(table, colour);
+        button.title = `${written(values[at], matrix.signed)}`;
+      } else button.removeAttribute("style");
+      button.classList.toggle("chosen", side === ownSide && chosen.includes(at));
+      button.setAttribute("aria-pressed", String(side === ownSide && locked.has(at)));
+    }
+    this.values = { values, chosen, own, other };
+    this.reading.textContent = this.sentence(matrix, values, chosen, own, other);
+  }
+
+  /** @param {Matrix} matrix @param {Float32Array} values @param {number[]} chosen @param {Names} own @param {Names} other */
+  sentence(matrix, values, chosen, own, other) {
+    const [row, column] = this.over ?? [-1, -1];
+    const number = (/** @type {number} */ value) => (matrix.signed ? `${written(value, true)} (B − A)` : written(value, false));
+    if (row >= 0 && column >= 0) {
+      const value = matrix.values[row * matrix.columns.labels.length + column];
+      return `${matrix.rows.labels[row]} attends to ${matrix.columns.labels[column]}, ${number(value)}`;
+    }
+    let best = 0;
+    values.forEach((value, at) => (Math.abs(value) > Math.abs(values[best]) ? (best = at) : best));
+    const from = this.app.state.direction === "from";
+    if (!chosen.length) {
+      return from
+        ? `No ${own.unit} chosen: colours are the mean attention that each receives; “${other.labels[best]}” most, ${number(values[best])}`
+        : `No ${own.unit} chosen: colours are the mean attention that each pays to one ${own.unit}`;
+    }
+    const names = chosen.map((at) => own.labels[at]).join(" + ");
+    const several = chosen.length > 1 ? ` (${from ? "mean" : "sum"} of ${chosen.length} ${own.unit}s)` : "";
+    if (from) return `${names} attend${chosen.length > 1 ? "" : "s"} to ${other.labels[best]}, ${number(values[best])}${several}`;
+    return `${other.labels[best]} attends to ${names}, ${number(values[best])}${several}`;
+  }
+
+  /** @param {Matrix} matrix */
+  showPicture(matrix) {
+    const { app } = this;
+    const { data, state, theme } = app;
+    const head = data.heads[app.shown];
+    this.scroll.hidden = state.view === "table";
+    this.table.hidden = state.view !== "table";
+    this.saves.forEach((button) => (button.hidden = state.view === "table"));
+    const notes = [`${matrix.rows.unit === "word" && state.words ? "Words: sum over the pieces attended to, mean over the pieces attending. " : ""}`
+      + `${state.drop ? `Without ${data.dropped}, rows renormalised (the statistics are of the whole text). ` : ""}`];
+    const chosen = this.placesOf(this.own(matrix));
+    const outlined = state.direction === "from" ? { rows: chosen, columns: [] } : { rows: [], columns: chosen };
+    const side = data.sides.length > 1 ? ` · ${["A", "B", "B − A"][Number(state.side)]}` : "";
+    const lines = [`${head.id}  ${head.label}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
+    const room = Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4);
+    if (state.view === "table") this.showTable(matrix);
+    if (state.view === "heatmap") {
+      this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined);
+      notes.push("Row: attends; column: attended to. ");
+    }
+    if (state.view === "lines") {
+      const picture = linesPicture(matrix, state.scale, theme, room, lines, outlined);
+      this.picture = picture;
+      notes.push(`Left attends to right; weights below ${picture.least.toPrecision(2)} are not drawn. `);
+    }
+    if (state.view !== "table" && this.picture) paint(this.canvas, this.picture.scene);
+    this.canvas.setAttribute("aria-label", `${state.view} of ${lines[0]}; the table view has the numbers`);
+    const scale = scaleInWords(state.scale, matrix);
+    this.said.textContent = `${notes.join("")}${scale[0].toUpperCase()}${scale.slice(1)}.`;
+  }
+
+  /** The numbers: all of what is chosen, or the strongest of every row. @param {Matrix} matrix */
+  showTable(matrix) {
+    const from = this.app.state.direction === "from";
+    const chosen = this.placesOf(this.own(matrix));
+    const [own, other] = from ? [matrix.rows, matrix.columns] : [matrix.columns, matrix.rows];
+    if (chosen.length) {
+      const values = attentionOf(matrix, chosen, this.app.state.direction);
+      const rows = other.labels.map((label, at) => /** @type {(string|number)[]} */ ([other.places[at], label, Math.round(values[at] * 10000) / 10000]));
+      rows.sort((a, b) => Math.abs(Number(b[2])) - Math.abs(Number(a[2])));
+      const names = chosen.map((at) => own.labels[at]).join(" + ");
+      const kind = chosen.length > 1 ? (from ? "mean attention" : "sum of the attention") : "attention";
+      this.table.replaceChildren(sortable({ title: `${kind} ${from ? "of" : "to"} ${names}`, note: "", columns: ["position", other.unit, "weight"], rows, head: -1 }));
+      return;
+    }
+    const width = matrix.columns.labels.length;
+    const rows = matrix.rows.labels.map((label, row) => {
+      const order = matrix.columns.labels.map((_, column) => column);
+      const weight = (/** @type {number} */ column) => matrix.values[row * width + column];
+      order.sort((a, b) => Math.abs(weight(b)) - Math.abs(weight(a)));
+      return [matrix.rows.places[row], label, ...order.slice(0, STRONGEST).flatMap((column) => [matrix.columns.labels[column], Math.round(weight(column) * 10000) / 10000])];
+    });
+    const columns = ["position", matrix.rows.unit, ...["strongest", "second", "third"].slice(0, Math.min(STRONGEST, width)).flatMap((name) => [name, "weight"])];
+    this.table.replaceChildren(sortable({ title: `The strongest of each ${matrix.rows.unit}; choose one for all of its weights`, note: "", columns, rows, head: -1 }));
+  }
+
+  /** @param {number} place */
+  async showNearest(place) {
+    const { app, turn } = this;
+    const { data } = app;
+    await new Promise((go) => setTimeout(go, 30));
+    if (turn !== this.turn) return;
+    const side = data.sides.length > 1 && app.state.side === "0" ? 0 : data.sides.length - 1;
+    const packed = data.patterns[data.heads[place].patterns[side]];
+    const mine = await app.patterns.get(data.heads[place].patterns[side]);
+    const found = [];
+    for (const [other, head] of data.heads.entries()) {
+      const theirs = data.patterns[head.patterns[side]];
+      if (other === place || !theirs || theirs.rows !== packed.rows || theirs.columns !== packed.columns) continue;
+      const bytes = await app.patterns.get(head.patterns[side]);
+      if (turn !== this.turn) return;
+      found.push({ other, distance: hellinger(mine, bytes) });
+    }
+    found.sort((a, b) => a.distance - b.distance);
+    this.nearest.replaceChildren(`Nearest heads${data.sides.length > 1 ? ` in ${"AB"[side]}` : ""} (Hellinger distance, 0 the same, 1 no key in common): `,
+      ...found.slice(0, NEAREST).flatMap(({ other, distance }, at) => [
+        ...(at ? [", "] : []),
+        element("button", { type: "button", class: "link", text: data.heads[other].id, title: data.heads[other].label, onclick: () => app.set({ head: other }) }),
+        ` ${distance.toFixed(2)}`,
+      ]));
+  }
+
+  showStatistics() {
+    while (this.statistics.children.length > 1) this.statistics.lastChild?.remove();
+    if (this.statistics.open) this.statistics.append(this.app.heads.statistics(this.app.shown));
+  }
+
+  /** What redraws this with attnviz. */
+  commandLine() {
+    const { data, state } = this.app;
+    const { program, texts, options } = data.command_line;
+    const quoted = (/** @type {string} */ word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+    const dashes = texts.some((text) => text.startsWith("-"));
+    const words = ["attnviz", ...program, ...(dashes ? [] : texts), ...options, "--select", data.heads[state.head].id];
+    if (data.command === "heads") {
+      words.push("--figures", state.view === "lines" ? "lines" : "heads");
+      if (state.words && !options.includes("--words")) words.push("--words");
+      if (state.drop) words.push("--drop-special");
+      if (state.view === "lines" && state.tokens.length === 1) words.push("--token", `#${state.tokens[0]}`);
+    } else words.push("--figures", "differences");
+    if (state.scale !== "shared" && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
+    return [...words, ...(dashes ? ["--", ...texts] : [])].map(quoted).join(" ");
+  }
+
+  async copy() {
+    try {
+      await navigator.clipboard.writeText(this.commandLine());
+      this.copied.textContent = "copied";
+    } catch {
+      getSelection()?.selectAllChildren(this.command);
+      this.copied.textContent = "selected: copy it with your keyboard";
+    }
+  }
+
+  /** @param {"svg"|"png"} format */
+  async save(format) {
+    const { data, state, shown } = this.app;
+    if (this.picture) save(await fileOf(this.picture.scene, format), `${data.heads[shown].id}-${state.view}.${format}`);
+  }
+}

@@ -1,0 +1,197 @@
+/** All heads: as a grid of thumbnails, as a scatter of two statistics, as a table; sorted and filtered. */
+import { cellText, choice, element, markElement, ordered, save, sortable, switches } from "./dom.js";
+import { pixelsOf, scaleOf, scatter } from "./pictures.js";
+import { fileOf, mark, paint } from "./scene.js";
+
+const [LARGEST_THUMBNAIL, SLICE, ALL_NAMED] = [64, 12, 40];
+
+export class HeadsPanel {
+  /** @param {HTMLElement} root @param {import("./page.js").App} app */
+  constructor(root, app) {
+    this.app = app;
+    const { data } = app;
+    this.turn = 0;
+    this.modes = switches("How heads are shown", [["grid", "Grid"], ["scatter", "Scatter"], ["table", "Table"]], (left) => app.set({ left }));
+    const statistics = /** @type {[string, string][]} */ (data.statistics.map(({ key, title }) => [key, title]));
+    this.sort = choice("Sort by", "sort", [["", "layer and head"], ["label", "label"], ...statistics], (sort) => app.set({ sort, least: "" }));
+    const labels = [...new Set(data.heads.map((head) => head.label.replace(/\?$/, "")))].sort();
+    this.label = choice("Only", "only", [["", "all labels"], ...labels.map((label) => /** @type {[string, string]} */ ([label, label]))], (only) => app.set({ only }));
+    this.least = /** @type {HTMLInputElement} */ (element("input", { type: "number", step: "any", name: "least", "aria-label": "At least, of the statistic that heads are sorted by", onchange: () => app.set({ least: this.least.value }) }));
+    this.leastField = element("label", { class: "field" }, element("span", { text: "at least" }), this.least);
+    this.x = choice("Across", "x", statistics, (x) => app.set({ x }));
+    this.y = choice("Up", "y", statistics, (y) => app.set({ y }));
+    this.axes = element("div", { class: "controls" }, this.x.field, this.y.field,
+      ...["svg", "png"].map((format) => element("button", { type: "button", text: `Save ${format.toUpperCase()}`, onclick: () => this.save(/** @type {"svg"|"png"} */ (format)) })));
+    this.count = element("p", { class: "quiet" });
+    this.grid = element("div", { class: "grid" });
+    this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: 0, role: "img", class: "scatter" }));
+    this.table = element("div");
+    root.append(element("div", { class: "controls" }, this.modes.field, this.sort.field, this.label.field, this.leastField), this.axes, this.count, this.grid, this.canvas, this.table);
+    this.buttons = data.heads.map((head, place) => this.thumbnail(head, place));
+    this.listen();
+  }
+
+  /** @param {import("./patterns.js").Head} head @param {number} place */
+  thumbnail(head, place) {
+    const { app } = this;
+    const picture = element("canvas", { class: "thumbnail", "aria-hidden": "true" });
+    picture.hidden = !head.patterns.length;
+    return element("button", {
+      type: "button", class: "head", "data-head": head.id, tabindex: -1, title: `${head.id}: ${head.label}`, "aria-label": `${head.id}: ${head.label}`,
+      onclick: () => app.set({ head: place }),
+      onpointerenter: (event) => event.pointerType !== "touch" && app.preview(place),
+      onpointerleave: () => app.preview(null),
+    }, picture, element("span", { class: "id" }, markElement(head.family, mark(head.family, 6, 6, 4.6, "")), head.id), element("span", { class: "label", text: head.short }));
+  }
+
+  listen() {
+    const { canvas, app } = this;
+    const near = (/** @type {MouseEvent} */ event) => this.nearest?.(event.offsetX, event.offsetY) ?? -1;
+    canvas.addEventListener("pointermove", (event) => {
+      const place = near(event);
+      canvas.title = place < 0 ? "" : `${app.data.heads[place].id}: ${app.data.heads[place].label}`;
+      app.preview(place < 0 ? null : place);
+    });
+    canvas.addEventListener("pointerleave", () => app.preview(null));
+    canvas.addEventListener("click", (event) => {
+      const place = near(event);
+      if (place >= 0) app.set({ head: place });
+    });
+  }
+
+  /** Places of the heads that the filters leave, in the order that was chosen. */
+  listed() {
+    const { data, state } = this.app;
+    const statistic = data.statistics.find(({ key }) => key === state.sort);
+    const bound = state.least === "" ? null : Number(state.least);
+    const left = data.heads.map((_, place) => place).filter((place) => {
+      if (state.only && data.heads[place].label.replace(/\?$/, "") !== state.only) return false;
+      const value = statistic ? statistic.values[place] : null;
+      return bound === null || !statistic || (value !== null && value >= bound);
+    });
+    if (statistic) left.sort((a, b) => ordered(statistic.values[a], statistic.values[b], true) || a - b);
+    if (state.sort === "label") left.sort((a, b) => ordered(data.heads[a].label, data.heads[b].label, false) || a - b);
+    return left;
+  }
+
+  /** In the model's order, every head has its place. */
+  get inRows() {
+    return this.app.state.sort === "";
+  }
+
+  show() {
+    const { data, state } = this.app;
+    const listed = this.listed();
+    this.modes.set(state.left);
+    this.sort.select.value = state.sort;
+    this.label.select.value = state.only;
+    this.least.value = state.least;
+    this.leastField.hidden = state.sort === "" || state.sort === "label";
+    [this.x.select.value, this.y.select.value] = [state.x, state.y];
+    this.axes.hidden = this.canvas.hidden = state.left !== "scatter";
+    this.grid.hidden = state.left !== "grid";
+    this.table.hidden = state.left !== "table";
+    this.count.textContent = listed.length < data.heads.length ? `${listed.length} of ${data.heads.length} heads` : `${data.heads.length} heads`;
+    if (state.left === "grid") this.showGrid(listed);
+    if (state.left === "scatter") this.showScatter(listed);
+    if (state.left === "table") this.showTable(listed);
+    this.showCurrent();
+  }
+
+  /** @param {number[]} listed */
+  showGrid(listed) {
+    const { data } = this.app;
+    const cells = [];
+    this.grid.classList.toggle("rows", this.inRows);
+    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(46px, 1fr))` : "";
+    if (this.inRows) {
+      const left = new Set(listed);
+      data.rows.forEach((name, row) => cells.push(this.cell(element("span", { class: "row", text: name }), row, -1)));
+      data.heads.forEach((head, place) => left.has(place) && cells.push(this.cell(this.buttons[place], head.row, head.column)));
+    } else cells.push(...listed.map((place) => this.cell(this.buttons[place], -1, -1)));
+    this.grid.replaceChildren(...cells);
+  }
+
+  /** @param {HTMLElement} cell @param {number} row @param {number} column */
+  cell(cell, row, column) {
+    cell.style.gridRow = row < 0 ? "" : String(row + 1);
+    cell.style.gridColumn = row < 0 ? "" : String(column + 2);
+    return cell;
+  }
+
+  /** Paint thumbnails a few milliseconds at a time, so that the page stays at hand. */
+  async paintThumbnails() {
+    const turn = ++this.turn;
+    let began = performance.now();
+    for (const place of this.listed()) {
+      const matrix = await this.app.matrix(place);
+      if (turn !== this.turn) return;
+      if (!matrix) continue;
+      const canvas = /** @type {HTMLCanvasElement} */ (this.buttons[place].firstChild);
+      const pooled = Math.ceil(Math.max(matrix.rows.labels.length, matrix.columns.labels.length) / LARGEST_THUMBNAIL);
+      const theme = this.app.theme;
+      const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(this.app.state.scale, matrix.signed ? this.app.end : matrix.largest, matrix.signed), pooled);
+      [canvas.width, canvas.height] = [pixels.width, pixels.height];
+      canvas.getContext("2d")?.putImageData(pixels, 0, 0);
+      if (performance.now() - began > SLICE) {
+        await new Promise((go) => setTimeout(go));
+        began = performance.now();
+      }
+    }
+    this.grid.dataset.painted = "true";
+  }
+
+  /** @param {number[]} listed */
+  showScatter(listed) {
+    const { data, state, theme, shown } = this.app;
+    const [x, y] = [state.x, state.y].map((name) => data.statistics.find(({ key }) => key === name) ?? data.statistics[0]);
+    const dots = listed.flatMap((place) => {
+      const [a, b] = [x.values[place], y.values[place]];
+      return a === null || b === null ? [] : [{ x: a, y: b, id: data.heads[place].id, place, family: data.heads[place].family }];
+    });
+    const names = /** @type {[string, string]} */ ([x, y].map(({ title, unit }) => (unit ? `${title} (${unit})` : title)));
+    const room = (this.canvas.parentElement?.clientWidth || 600) - 2;
+    const picture = scatter(dots, names, theme, room, data.heads[shown].id, dots.length <= ALL_NAMED);
+    paint(this.canvas, picture.scene);
+    this.scene = picture.scene;
+    this.nearest = picture.nearest;
+    this.canvas.setAttribute("aria-label", `${dots.length} heads by ${names[0]} across and ${names[1]} up; the table has the numbers`);
+    if (dots.length < listed.length) this.count.textContent += `; ${listed.length - dots.length} have no ${x.title} or ${y.title}`;
+  }
+
+  /** @param {number[]} listed */
+  showTable(listed) {
+    const { data, app } = { data: this.app.data, app: this.app };
+    const columns = ["head", "label", ...data.statistics.map(({ title, unit }) => (unit ? `${title} (${unit})` : title))];
+    const rows = listed.map((place) => [data.heads[place].id, data.heads[place].label, ...data.statistics.map(({ values }) => values[place])]);
+    this.table.replaceChildren(sortable({ title: "All heads", note: "", columns, rows, head: 0 }, (id) => app.set({ head: app.placeOf(id) })));
+  }
+
+  /** Marks the head that is locked, and the one that is previewed. */
+  showCurrent() {
+    const { state, shown } = this.app;
+    this.buttons.forEach((button, place) => {
+      button.setAttribute("aria-pressed", String(place === state.head));
+      button.classList.toggle("previewed", place === shown && place !== state.head);
+      button.tabIndex = place === state.head ? 0 : -1;
+    });
+    if (state.left === "table") {
+      for (const row of this.table.querySelectorAll("tr[data-head]")) {
+        row.classList.toggle("current", /** @type {HTMLElement} */ (row).dataset.head === this.app.data.heads[shown].id);
+      }
+    }
+  }
+
+  /** @param {"svg"|"png"} format */
+  async save(format) {
+    if (this.scene) save(await fileOf(this.scene, format), `${this.app.data.command}-${this.app.state.x}-${this.app.state.y}.${format}`);
+  }
+
+  /** The numbers of one head. @param {number} place */
+  statistics(place) {
+    const { data } = this.app;
+    const rows = data.statistics.map(({ title, unit, values, uniform, reading }) => [title, values[place], uniform, reading + (unit ? ` (${unit})` : "")]);
+    const table = { title: `Statistics of ${data.heads[place].id}`, note: "", columns: ["statistic", "value", "uniform attention", "what it is"], rows, head: -1 };
+    return data.statistics.length ? sortable(table) : element("p", { text: cellText(null) });
+  }
+}

@@ -1,0 +1,220 @@
+/** The page: what is chosen, kept in location.hash; keys; both panels. */
+import { element, sortable } from "./dom.js";
+import { HeadPanel } from "./head.js";
+import { HeadsPanel } from "./heads.js";
+import { difference, matrixOf, Patterns } from "./patterns.js";
+import { colourTable } from "./pictures.js";
+
+/**
+ * @typedef {{head: number, left: string, sort: string, only: string, least: string, x: string, y: string, view: string,
+ *   scale: string, drop: boolean, words: boolean, side: string, direction: "from"|"to", tokens: number[]}} State
+ */
+
+const GREYS = {
+  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c" },
+  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1" },
+};
+
+export class App {
+  /** @param {import("./patterns.js").PageData} data */
+  constructor(data) {
+    this.data = data;
+    this.patterns = new Patterns(data);
+    /** @type {number|null} */
+    this.previewed = null;
+    this.largestDifference = 0;
+    /** @type {Record<string, import("./pictures.js").Theme>} */
+    this.themes = {};
+    this.dark = matchMedia("(prefers-color-scheme: dark)");
+    this.start = this.beginning();
+    this.state = this.fromHash();
+    this.write();
+    this.heads = new HeadsPanel(/** @type {HTMLElement} */ (document.getElementById("heads")), this);
+    this.head = new HeadPanel(/** @type {HTMLElement} */ (document.getElementById("head")), this);
+    document.addEventListener("keydown", (event) => this.key(event));
+    addEventListener("hashchange", () => this.set(this.fromHash(), false));
+    let waiting = 0;
+    addEventListener("resize", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => this.show(), 100);
+    });
+    this.dark.addEventListener("change", () => this.show(true));
+    this.show(true);
+  }
+
+  /** @returns {State} */
+  beginning() {
+    const { data } = this;
+    const { start } = data;
+    const keys = data.statistics.map(({ key }) => key);
+    return {
+      head: Math.max(0, this.placeOf(start.head)), left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
+      scale: start.scale, drop: start.drop, words: false, side: String(data.sides.length > 1 ? 2 : 0), direction: "from", tokens: start.token,
+    };
+  }
+
+  /** @param {string} id */
+  placeOf(id) {
+    return this.data.heads.findIndex((head) => head.id === id);
+  }
+
+  /** What the address says, as far as this page has it. @returns {State} */
+  fromHash() {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    const state = { ...this.start };
+    const keys = ["", "label", ...this.data.statistics.map(({ key }) => key)];
+    const known = /** @type {Record<string, string[]>} */ ({
+      left: ["grid", "scatter", "table"], sort: keys, x: keys.slice(2), y: keys.slice(2), view: ["heatmap", "lines", "table"],
+      scale: ["shared", "per-head", "log"], side: this.data.sides.length > 1 ? ["0", "1", "2"] : ["0"], direction: ["from", "to"],
+      only: this.data.heads.map((head) => head.label.replace(/\?$/, "")),
+    });
+    for (const [name, values] of Object.entries(known)) {
+      const value = asked.get(name);
+      if (value !== null && values.includes(value)) Object.assign(state, { [name]: value });
+    }
+    const place = this.placeOf(asked.get("head") ?? "");
+    if (place >= 0) state.head = place;
+    if (asked.get("least") && Number.isFinite(Number(asked.get("least")))) state.least = asked.get("least") ?? "";
+    for (const name of /** @type {("drop"|"words")[]} */ (["drop", "words"])) if (asked.has(name)) state[name] = asked.get(name) === "1";
+    const n = Math.max(0, ...this.data.axes.map((axis) => axis.labels.length));
+    if (asked.has("tokens")) {
+      state.tokens = [...new Set((asked.get("tokens") ?? "").split(",").filter(Boolean).map(Number))].filter((at) => Number.isInteger(at) && at >= 0 && at < n);
+    }
+    return state;
+  }
+
+  /** Write the state to the address, but for what the page begins with. */
+  write() {
+    const { state, start, data } = this;
+    const said = new URLSearchParams({ head: data.heads[state.head].id });
+    for (const [name, value] of Object.entries(state)) {
+      if (name === "head" || String(value) === String(start[/** @type {keyof State} */ (name)])) continue;
+      said.set(name, typeof value === "boolean" ? String(Number(value)) : String(value));
+    }
+    try {
+      history.replaceState(null, "", `#${said}`);
+    } catch {
+      // a page inside another, such as a notebook's, has no address of its own
+    }
+  }
+
+  /** The head that is to be seen: the one below the pointer, or the one that was clicked. */
+  get shown() {
+    return this.previewed ?? this.state.head;
+  }
+
+  get theme() {
+    const name = document.documentElement.dataset.theme === "dark" || this.dark.matches ? "dark" : "light";
+    const colours = this.data.colours[name];
+    return (this.themes[name] ??= { ...GREYS[name], weights: colourTable(colours.weights), differences: colourTable(colours.differences) });
+  }
+
+  /** Where the colours of differences end in thumbnails, the same for every head. */
+  get end() {
+    return this.largestDifference || 1;
+  }
+
+  /** @param {Partial<State>} change @param {boolean} [written] */
+  set(change, written = true) {
+    const before = this.state;
+    this.previewed = null;
+    this.state = { ...before, ...change };
+    if (written) this.write();
+    const patterns = ["scale", "drop", "words", "side"].some((name) => before[/** @type {keyof State} */ (name)] !== this.state[/** @type {keyof State} */ (name)]);
+    const listed = ["left", "sort", "only", "least", "x", "y"].some((name) => name in change);
+    if (patterns || listed) this.show(patterns || this.state.left === "grid");
+    else {
+      this.heads.showCurrent();
+      if (this.state.left === "scatter") this.heads.show();
+      this.head.show();
+    }
+  }
+
+  /** @param {number|null} place */
+  preview(place) {
+    const now = place === this.state.head ? null : place;
+    if (now === this.previewed) return;
+    this.previewed = now;
+    this.heads.showCurrent();
+    this.head.show();
+  }
+
+  /** @param {number} token @param {boolean} more @param {"from"|"to"|null} direction */
+  choose(token, more, direction) {
+    const { tokens } = this.state;
+    const there = tokens.includes(token);
+    const turned = direction !== null && direction !== this.state.direction;
+    let next = there && !turned ? [] : [token];
+    if (more && !turned) next = there ? tokens.filter((each) => each !== token) : [...tokens, token];
+    else if (there && !turned && tokens.length > 1) next = [token];
+    this.set({ tokens: next, ...(direction ? { direction } : {}) });
+  }
+
+  /** @param {number} axis @param {number} token */
+  dropped(axis, token) {
+    return Boolean(this.data.axes[axis].sink[token]);
+  }
+
+  /** The weights of a head as they are to be seen; null where it has none on this page. @param {number} place */
+  async matrix(place) {
+    const { data, state } = this;
+    const of = data.heads[place].patterns;
+    if (!of.length) return null;
+    const sides = state.side === "2" ? of : [of[Number(state.side)]];
+    const bytes = await Promise.all(sides.map((side) => this.patterns.get(side)));
+    const matrices = sides.map((side, at) => matrixOf(data, data.patterns[side], bytes[at], state.words, state.drop));
+    if (matrices.length === 1) return matrices[0];
+    const found = difference(matrices[0], matrices[1]);
+    this.largestDifference = Math.max(this.largestDifference, found.largest);
+    return found;
+  }
+
+  /** @param {boolean} [thumbnails] */
+  show(thumbnails = false) {
+    this.heads.show();
+    this.head.show();
+    if (!thumbnails) return;
+    this.heads.grid.dataset.painted = "false";
+    setTimeout(() => this.heads.paintThumbnails());
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const target = event.target instanceof HTMLElement ? event.target : document.body;
+    if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea")) return;
+    const across = this.heads.inRows ? this.data.columns : 1;
+    const steps = /** @type {Record<string, number>} */ ({ j: 1, k: -1, ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across });
+    if (event.key === "Escape") {
+      this.set({ tokens: [] });
+      return;
+    }
+    const step = steps[event.key];
+    if (step === undefined || (event.key.startsWith("Arrow") && target.closest(".scroll"))) return;
+    event.preventDefault();
+    const listed = this.heads.listed();
+    if (!listed.length) return;
+    const at = listed.indexOf(this.state.head);
+    const next = at < 0 ? 0 : Math.min(listed.length - 1, Math.max(0, at + step));
+    this.set({ head: listed[next] });
+    const button = this.heads.buttons[listed[next]];
+    if (target.closest(".head")) button.focus();
+    else if (this.state.left === "grid") button.scrollIntoView({ block: "nearest" });
+  }
+}
+
+/** What stands above and below the panels. @param {App} app */
+function frame(app) {
+  const { data } = app;
+  const put = (/** @type {string} */ id, /** @type {Node[]} */ ...nodes) => document.getElementById(id)?.replaceChildren(...nodes);
+  document.title = `attnviz: ${data.title}`;
+  put("verified", element("bdi", { text: data.verification }));
+  put("title", element("bdi", { text: data.title }));
+  const keys = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
+  put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));
+  put("tables", ...data.tables.flatMap((table) => [
+    element("h2", { text: table.title }), element("p", { class: "quiet", text: table.note }),
+    sortable(table, table.head < 0 ? undefined : (id) => app.set({ head: app.placeOf(id) })),
+  ]));
+}
+
+frame(new App(JSON.parse(document.getElementById("data")?.textContent ?? "")));

@@ -1,0 +1,208 @@
+/**
+ * What the page is given, and patterns from bytes to weights.
+ *
+ * @typedef {{unit: string, labels: string[], sink: number[], segments: (number|null)[], rtl: boolean,
+ *   words?: {labels: string[], sink: number[], members: number[][]}}} Axis
+ * @typedef {{name: string, colour: string, marker: string}} Family
+ * @typedef {{id: string, row: number, column: number, label: string, short: string, family: Family, evidence: string,
+ *   role: string, patterns: number[]}} Head  patterns: one a side, places in PageData.patterns; empty if left out
+ * @typedef {{rows: number, columns: number, triangle: boolean, data: string}} Packed  rows, columns: places in axes
+ * @typedef {{key: string, title: string, reading: string, unit: string, uniform: number|null,
+ *   values: (number|null)[]}} Statistic  a value a head
+ * @typedef {{title: string, note: string, columns: string[], rows: (string|number|null)[][], head: number}} Table
+ *   head: the column that holds the id of a head; -1 for none
+ * @typedef {{head: string, scale: string, drop: boolean, token: number[]}} Start
+ * @typedef {{command: string, title: string, verification: string, notes: string[], sides: string[], axes: Axis[],
+ *   rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string,
+ *   colours: Record<string, {weights: string, differences: string}>,
+ *   command_line: {program: string[], texts: string[], options: string[]}, start: Start, tables: Table[]}} PageData
+ * @typedef {{labels: string[], muted: boolean[], breaks: number[], places: number[], unit: string, axis: number}} Names
+ *   places: of the axis' positions, the first that each is made of; breaks: before which another text begins
+ * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean}} Matrix
+ */
+
+/** @param {string} text base64 @returns {Promise<Uint8Array>} */
+async function inflated(text) {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/**
+ * Bytes of the lower triangle, as a whole matrix with zeros above it.
+ * @param {Uint8Array} kept @param {number} n
+ */
+function whole(kept, n) {
+  const bytes = new Uint8Array(n * n);
+  for (let row = 0, from = 0; row < n; from += ++row) bytes.set(kept.subarray(from, from + row + 1), row * n);
+  return bytes;
+}
+
+/** Patterns as bytes, 255 times the root of a weight, each inflated when it is first needed. */
+export class Patterns {
+  /** @param {PageData} data */
+  constructor(data) {
+    this.data = data;
+    /** @type {Map<number, Promise<Uint8Array>>} */
+    this.waiting = new Map();
+    /** @type {Map<number, Uint8Array>} */
+    this.bytes = new Map();
+  }
+
+  /** @param {number} place @returns {Promise<Uint8Array>} [rows, columns] */
+  get(place) {
+    let found = this.waiting.get(place);
+    if (!found) {
+      const packed = this.data.patterns[place];
+      found = inflated(packed.data).then((kept) => {
+        const bytes = packed.triangle ? whole(kept, this.data.axes[packed.rows].labels.length) : kept;
+        this.bytes.set(place, bytes);
+        packed.data = "";
+        return bytes;
+      });
+      this.waiting.set(place, found);
+    }
+    return found;
+  }
+}
+
+const SQUARES = Float32Array.from({ length: 256 }, (_, byte) => (byte / 255) ** 2);
+
+/** @param {Uint8Array} bytes @returns {Float32Array} */
+export function weightsOf(bytes) {
+  const weights = new Float32Array(bytes.length);
+  for (let i = 0; i < bytes.length; i++) weights[i] = SQUARES[bytes[i]];
+  return weights;
+}
+
+/**
+ * Sums over the columns of a word, means over its rows (Clark et al. 2019).
+ * @param {Float32Array} weights @param {number} width @param {number[][]} rows @param {number[][]} columns
+ */
+function merged(weights, width, rows, columns) {
+  const values = new Float32Array(rows.length * columns.length);
+  rows.forEach((of, r) => {
+    columns.forEach((to, c) => {
+      let sum = 0;
+      for (const row of of) for (const column of to) sum += weights[row * width + column];
+      values[r * columns.length + c] = sum / of.length;
+    });
+  });
+  return values;
+}
+
+/**
+ * The positions of an axis as they are named now.
+ * @param {Axis[]} axes @param {number} axis @param {boolean} words @param {boolean} drop
+ * @returns {{names: Names, kept: number[]}} kept: which positions stay
+ */
+function named(axes, axis, words, drop) {
+  const entry = axes[axis];
+  const merged = words ? entry.words : undefined;
+  const labels = merged ? merged.labels : entry.labels;
+  const sink = merged ? merged.sink : entry.sink;
+  const first = merged ? merged.members.map((of) => of[0]) : labels.map((_, at) => at);
+  const kept = labels.map((_, at) => at).filter((at) => !(drop && sink[at]));
+  /** @type {number[]} */
+  const breaks = [];
+  /** @type {number|null} */
+  let before = null;
+  kept.forEach((at, row) => {
+    const segment = entry.segments[first[at]];
+    if (segment === null) return;
+    if (before !== null && segment !== before) breaks.push(row);
+    before = segment;
+  });
+  const names = {
+    labels: kept.map((at) => labels[at]), muted: kept.map((at) => Boolean(sink[at])), breaks,
+    places: kept.map((at) => first[at]), unit: merged ? "word" : entry.unit, axis,
+  };
+  return { names, kept };
+}
+
+/**
+ * A head's weights as they are to be seen: of words or tokens, with or without special ones.
+ * @param {PageData} data @param {Packed} packed @param {Uint8Array} bytes @param {boolean} words @param {boolean} drop
+ * @returns {Matrix}
+ */
+export function matrixOf(data, packed, bytes, words, drop) {
+  const [of, to] = [data.axes[packed.rows], data.axes[packed.columns]];
+  const rows = named(data.axes, packed.rows, words, drop);
+  const columns = named(data.axes, packed.columns, words, drop);
+  let values = weightsOf(bytes);
+  let width = to.labels.length;
+  if (words && of.words && to.words) {
+    values = merged(values, width, of.words.members, to.words.members);
+    width = to.words.members.length;
+  }
+  if (drop) values = renormalised(values, width, rows.kept, columns.kept);
+  let largest = 0;
+  for (const value of values) if (value > largest) largest = value;
+  return { values, rows: rows.names, columns: columns.names, largest, signed: false };
+}
+
+/** @param {Float32Array} values @param {number} width @param {number[]} rows @param {number[]} columns */
+function renormalised(values, width, rows, columns) {
+  const left = new Float32Array(rows.length * columns.length);
+  rows.forEach((row, r) => {
+    let total = 0;
+    columns.forEach((column) => (total += values[row * width + column]));
+    columns.forEach((column, c) => (left[r * columns.length + c] = total ? values[row * width + column] / total : 0));
+  });
+  return left;
+}
+
+/** B minus A. @param {Matrix} a @param {Matrix} b @returns {Matrix} */
+export function difference(a, b) {
+  const values = b.values.map((value, at) => value - a.values[at]);
+  let largest = 0;
+  for (const value of values) if (Math.abs(value) > largest) largest = Math.abs(value);
+  const pairs = (/** @type {Names} */ one, /** @type {Names} */ other) => ({
+    ...one, labels: one.labels.map((label, at) => (label === other.labels[at] ? label : `${label} → ${other.labels[at]}`)),
+  });
+  return { values, rows: pairs(a.rows, b.rows), columns: pairs(a.columns, b.columns), largest, signed: true };
+}
+
+/** @param {Uint8Array} one @param {Uint8Array} other */
+function product(one, other) {
+  let sum = 0;
+  for (let i = 0; i < one.length; i++) sum += one[i] * other[i];
+  return sum;
+}
+
+/** @type {WeakMap<Uint8Array, number>} */
+const LENGTHS = new WeakMap();
+
+/** @param {Uint8Array} bytes */
+function lengthOf(bytes) {
+  let found = LENGTHS.get(bytes);
+  if (found === undefined) LENGTHS.set(bytes, (found = Math.sqrt(product(bytes, bytes))));
+  return found;
+}
+
+/**
+ * Hellinger distance of two heads, 0 to 1: the root of 1 minus the mean over queries of the sum of sqrt(p q). Bytes are
+ * roots, so that it is a product of what is there.
+ * @param {Uint8Array} one @param {Uint8Array} other
+ */
+export function hellinger(one, other) {
+  const lengths = lengthOf(one) * lengthOf(other);
+  return lengths ? Math.sqrt(Math.max(0, 1 - product(one, other) / lengths)) : 1;
+}
+
+/**
+ * Attention of several positions: the mean of rows, or the sum of columns.
+ * @param {Matrix} matrix @param {number[]} chosen @param {"from"|"to"} direction @returns {Float32Array}
+ */
+export function attentionOf(matrix, chosen, direction) {
+  const [height, width] = [matrix.rows.labels.length, matrix.columns.labels.length];
+  const sums = new Float32Array(direction === "from" ? width : height);
+  for (const at of chosen) {
+    for (let other = 0; other < sums.length; other++) {
+      sums[other] += direction === "from" ? matrix.values[at * width + other] / chosen.length : matrix.values[other * width + at];
+    }
+  }
+  return sums;
+}

@@ -1,0 +1,289 @@
+/**
+ * Scenes: a head's heatmap or lines, a thumbnail, heads as a scatter of two statistics.
+ *
+ * @typedef {import("./patterns.js").Matrix} Matrix
+ * @typedef {import("./scene.js").Scene} Scene
+ * @typedef {{paper: string, ink: string, quiet: string, frame: string, accent: string, weights: Uint8Array,
+ *   differences: Uint8Array}} Theme
+ * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null}} Picture  at: row and column there
+ */
+import { cut, isolated, mark } from "./scene.js";
+
+const FAINTEST = 1e-4;
+const [LEAST_LINE, MOST_LINES] = [0.02, 2000];
+
+/** @param {string} hexadecimal @returns {Uint8Array} red, green, blue of 256 colours */
+export function colourTable(hexadecimal) {
+  return Uint8Array.from({ length: hexadecimal.length / 2 }, (_, at) => parseInt(hexadecimal.slice(2 * at, 2 * at + 2), 16));
+}
+
+/**
+ * From a weight to its place among 256 colours.
+ * @param {string} scale shared, per-head or log @param {number} largest @param {boolean} signed
+ * @returns {(weight: number) => number}
+ */
+export function scaleOf(scale, largest, signed) {
+  if (signed) {
+    const end = largest || 1;
+    return (weight) => Math.round(127.5 + 127.5 * Math.sign(weight) * Math.sqrt(Math.min(1, Math.abs(weight) / end)));
+  }
+  if (scale === "log") {
+    const span = -Math.log(FAINTEST);
+    return (weight) => (weight <= FAINTEST ? 0 : Math.round(255 * Math.min(1, 1 + Math.log(weight) / span)));
+  }
+  const top = scale === "per-head" && largest > 0 ? largest : 1;
+  return (weight) => Math.round(255 * Math.min(1, Math.max(0, weight) / top));
+}
+
+/** @param {string} scale @param {Matrix} matrix */
+export function scaleInWords(scale, matrix) {
+  if (matrix.signed) return `colours: blue more in A, orange more in B, by the root of the difference to ±${matrix.largest.toPrecision(2)}`;
+  const named = {
+    shared: "0 to 1, the same for every head", log: "0.0001 or less to 1, logarithmic, the same for every head",
+    "per-head": `0 to this head's largest weight, ${matrix.largest.toPrecision(2)}`,
+  };
+  return `colours: ${named[/** @type {"shared"|"log"|"per-head"} */ (scale)]}`;
+}
+
+/** @param {Uint8Array} table @param {number} place */
+export function colourAt(table, place) {
+  return `rgb(${table[3 * place]}, ${table[3 * place + 1]}, ${table[3 * place + 2]})`;
+}
+
+/** Dark or light text, whichever can be read on this colour. @param {Uint8Array} table @param {number} place */
+export function inkOn(table, place) {
+  const [red, green, blue] = [0, 1, 2].map((part) => (table[3 * place + part] / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#111111" : "#ffffff";
+}
+
+/**
+ * @param {Matrix} matrix @param {Uint8Array} table @param {(weight: number) => number} scale @param {number} [pooled]
+ * @returns {ImageData} each pixel is the largest of pooled × pooled weights
+ */
+export function pixelsOf(matrix, table, scale, pooled = 1) {
+  const [height, width] = [matrix.rows.labels.length, matrix.columns.labels.length];
+  const [rows, columns] = [Math.ceil(height / pooled), Math.ceil(width / pooled)];
+  let values = matrix.values;
+  if (pooled > 1) {
+    values = new Float32Array(rows * columns);
+    for (let row = 0, at = 0; row < height; row++) {
+      for (let column = 0; column < width; column++, at++) {
+        const cell = Math.floor(row / pooled) * columns + Math.floor(column / pooled);
+        if (Math.abs(matrix.values[at]) > Math.abs(values[cell])) values[cell] = matrix.values[at];
+      }
+    }
+  }
+  const pixels = new ImageData(columns, rows);
+  for (let at = 0; at < values.length; at++) {
+    const colour = 3 * scale(values[at]);
+    pixels.data[4 * at] = table[colour];
+    pixels.data[4 * at + 1] = table[colour + 1];
+    pixels.data[4 * at + 2] = table[colour + 2];
+    pixels.data[4 * at + 3] = 255;
+  }
+  return pixels;
+}
+
+/** @param {string[]} labels */
+function longest(labels) {
+  return Math.min(20, Math.max(3, ...labels.map((label) => [...label].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1.8 : 1), 0))));
+}
+
+/** @param {number} weight @param {boolean} signed */
+export function written(weight, signed) {
+  const text = Math.abs(weight).toFixed(2);
+  return signed && Number(text) ? `${weight < 0 ? "−" : "+"}${text}` : text;
+}
+
+/**
+ * Title above a picture, so that a saved file says what it is.
+ * @param {Scene} scene @param {string[]} lines @param {Theme} theme
+ */
+function heading(scene, lines, theme) {
+  lines.forEach((line, at) => {
+    scene.items.push({
+      kind: "text", x: 4, y: 12 + 17 * at, text: cut(line, Math.floor(scene.width / (at ? 5.6 : 7))), size: at ? 11 : 14,
+      colour: at ? theme.quiet : theme.ink, align: "left", bold: !at,
+    });
+  });
+}
+
+/**
+ * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room pixels @param {string[]} lines
+ * @param {{rows: number[], columns: number[]}} outlined @returns {Picture}
+ */
+export function heatmap(matrix, scale, theme, room, lines, outlined) {
+  const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
+  const size = 11;
+  const fitting = (/** @type {number} */ margin) => Math.max(1, Math.min(46, Math.floor((room - margin - 4) / columns.length)));
+  const every = Math.ceil(13 / fitting(100));
+  const named = (/** @type {string[]} */ labels) => Math.round(longest(labels.filter((_, at) => at % every === 0)) * 6.4) + 12;
+  const [beside, above] = [named(rows), named(columns)];
+  const cell = fitting(beside);
+  const [left, top] = [beside, above + 17 * lines.length + 4];
+  const [width, height] = [cell * columns.length, cell * rows.length];
+  const table = matrix.signed ? theme.differences : theme.weights;
+  const place = scaleOf(scale, matrix.largest, matrix.signed);
+  /** @type {Scene} */
+  const scene = { width: Math.max(room, left + width + 4), height: top + height + 6, paper: theme.paper, items: [] };
+  heading(scene, lines, theme);
+  scene.items.push({ kind: "image", x: left, y: top, width, height, pixels: pixelsOf(matrix, table, place) });
+  const label = (/** @type {string} */ text, /** @type {boolean} */ muted) => (
+    { kind: /** @type {"text"} */ ("text"), text: isolated(cut(text, 20)), size, colour: muted ? theme.quiet : theme.ink }
+  );
+  rows.forEach((text, row) => {
+    if (row % every && !(every > 1 && outlined.rows.includes(row))) return;
+    scene.items.push({ ...label(text, matrix.rows.muted[row]), x: left - 5, y: top + cell * (row + 0.5), align: "right", bold: outlined.rows.includes(row) });
+  });
+  columns.forEach((text, column) => {
+    if (column % every) return;
+    scene.items.push({ ...label(text, matrix.columns.muted[column]), x: left + cell * (column + 0.5), y: top - 5, align: "left", turned: true, bold: outlined.columns.includes(column) });
+  });
+  if (cell >= 26) {
+    matrix.values.forEach((weight, at) => {
+      if (Math.abs(weight) < 0.005) return;
+      scene.items.push({
+        kind: "text", x: left + cell * ((at % columns.length) + 0.5), y: top + cell * (Math.floor(at / columns.length) + 0.5),
+        text: written(weight, matrix.signed).replace("0.", "."), size: 10, colour: inkOn(table, place(weight)), align: "center",
+      });
+    });
+  }
+  const frame = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h, /** @type {string} */ colour, /** @type {number} */ thick) => {
+    scene.items.push({ kind: "path", points: [x, y, x + w, y, x + w, y + h, x, y + h, x, y], colour, width: thick });
+  };
+  for (const row of matrix.rows.breaks) frame(left, top + cell * row, width, 0, theme.frame, 1);
+  for (const column of matrix.columns.breaks) frame(left + cell * column, top, 0, height, theme.frame, 1);
+  frame(left - 0.5, top - 0.5, width + 1, height + 1, theme.frame, 1);
+  for (const row of outlined.rows) frame(left, top + cell * row, width, cell, theme.accent, Math.min(2, 1 + cell / 20));
+  for (const column of outlined.columns) frame(left + cell * column, top, cell, height, theme.accent, Math.min(2, 1 + cell / 20));
+  return {
+    scene,
+    at: (x, y) => {
+      const [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
+      return row >= 0 && row < rows.length && column >= 0 && column < columns.length ? [row, column] : null;
+    },
+  };
+}
+
+/**
+ * A line for each weight that can be seen, from left (attends) to right (attended to).
+ * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room @param {string[]} lines
+ * @param {{rows: number[], columns: number[]}} chosen only lines from or to these, where there are any
+ * @returns {Picture & {least: number}}
+ */
+export function linesPicture(matrix, scale, theme, room, lines, chosen) {
+  const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
+  const step = 17;
+  const side = Math.min(190, Math.round(longest([...rows, ...columns]) * 6.6) + 12);
+  const [left, right] = [side, Math.min(room, 640) - side];
+  const top = 17 * lines.length + 10;
+  const chosenAny = chosen.rows.length + chosen.columns.length > 0;
+  const [fromThese, toThese] = [new Set(chosen.rows), new Set(chosen.columns)];
+  const drawn = [];
+  for (let at = 0; at < matrix.values.length; at++) {
+    const [row, column] = [Math.floor(at / columns.length), at % columns.length];
+    const wanted = !chosenAny || fromThese.has(row) || toThese.has(column);
+    if (wanted && Math.abs(matrix.values[at]) >= LEAST_LINE) drawn.push(at);
+  }
+  drawn.sort((a, b) => Math.abs(matrix.values[b]) - Math.abs(matrix.values[a]));
+  const least = drawn.length > MOST_LINES ? Math.abs(matrix.values[drawn[MOST_LINES - 1]]) : LEAST_LINE;
+  const place = scaleOf(scale, matrix.largest, false);
+  /** @type {Scene} */
+  const scene = { width: right + side, height: top + step * Math.max(rows.length, columns.length) + 6, paper: theme.paper, items: [] };
+  heading(scene, lines, theme);
+  for (const at of drawn.slice(0, MOST_LINES).reverse()) {
+    const weight = matrix.values[at];
+    const strength = Math.max(0.06, matrix.signed ? Math.abs(weight) / (matrix.largest || 1) : place(weight) / 255);
+    const colour = matrix.signed ? colourAt(theme.differences, weight < 0 ? 20 : 235) : theme.accent;
+    const [row, column] = [Math.floor(at / columns.length), at % columns.length];
+    scene.items.push({
+      kind: "path", points: [left, top + step * (row + 0.5), right, top + step * (column + 0.5)], colour, curve: true,
+      width: 0.6 + 2.4 * strength, opacity: strength,
+    });
+  }
+  rows.forEach((text, row) => {
+    const faint = chosenAny ? chosen.rows.length > 0 && !fromThese.has(row) : matrix.rows.muted[row];
+    scene.items.push({ kind: "text", x: left - 6, y: top + step * (row + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "right", bold: fromThese.has(row) });
+  });
+  columns.forEach((text, column) => {
+    const faint = chosenAny ? chosen.columns.length > 0 && !toThese.has(column) : matrix.columns.muted[column];
+    scene.items.push({ kind: "text", x: right + 6, y: top + step * (column + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "left", bold: toThese.has(column) });
+  });
+  return {
+    scene, least,
+    at: (x, y) => {
+      const row = Math.floor((y - top) / step);
+      if (x <= left) return row >= 0 && row < rows.length ? [row, -1] : null;
+      return x >= right && row >= 0 && row < columns.length ? [-1, row] : null;
+    },
+  };
+}
+
+/** @param {number} low @param {number} high */
+function ticks(low, high) {
+  const raw = (high - low) / 4;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= raw) ?? raw;
+  const found = [];
+  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step) found.push(Number(value.toPrecision(6)));
+  return found;
+}
+
+/**
+ * @typedef {{x: number, y: number, id: string, place: number, family: import("./patterns.js").Family}} Dot
+ * @param {Dot[]} dots @param {[string, string]} names @param {Theme} theme @param {number} room
+ * @param {string} current id of the head that is shown @param {boolean} all whether all ids are written
+ * @returns {{scene: Scene, nearest: (x: number, y: number) => number}}
+ */
+export function scatter(dots, names, theme, room, current, all) {
+  const width = Math.min(room, 900);
+  const height = Math.min(560, Math.round(width * 0.75));
+  const [left, top, right, bottom] = [54, 14, width - 16, height - 42];
+  const range = (/** @type {number[]} */ values) => {
+    const [low, high] = [Math.min(...values, Infinity), Math.max(...values, -Infinity)];
+    const gap = (high - low || Math.abs(high) || 1) * 0.06;
+    return [low - gap, high + gap];
+  };
+  const [x0, x1] = range(dots.map((dot) => dot.x));
+  const [y0, y1] = range(dots.map((dot) => dot.y));
+  const toX = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0)) * (right - left);
+  const toY = (/** @type {number} */ value) => bottom - ((value - y0) / (y1 - y0)) * (bottom - top);
+  /** @type {Scene} */
+  const scene = { width, height, paper: theme.paper, items: [] };
+  const text = (/** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ said, /** @type {CanvasTextAlign} */ align, /** @type {string} */ colour, turned = false) => (
+    scene.items.push({ kind: "text", x, y, text: said, size: 11, colour, align, turned })
+  );
+  if (dots.length) {
+    for (const tick of ticks(x0, x1)) {
+      scene.items.push({ kind: "path", points: [toX(tick), top, toX(tick), bottom], colour: theme.frame, width: 0.5, opacity: 0.5 });
+      text(toX(tick), bottom + 13, String(tick), "center", theme.quiet);
+    }
+    for (const tick of ticks(y0, y1)) {
+      scene.items.push({ kind: "path", points: [left, toY(tick), right, toY(tick)], colour: theme.frame, width: 0.5, opacity: 0.5 });
+      text(left - 6, toY(tick), String(tick), "right", theme.quiet);
+    }
+  }
+  text((left + right) / 2, height - 10, names[0], "center", theme.ink);
+  text(12, (top + bottom) / 2, names[1], "center", theme.ink, true);
+  const named = [];
+  for (const dot of dots) {
+    const chosen = dot.id === current;
+    scene.items.push(mark(dot.family, toX(dot.x), toY(dot.y), chosen ? 7 : 5, chosen ? theme.ink : theme.quiet));
+    if (chosen || all) named.push(dot);
+  }
+  for (const dot of named) {
+    const inside = toX(dot.x) < right - 44;
+    scene.items.push({ kind: "text", x: toX(dot.x) + (inside ? 9 : -9), y: toY(dot.y), text: dot.id, size: dot.id === current ? 12 : 9, colour: theme.ink, halo: theme.paper, align: inside ? "left" : "right", bold: dot.id === current });
+  }
+  return {
+    scene,
+    nearest: (x, y) => {
+      let [found, best] = [-1, 18];
+      for (const dot of dots) {
+        const away = Math.hypot(toX(dot.x) - x, toY(dot.y) - y);
+        if (away < best) [found, best] = [dot.place, away];
+      }
+      return found;
+    },
+  };
+}

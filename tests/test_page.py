@@ -1,0 +1,135 @@
+"""What the page is made of: packed patterns, budget, policy; what it does is seen in tests/test_page_browser.py."""
+
+import base64
+import json
+import re
+import zlib
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import attnviz
+from attnviz.commands.heads.page_view import page_data
+from attnviz.model.head_ids import HeadId
+from attnviz.page.data import ERROR, pack, packed
+from attnviz.page.page import page_html, script_text
+from attnviz.results.view import Choices
+from tests.hand_made import by_design, hand_made
+
+
+def data_of(html: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def unpacked(text: str, n: int, triangle: bool) -> np.ndarray:
+    kept = np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8)
+    roots = np.zeros((n, n), np.uint8)
+    roots[np.tril_indices(n) if triangle else ...] = kept if triangle else kept.reshape(n, n)
+    return (roots / 255.0) ** 2
+
+
+@pytest.mark.parametrize("triangle", [False, True])
+def test_packed_weights_are_within_the_error_that_the_page_states(triangle: bool) -> None:
+    rows = torch.rand(40, 40, generator=torch.Generator().manual_seed(1)) ** 9
+    rows = rows.tril() if triangle else rows
+    pattern = rows / rows.sum(-1, keepdim=True)
+    error = np.abs(unpacked(packed(pattern, triangle), 40, triangle) - pattern.numpy())
+    assert error.max() <= ERROR
+    assert (error <= np.sqrt(pattern.numpy()) / 255 + 4e-6).all()  # small weights keep their digits
+
+
+def test_a_causal_model_keeps_its_triangle_alone() -> None:
+    pattern = torch.full((64, 64), 0.5).tril()
+    sizes = [len(zlib.decompress(base64.b64decode(packed(pattern, triangle)))) for triangle in (True, False)]
+    assert sizes == [64 * 65 // 2, 64 * 64]
+
+
+def test_rows_and_columns_may_be_of_different_length() -> None:
+    text = packed(torch.eye(3, 5), False)
+    assert len(zlib.decompress(base64.b64decode(text))) == 15
+
+
+def test_above_the_budget_the_first_heads_are_kept() -> None:
+    noise = {HeadId(0, i): torch.rand(50, 50) for i in range(6)}
+    ranked = [HeadId(0, i) for i in (4, 1, 0, 2, 3, 5)]
+    one = len(packed(noise[HeadId(0, 4)], False))
+
+    def kept(budget: int) -> list[int]:
+        of = pack(ranked, lambda ids: ((id, [noise[id]]) for id in ids), 2500, False, budget)
+        return [head.head for head in of]
+
+    assert kept(10 * one) == [4, 1, 0, 2, 3, 5]
+    assert kept(int(2.5 * one)) == [4, 1]
+    assert kept(1) == [4]
+
+
+def test_a_page_above_the_budget_says_so_and_keeps_the_statistics_of_all() -> None:
+    result = hand_made()
+    data = page_data(result, Choices(select=("L1H1",)), lambda _: "", budget=10)
+    assert [len(head["patterns"]) for head in data["heads"]] == [0, 0, 0, 1]
+    assert data["notes"][0].startswith("Patterns of 1 of 4 heads are on this page, those selected")
+    assert data["notes"][0].removesuffix(".") in data["caption"]
+    entropy = next(each for each in data["statistics"] if each["key"] == "entropy")
+    assert entropy["values"] == pytest.approx([head.statistics["entropy"] for head in result.heads], abs=1e-5)
+    whole = page_data(result, Choices(), lambda _: "")
+    assert not [note for note in whole["notes"] if note.startswith("Patterns of")]
+
+
+def test_patterns_and_what_it_begins_with_are_those_of_the_analysis() -> None:
+    data = data_of(hand_made().page(attnviz.figures.Look(scale="log"), select="L1H0", drop_special=True, token="cat"))
+    assert data["start"] == {"head": "L1H0", "scale": "log", "drop": True, "token": [2]}
+    for head, pattern in zip(data["heads"], by_design(6).reshape(4, 6, 6), strict=True):
+        (place,) = head["patterns"]
+        np.testing.assert_allclose(unpacked(data["patterns"][place]["data"], 6, False), pattern, atol=ERROR)
+    long = hand_made(labels=[str(i) for i in range(60)], special=(), patterns=by_design(60))
+    assert data_of(long.page())["start"]["scale"] == "log"  # on the other nearly all would look like 0
+
+
+def test_nothing_but_the_pages_own_script_and_style_may_run() -> None:
+    html = hand_made(name="</script><script>alert(1)</script>", text="<!-- <img src=x onerror=alert(1)>").page()
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)
+    for kind, tag in (("script", r'<script type="module">(.*?)</script>'), ("style", "<style>(.*?)</style>")):
+        (content,) = re.findall(tag, html, re.DOTALL)
+        digest = base64.b64encode(sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert html.count("<script") == 2
+    assert "<img" not in html
+    assert not re.search(r"(?:src|href)=[\"']?http|url\(|@import", html)
+
+
+def test_the_script_writes_no_markup() -> None:
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", script_text())
+    assert not re.search(r"^(import|export)\b", script_text(), re.MULTILINE)
+
+
+def test_names_of_the_modules_do_not_clash() -> None:
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script_text(), re.MULTILINE)
+    assert len(names) == len(set(names)) > 30
+
+
+@pytest.mark.parametrize(("theme", "attribute"), [("light", "auto"), ("dark", "dark")])
+def test_a_page_is_as_the_reader_prefers_unless_it_shall_be_dark(theme: str, attribute: str) -> None:
+    assert f'data-theme="{attribute}"' in page_html({}, theme)
+
+
+def test_a_page_is_written_once_whatever_the_formats(tmp_path: Path) -> None:
+    content = hand_made().save(tmp_path, figures=["page"], formats=["png", "svg"])
+    assert content["figures"] == ["heads.html"]
+    assert "heads.html" in (tmp_path / "captions.md").read_text()
+    hand_made().save(tmp_path, figures=[], overwrite=True)
+    assert (tmp_path / "heads.html").exists()  # of the same text: it stays, and is still attnviz's own
+    hand_made(text="another").save(tmp_path, figures=[], overwrite=True)
+    assert not (tmp_path / "heads.html").exists()
+
+
+def test_a_page_is_no_figure() -> None:
+    with pytest.raises(attnviz.UsageError, match=r"'page' is no figure: expected result\.page\(\), or save"):
+        hand_made().figure("page")
