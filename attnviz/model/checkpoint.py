@@ -11,16 +11,27 @@ from torch import Tensor, nn
 from attnviz.attention.norms import Norm
 from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position, norm_of
+from attnviz.model.architectures import (
+    ARCHITECTURES,
+    SIZES,
+    Architecture,
+    EncoderDecoder,
+    architecture_of,
+    first_position,
+    norm_of,
+)
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
-from attnviz.model.encoding import encodings, load_tokenizer
+from attnviz.model.encoding import encodings
+from attnviz.model.head_ids import Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.model.tokenizer_files import load_tokenizer
 from attnviz.model.tokens import Tokens, tokenize
 from attnviz.model.weights import check_parts, check_weights, parameters_sha256, read_weights, refuse_rounded
 from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
+_NO_LIMIT = 1_000_000
 _SPARE_NUMBERS = 10_000_000
 """By so many a config may exceed its weights and still get a message that names the weights."""
 
@@ -60,9 +71,19 @@ class Checkpoint:
         return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
 
     @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+        return _stacks(self.architecture, self.config)
+
+    @property
+    def layers(self) -> Sequence[int]:
+        """The attention layers: numbers, which in an encoder-decoder go through its stacks and carry their names."""
+        return [layer for stack in self.stacks for layer in stack.layers] or range(self.n_layers)
+
+    @property
     def n_layers(self) -> int:
-        """Layers."""
-        return int(self.config.num_hidden_layers)
+        """Attention layers; in an encoder-decoder those of all stacks."""
+        return _n_layers(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -81,8 +102,9 @@ class Checkpoint:
 
     @property
     def positions(self) -> int:
-        """Tokens that a text may have: RoBERTa's first rows of the table of positions are for no text."""
-        return int(self.config.max_position_embeddings) - first_position(self.architecture, self.config)
+        """Tokens that a text may have: RoBERTa's first rows of the table are for no text; T5 has no limit."""
+        positions = int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
+        return positions - first_position(self.architecture, self.config)
 
     @property
     def device(self) -> torch.device:
@@ -109,18 +131,20 @@ class Checkpoint:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
 
-    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False) -> Tokens:
-        """Tokenize a text or a pair for this model; see :func:`attnviz.model.tokens.tokenize`."""
+    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
+        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.model.tokens.tokenize`."""
+        size = getattr(self.config, "decoder_vocab_size", None) if target else None
         return tokenize(
             self.tokenizer,
             text,
             pair,
             max_positions=self.positions,
-            vocabulary_size=int(self.config.vocab_size),
+            vocabulary_size=int(size or self.config.vocab_size),
             segments=self.architecture.segments,
             sink_first=self.architecture.sink_first,
             truncate=truncate,
             token_types=getattr(self.config, "type_vocab_size", None),
+            target=target,
         )
 
     def encode(self, texts: Sequence[str]) -> Sequence[Any]:
@@ -131,6 +155,14 @@ class Checkpoint:
             vocabulary_size=int(self.config.vocab_size),
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
         )
+
+
+def _stacks(architecture: Architecture, config: Any) -> tuple[Stack, ...]:
+    return architecture.stacks(config) if isinstance(architecture, EncoderDecoder) else ()
+
+
+def _n_layers(architecture: Architecture, config: Any) -> int:
+    return sum(stack.n_layers for stack in _stacks(architecture, config)) or int(config.num_hidden_layers)
 
 
 def load_checkpoint(
@@ -155,6 +187,7 @@ def load_checkpoint(
     """
     config, architecture = _config_in(source.folder, dtype)
     weights = _read_weights(source.folder, config, architecture)
+    language_head = language_head or isinstance(architecture, EncoderDecoder)  # they may have to generate
     model, head = _model_and_head(source, architecture, config, weights, dtype, language_head)
     if head is not None:
         head.to(device).eval()
@@ -177,7 +210,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
-    check_parts(architecture, base)
+    check_parts(architecture, base, _n_layers(architecture, base.config))
     check_weights(model.named_parameters(), "the loaded model")
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
@@ -220,7 +253,7 @@ def _check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
         if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
     except CheckpointError as error:
-        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES)
+        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
         raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
 
 
