@@ -15,7 +15,7 @@ from transformers import BertModel
 from typer.testing import CliRunner
 
 import attnviz
-from attnviz.attention.tolerances import TOLERANCES
+from attnviz.attention.tolerances import FLOAT32_STEPS, TOLERANCES
 from attnviz.cli.program import app
 from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.smollm2 import cached_folder
@@ -248,6 +248,7 @@ def test_the_tolerances_of_the_guide_are_the_tolerances_of_the_program() -> None
         (torch.bfloat16, "{0.pattern:.0e} and {0.output:.0e} in bfloat16"),
     ):
         assert re.sub(r"e-0", "e-", written.format(TOLERANCES[dtype])) in text
+    assert re.sub(r"e-0", "e-", f"In float64 its tolerance is {FLOAT32_STEPS.pattern:.0e}.") in text
 
 
 def test_the_families_of_the_guide_are_those_that_are_reproduced() -> None:

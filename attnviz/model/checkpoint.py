@@ -1,6 +1,5 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +18,16 @@ from attnviz.model.architectures import (
     EncoderDecoder,
     architecture_of,
     first_position,
+    n_layers_of,
     norm_of,
+    stacks_of,
 )
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
-from attnviz.model.encoding import encodings
+from attnviz.model.encoding import encodings, load_tokenizer
 from attnviz.model.head_ids import Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
-from attnviz.model.tokenizer_files import load_tokenizer
 from attnviz.model.tokens import Tokens, tokenize
-from attnviz.model.weights import check_weights, read_weights
+from attnviz.model.weights import check_parts, check_weights, parameters_sha256, read_weights, refuse_rounded
 from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
@@ -74,7 +74,7 @@ class Checkpoint:
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-        return _stacks(self.architecture, self.config)
+        return stacks_of(self.architecture, self.config)
 
     @property
     def layers(self) -> Sequence[int]:
@@ -84,7 +84,7 @@ class Checkpoint:
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return _n_layers(self.architecture, self.config)
+        return n_layers_of(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -158,14 +158,6 @@ class Checkpoint:
         )
 
 
-def _stacks(architecture: Architecture, config: Any) -> tuple[Stack, ...]:
-    return architecture.stacks(config) if isinstance(architecture, EncoderDecoder) else ()
-
-
-def _n_layers(architecture: Architecture, config: Any) -> int:
-    return sum(stack.n_layers for stack in _stacks(architecture, config)) or int(config.num_hidden_layers)
-
-
 def load_checkpoint(
     source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
 ) -> Checkpoint:
@@ -211,59 +203,12 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
-    _check_parts(architecture, base)
+    check_parts(architecture, base)
     check_weights(model.named_parameters(), "the loaded model")
-    _refuse_rounded(base)
+    refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head = architecture.language_head(model)
-    return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
-
-
-def _check_parts(architecture: Architecture, model: Any) -> None:
-    """Refuse a model that was changed so that a part is missing that the reference reads, or is elsewhere."""
-    for what, found in (
-        ("number format", {parameter.dtype for parameter in model.parameters()}),
-        ("device", {parameter.device for parameter in model.parameters()}),
-    ):
-        if len(found) > 1:
-            several = ", ".join(sorted(map(str, found)))
-            raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
-    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
-    try:
-        layers = architecture.modules(model)
-        if len(layers) != (expected := _n_layers(architecture, model.config)):
-            raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
-        for number, layer in enumerate(layers):
-            for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
-                if missing := [name for name in names if getattr(module, name, None) is None]:
-                    path = next(path for path, each in model.named_modules() if each is module)
-                    raise ValueError(f"{path} has no {missing[0]}")
-            architecture.parameters(model, number)
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise ArchitectureError(
-            f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
-            "reproduces these alone."
-        ) from error
-
-
-def _refuse_rounded(model: nn.Module) -> None:
-    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing."""
-    for name, buffer in model.named_buffers():
-        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
-            dtype = str(buffer.dtype).removeprefix("torch.")
-            raise CheckpointError(
-                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
-                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
-            )
-
-
-def _parameters_sha256(model: nn.Module) -> str:
-    """Of a model in memory, with the names and shapes of its parameters."""
-    digest = hashlib.sha256()
-    for name, parameter in model.state_dict().items():
-        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model))
 
 
 def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
