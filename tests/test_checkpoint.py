@@ -372,7 +372,7 @@ def test_config_that_is_no_json_object_is_an_error(bert, content, message):
 def test_unknown_architecture_is_refused_before_any_weight_is_read_with_those_that_are_known(bert, model_type):
     change_config(bert, model_type=model_type)
     (bert / "model.safetensors").write_bytes(b"garbage")
-    with pytest.raises(ArchitectureError, match=r"model_type .*expected one of: bert, "):
+    with pytest.raises(ArchitectureError, match=r"model_type .*expected one of: bart, bert, "):
         load(bert)
 
 
@@ -471,7 +471,7 @@ def test_loaded_model_without_tokenizer_is_an_error():
 
 @pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Identity()])  # with and without parameters
 def test_module_that_is_no_transformers_model_is_refused(model):
-    with pytest.raises(ArchitectureError, match="architecture None; expected one of: bert, "):
+    with pytest.raises(ArchitectureError, match="architecture None; expected one of: bart, bert, "):
         from_loaded(model, bert_tokenizer())
 
 

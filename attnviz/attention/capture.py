@@ -1,6 +1,6 @@
 """One forward pass of the model with hooks: what went into every attention layer and what came out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attnviz.errors import VerificationError
 from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import LayerId
 from attnviz.model.weights import all_finite
 
 __all__ = ["LayerRecord", "capture_layers", "eager_and_eval", "refuse_not_finite"]
@@ -30,6 +31,8 @@ class LayerRecord:
         normed: [batch, n, d_model]: what this norm gave.
         norm: the norm itself.
         output_norm: the norm of the output before it is added (Gemma); None where there is none.
+        source: of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final
+            states; None of self-attention.
     """
 
     layer: int
@@ -41,6 +44,7 @@ class LayerRecord:
     normed: Tensor
     norm: nn.Module
     output_norm: nn.Module | None = None
+    source: Tensor | None = None
 
 
 def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Callable[[LayerRecord], None]) -> None:
@@ -66,16 +70,16 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
 
     with ExitStack() as stack:
         stack.enter_context(eager_and_eval(checkpoint.model))
-        for layer, modules in enumerate(checkpoint.architecture.modules(checkpoint.model)):
+        for layer, modules in zip(checkpoint.layers, checkpoint.architecture.modules(checkpoint.model), strict=True):
             norm = modules.after_attention(checkpoint.architecture.pre_norm)
             stack.enter_context(_hooked(layer, modules, norm, visit_next))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         result = checkpoint.model(**inputs, use_cache=False)
-    if visited != list(range(checkpoint.n_layers)):
+    if visited != _in_run_order(checkpoint.layers):
         raise VerificationError(
             f"expected one attention pattern from each of {checkpoint.n_layers} layers, in order, "
-            f"found them from layers {visited}; nothing can be verified against this model."
+            f"found them from layers [{', '.join(map(str, visited))}]; nothing can be verified against this model."
         )
     refuse_not_finite(result[0], "final hidden state")
 
@@ -93,9 +97,22 @@ def refuse_not_finite(values: Tensor, what: str) -> None:
         )
 
 
+def _in_run_order(layers: Sequence[int]) -> list[int]:
+    """The layers as they run: a decoder's own attention and its cross-attention take turns after the encoder."""
+
+    def turn(layer: int) -> tuple[bool, int, int]:
+        return (layer.stack.first > 0, layer.number, layer) if isinstance(layer, LayerId) else (False, layer, layer)
+
+    return sorted(layers, key=turn)
+
+
 @contextmanager
 def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[[LayerRecord], None]) -> Iterator[None]:
     seen: dict[str, Tensor] = {}
+
+    def keep_source(_: nn.Module, __: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("key_value_states") is not None:
+            seen["source"] = kwargs["key_value_states"]
 
     def keeps(name: str) -> Callable[..., None]:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -104,12 +121,12 @@ def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[
         return before
 
     def after_pattern(_: nn.Module, __: Any, result: Any) -> None:
-        if not isinstance(result[1], Tensor):
+        if not isinstance(result[-1], Tensor):
             raise VerificationError(
                 f"layer {layer} of the model returned no attention pattern, although it was set to eager attention; "
                 "expected a tensor of attention weights to compare with."
             )
-        seen["pattern"] = result[1]
+        seen["pattern"] = result[-1]
 
     def after_output(_: nn.Module, __: Any, result: Any) -> None:
         seen["output"] = result[0] if isinstance(result, tuple) else result
@@ -130,6 +147,7 @@ def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[
     handles = [
         modules.block.register_forward_pre_hook(keeps("residual"), with_kwargs=True),
         modules.pattern.register_forward_pre_hook(keeps("attention_input"), with_kwargs=True),
+        modules.pattern.register_forward_pre_hook(keep_source, with_kwargs=True),
         modules.pattern.register_forward_hook(after_pattern),
         modules.output.register_forward_hook(after_output),
         norm.register_forward_hook(after_norm),

@@ -14,6 +14,7 @@ from attnviz.attention.norms import LayerNorm
 from attnviz.attention.tolerances import Tolerance
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId
 
 __all__ = ["LayerCheck", "Verification", "compare_layer", "locate", "within", "worse_of"]
 
@@ -219,14 +220,19 @@ def locate(
     checkpoint: Checkpoint,
     tolerance: Tolerance,
     labels: Callable[[int], Sequence[str]],
+    keys: Callable[[int], Sequence[str]] | None = None,
 ) -> tuple[float, str]:
-    """The worst difference of a layer that does not verify: how many times its tolerance, and where in words."""
+    """The worst difference of a layer that does not verify: how many times its tolerance, and where in words.
+
+    ``labels`` names the queries of a text in the batch, ``keys`` the keys, where they are others.
+    """
+    keys = labels if keys is None else keys
     if not check.pattern_error <= tolerance.pattern:
         found = (pattern - record.pattern).abs().nan_to_num_(nan=torch.inf)
         batch, head, query, key = _argmax(found)
         message = (
-            f"The largest difference is in layer {record.layer}, head {head} (L{record.layer}H{head}), "
-            f"query {query} ({labels(batch)[query]!r}), key {key} ({labels(batch)[key]!r}): "
+            f"The largest difference is in layer {record.layer}, head {head} ({HeadId(record.layer, head)}), "
+            f"query {query} ({labels(batch)[query]!r}), key {key} ({keys(batch)[key]!r}): "
             f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
             f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
         )
@@ -234,8 +240,9 @@ def locate(
     if not _rows_agree(check, tolerance):
         batch, head, query, key = _argmax(row_error(pattern, record.pattern).nan_to_num_(nan=torch.inf))
         message = (
-            f"In layer {record.layer}, head {head} (L{record.layer}H{head}), query {query} ({labels(batch)[query]!r}), "
-            f"key {key} ({labels(batch)[key]!r}) the model attends {record.pattern[batch, head, query, key]:.6g}, "
+            f"In layer {record.layer}, head {head} ({HeadId(record.layer, head)}), query {query} "
+            f"({labels(batch)[query]!r}), key {key} ({keys(batch)[key]!r}) the model attends "
+            f"{record.pattern[batch, head, query, key]:.6g}, "
             f"the reference {pattern[batch, head, query, key]:.6g}: {check.row_error:.2g} of the row's largest weight "
             f"(tolerance {tolerance.row:g})."
         )

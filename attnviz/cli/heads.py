@@ -19,6 +19,13 @@ def heads(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="What the decoder of an encoder-decoder (Marian, BART, T5) reads; default its own, generated greedily."
+        ),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a generated target, at most.")] = 40,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
@@ -77,6 +84,7 @@ def heads(
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
+    read = None if target is None else decoded("--target", target)
     start = None if token is None else decoded("--token", token)
     statistics = split_names(maps)
     source = run.find_model()
@@ -90,6 +98,8 @@ def heads(
             sentence,
             source,
             pair=second,
+            target=read,
+            max_new_tokens=max_new_tokens,
             device=run.device,
             dtype=run.dtype,
             words=words,
@@ -105,7 +115,7 @@ def heads(
 
     run.execute(
         measure,
-        texts=(sentence, second),
+        texts=(sentence, second, read),
         scale=scale,
         adds=["lines"] * (start is not None) + ["map"] * bool(statistics),
         select=select or (),

@@ -61,8 +61,8 @@ Select = Annotated[
     list[str] | None,
     picture_option(
         metavar="HEADS",
-        help="Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. "
-        "May be given more than once. Default: all heads.",
+        help="Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of encoder-decoders "
+        "X0H3, X, E0-2. May be given more than once. Default: all heads.",
     ),
 ]
 Words = Annotated[

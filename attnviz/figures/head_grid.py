@@ -45,7 +45,8 @@ class HeadCell:
     """The small matrix of one head."""
 
     id: HeadId  # of the head
-    # [m, m], pooled by grid_pooling; NaN where there is nothing; on each head's own scale the share of its largest
+    # [rows, columns], pooled by grid_pooling and stretched to a square; NaN where there is nothing; on each head's own
+    # scale the share of its largest
     values: Array
     beside: str = ""  # a short text: a distance, a share, a label
     family: Family | None = None  # whose mark stands before that text, which then stands on a line of its own
@@ -53,13 +54,14 @@ class HeadCell:
     muted: bool = False  # whether that text is grey
     # of another kind, right of the id: the family of its mark, texts beside it, whether the mark is filled
     right: tuple[Family, tuple[str, ...], bool] | None = None
+    sinks: frozenset[int] | None = None  # as those of the plan, where this head's own are others
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadGridPlan(ColourScale, PagePlan):
     """Matrices of many heads to draw."""
 
-    cells: tuple[HeadCell, ...]  # at least one; all matrices have the same size
+    cells: tuple[HeadCell, ...]  # at least one
     beside: str = ""  # what the texts beside the ids are: a further note, where there is room for these texts
     roles: str = ""  # what the marks and texts right of the ids are, likewise
     sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
@@ -79,7 +81,7 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
         UsageError: the width is too small for so many heads.
     """
     del vector  # the grid is an image in either
-    grid = planned_grid((cell.id for cell in plan.cells), len(plan.cells[0].values), look, _marked(plan), plan.named)
+    grid = planned_grid((cell.id for cell in plan.cells), _most_cells(plan), look, _marked(plan), plan.named)
     across, down = grid.extent
     width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - LAYER_NAMES)
@@ -122,6 +124,11 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
     return _fill(ax, plan, grid, look)
 
 
+def _most_cells(plan: HeadGridPlan) -> int:
+    """Rows or columns of the largest matrix."""
+    return max(int(n) for cell in plan.cells for n in cell.values.shape)
+
+
 def _marked(plan: HeadGridPlan) -> bool:
     return any(cell.family is not None for cell in plan.cells)
 
@@ -137,7 +144,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, width: 
     block = grid.rows * grid.row
     middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(grid.layers))]
     full = text_width(f"layer {grid.layers[-1]}", 7, DPI) <= block - grid.above
-    names = [f"layer {layer}" if full else f"L{layer}" for layer in grid.layers]
+    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
     if grid.packed:  # ids name the layers
         middles, names = [], []
@@ -235,12 +242,11 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
 
     Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
     """
-    m, colours = len(plan.cells[0].values), plan.colours or look.colour_map()
+    m, colours = _most_cells(plan), plan.colours or look.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
     if (look.width is not None and side < _EVEN * room) or side > 1.1 * room:
         side = int(room)
-    nearest = np.arange(side) * m // side
     greys = (look.greys.paper, look.greys.frame, look.greys.quiet)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
@@ -251,9 +257,10 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
         image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
         painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)
         opaque = np.where(painted[..., 3:] > 0, painted[..., :3], paper).astype(np.uint8)
-        image[top : top + side, left : left + side, :3] = opaque[nearest][:, nearest]
+        rows, columns = (np.arange(side) * n // side for n in cell.values.shape)
+        image[top : top + side, left : left + side, :3] = opaque[rows][:, columns]
         below = image[top + side + 2 : top + side + 2 + max(1, round(2 * pixels)), left : left + side, :3]
-        below[:, np.isin(nearest, list(plan.sinks))] = sink
+        below[:, np.isin(columns, list(plan.sinks if cell.sinks is None else cell.sinks))] = sink
     return image, side
 
 

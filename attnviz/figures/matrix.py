@@ -60,6 +60,7 @@ def draw_matrix(
     look: Look,
     *,
     labels: Labels | None = None,
+    keys: Labels | None = None,
     sides: str = "lb",
     pooled: int = 1,
     colours: Colormap | None = None,
@@ -76,6 +77,7 @@ def draw_matrix(
         norm: from values to colours.
         look: theme.
         labels: of the positions.
+        keys: of the columns, where they are other positions than the rows.
         sides: where they are named: left (``l``), bottom (``b``).
         pooled: positions in one cell.
         colours: others than those of the look.
@@ -108,7 +110,7 @@ def draw_matrix(
         stroke: dict[str, Any] = {"edgecolor": look.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
         ax.add_patch(Rectangle((column - across / 2, row - down / 2), across, down, fill=False, **stroke))
     name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, look)
-    name_axis(ax.xaxis, labels if "b" in sides else None, n_columns, width, pooled, look)
+    name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, look)
     return cells
 
 

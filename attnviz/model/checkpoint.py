@@ -12,18 +12,27 @@ from torch import Tensor, nn
 from attnviz.attention.norms import Norm
 from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of, first_position, norm_of
+from attnviz.model.architectures import (
+    ARCHITECTURES,
+    SIZES,
+    Architecture,
+    EncoderDecoder,
+    architecture_of,
+    first_position,
+    norm_of,
+)
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings
-from attnviz.model.panics import panics_unprinted
-from attnviz.model.sources import Source, read_json, refuse_pointer, weight_files, weights_sha256
+from attnviz.model.head_ids import Stack
+from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
+from attnviz.model.tokenizer_files import load_tokenizer
 from attnviz.model.tokens import Tokens, tokenize
 from attnviz.model.weights import check_weights, read_weights
 from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+_NO_LIMIT = 1_000_000
 _SPARE_NUMBERS = 10_000_000
 """By so many a config may exceed its weights and still get a message that names the weights."""
 
@@ -63,9 +72,19 @@ class Checkpoint:
         return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
 
     @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+        return _stacks(self.architecture, self.config)
+
+    @property
+    def layers(self) -> Sequence[int]:
+        """The attention layers: numbers, which in an encoder-decoder go through its stacks and carry their names."""
+        return [layer for stack in self.stacks for layer in stack.layers] or range(self.n_layers)
+
+    @property
     def n_layers(self) -> int:
-        """Layers."""
-        return int(self.config.num_hidden_layers)
+        """Attention layers; in an encoder-decoder those of all stacks."""
+        return _n_layers(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -84,8 +103,9 @@ class Checkpoint:
 
     @property
     def positions(self) -> int:
-        """Tokens that a text may have: RoBERTa's first rows of the table of positions are for no text."""
-        return int(self.config.max_position_embeddings) - first_position(self.architecture, self.config)
+        """Tokens that a text may have: RoBERTa's first rows of the table are for no text; T5 has no limit."""
+        positions = int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
+        return positions - first_position(self.architecture, self.config)
 
     @property
     def device(self) -> torch.device:
@@ -112,18 +132,20 @@ class Checkpoint:
         """The parameters of one of the model's norms."""
         return norm_of(self.architecture, self.config, module)
 
-    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False) -> Tokens:
-        """Tokenize a text or a pair for this model; see :func:`attnviz.model.tokens.tokenize`."""
+    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
+        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.model.tokens.tokenize`."""
+        size = getattr(self.config, "decoder_vocab_size", None) if target else None
         return tokenize(
             self.tokenizer,
             text,
             pair,
             max_positions=self.positions,
-            vocabulary_size=int(self.config.vocab_size),
+            vocabulary_size=int(size or self.config.vocab_size),
             segments=self.architecture.segments,
             sink_first=self.architecture.sink_first,
             truncate=truncate,
             token_types=getattr(self.config, "type_vocab_size", None),
+            target=target,
         )
 
     def encode(self, texts: Sequence[str]) -> Sequence[Any]:
@@ -134,6 +156,14 @@ class Checkpoint:
             vocabulary_size=int(self.config.vocab_size),
             token_types=getattr(self.config, "type_vocab_size", None) if self.architecture.segments else None,
         )
+
+
+def _stacks(architecture: Architecture, config: Any) -> tuple[Stack, ...]:
+    return architecture.stacks(config) if isinstance(architecture, EncoderDecoder) else ()
+
+
+def _n_layers(architecture: Architecture, config: Any) -> int:
+    return sum(stack.n_layers for stack in _stacks(architecture, config)) or int(config.num_hidden_layers)
 
 
 def load_checkpoint(
@@ -158,10 +188,11 @@ def load_checkpoint(
     """
     config, architecture = _config_in(source.folder, dtype)
     weights = _read_weights(source.folder, config, architecture)
+    language_head = language_head or isinstance(architecture, EncoderDecoder)  # they may have to generate
     model, head = _model_and_head(source, architecture, config, weights, dtype, language_head)
     if head is not None:
         head.to(device).eval()
-    tokenizer = _load_tokenizer(source.folder)
+    tokenizer = load_tokenizer(source.folder)
     digest = weights_sha256(source)
     return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head, digest)
 
@@ -200,8 +231,8 @@ def _check_parts(architecture: Architecture, model: Any) -> None:
     names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
     try:
         layers = architecture.modules(model)
-        if len(layers) != model.config.num_hidden_layers:
-            raise ValueError(f"its config has {model.config.num_hidden_layers} layers, the model {len(layers)}")
+        if len(layers) != (expected := _n_layers(architecture, model.config)):
+            raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
         for number, layer in enumerate(layers):
             for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
                 if missing := [name for name in names if getattr(module, name, None) is None]:
@@ -270,7 +301,7 @@ def _check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
         if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
     except CheckpointError as error:
-        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES)
+        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
         raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
 
 
@@ -342,21 +373,3 @@ def _check_report(source: Source, architecture: Architecture, report: dict[str, 
             f"the weights in {source.folder} do not fit its config.json ({architecture.name}): {'; '.join(found)}. "
             "Heads computed from such weights would mean nothing; save the whole model, or mend config.json."
         )
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise CheckpointError(
-            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
-            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
-        )
-    for name in _TOKENIZER_FILES:
-        refuse_pointer(folder / name)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            read_json(folder / name)
-    what = f"cannot read the tokenizer in {folder}; download or save it again"
-    with calling_transformers(what), panics_unprinted():
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -1,6 +1,7 @@
 """Text through a tokenizer: the one door, where whatever a tokenizer does to a text is caught and named."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import CheckpointError, TextError
@@ -14,7 +15,9 @@ _SHOWN = 100
 if TYPE_CHECKING:
     from attnviz.model.tokens import Tokens
 
-__all__ = ["encodings", "lost_segments", "mask_token", "rough_cut", "texts_read"]
+__all__ = ["Pieces", "encodings", "lost_segments", "mask_token", "pieces_of", "rough_cut", "texts_read"]
+
+_SPACES = ("▁", "Ġ")
 
 
 def encodings(
@@ -25,6 +28,7 @@ def encodings(
     vocabulary_size: int,
     token_types: int | None = None,
     max_length: int | None = None,
+    target: bool = False,
 ) -> Sequence[Any]:
     """What a fast tokenizer makes of texts, with special tokens: its own encodings, checked against the model's tables.
 
@@ -35,12 +39,14 @@ def encodings(
         vocabulary_size: rows of the model's embedding matrix.
         token_types: rows of the model's table of token types; None where it has none.
         max_length: in tokens; longer texts are cut.
+        target: for the decoder of an encoder-decoder, whose tokenizer may have a vocabulary of its own for it.
 
     Raises:
         CheckpointError: the tokenizer is not a fast one, fails on a text, or gives ids that the model has no rows for.
         TextError: it gives token types that the model has no rows for.
     """
-    if not getattr(tokenizer, "is_fast", False):
+    two_models = hasattr(tokenizer, "spm_target")
+    if not getattr(tokenizer, "is_fast", False) and not two_models:
         raise CheckpointError(
             f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
             "only a fast tokenizer knows which characters and words its tokens come from."
@@ -48,12 +54,78 @@ def encodings(
     cut = {"truncation": max_length is not None, "max_length": max_length}
     what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
     with calling_transformers(what), panics_unprinted():
-        made: Sequence[Any] = tokenizer(
-            list(texts), None if pair is None else [pair], **cut, return_token_type_ids=True, verbose=False
-        ).encodings
+        if two_models:
+            made: Sequence[Any] = [_of_two_models(tokenizer, text, target, max_length) for text in texts]
+        else:
+            given: dict[str, Any] = {"text_target" if target else "text": list(texts)}
+            second = None if pair is None else [pair]
+            made = tokenizer(**given, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
     for encoding in made:
         _check_ids(encoding, vocabulary_size, token_types)
     return made
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A text by the pieces of a vocabulary alone, with what a fast tokenizer's encoding tells of one text."""
+
+    ids: list[int]
+    tokens: list[str]
+    special_tokens_mask: list[int]
+    offsets: list[tuple[int, int]]  # in :attr:`text`
+    text: str  # that the pieces make up
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        """All of one text."""
+        return [None if special else 0 for special in self.special_tokens_mask]
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        """A piece that begins with a space begins a word; special tokens are in none."""
+        words, word = [], -1
+        for place, (piece, special) in enumerate(zip(self.tokens, self.special_tokens_mask, strict=True)):
+            word += not special and (word < 0 or piece.startswith(_SPACES) or self.special_tokens_mask[place - 1] == 1)
+            words.append(None if special else word)
+        return words
+
+    @property
+    def type_ids(self) -> list[int]:
+        """One type."""
+        return [0] * len(self.ids)
+
+
+def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection[int], decode: Any) -> Pieces:
+    """What a text is made of, from its ids and pieces alone: offsets are those in the text that the pieces make up.
+
+    Args:
+        ids: of the text, with special tokens.
+        pieces: their names in the vocabulary.
+        special_ids: which of them are no text.
+        decode: from pieces to the text that they stand for.
+    """
+    special, offsets, before = [int(token in special_ids) for token in ids], [], 0
+    content: list[str] = []
+    for piece, is_special in zip(pieces, special, strict=True):
+        content += [] if is_special else [piece]
+        after = before if is_special else len(decode(content))
+        offsets.append((before, after))
+        before = after
+    return Pieces(list(ids), list(pieces), special, offsets, decode(content))
+
+
+def _of_two_models(tokenizer: Any, text: str, target: bool, max_length: int | None) -> Pieces:
+    """Through one of Marian's two SentencePiece models, which tell no characters: the pieces say where words begin."""
+    cut = {"truncation": max_length is not None, "max_length": max_length}
+    ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
+    vocabulary = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
+    names = {number: piece for piece, number in vocabulary.items()}
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return pieces_of(ids, [names.get(token, f"id {token}") for token in ids], special, _spaced)
+
+
+def _spaced(pieces: Sequence[str]) -> str:
+    return "".join(pieces).replace("▁", " ").removeprefix(" ")
 
 
 def lost_segments(encoding: Any, n_segments: int) -> bool:

@@ -45,8 +45,8 @@ def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 def decoder(tokenizer: Any) -> Any:
     """A function from the pieces of one token or word to the text that they stand for."""
-    backend = tokenizer.backend_tokenizer
-    kind = f"{backend.decoder!r} {backend.pre_tokenizer!r}"
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # Marian's has none, but two SentencePiece models
+    kind = SPACE if backend is None else f"{backend.decoder!r} {backend.pre_tokenizer!r}"
     added = set(tokenizer.get_added_vocab())  # written as they are, whatever the alphabet of the rest
 
     def wordpiece(pieces: Sequence[str]) -> str:

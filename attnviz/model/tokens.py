@@ -6,7 +6,7 @@ Labels are alike whatever the tokenizer: the piece as the model sees it, without
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import TextError
-from attnviz.model.encoding import encodings, lost_segments, rough_cut
+from attnviz.model.encoding import Pieces, encodings, lost_segments, pieces_of, rough_cut
 from attnviz.model.pieces import CONTINUES, SPACE, decoder
 from attnviz.model.wording import visible
 from attnviz.model.words import word_spans
@@ -25,7 +25,9 @@ __all__ = [
     "Units",
     "merge_pattern",
     "merge_units",
+    "shifted_right",
     "tokenize",
+    "tokens_of_ids",
     "visible",
 ]
 
@@ -126,6 +128,7 @@ def tokenize(
     sink_first: bool,
     truncate: bool = False,
     token_types: int | None = None,
+    target: bool = False,
 ) -> Tokens:
     """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer.
 
@@ -139,21 +142,23 @@ def tokenize(
         sink_first: whether position 0 is a sink without being special.
         truncate: cut to ``max_positions`` instead of raising.
         token_types: rows of the model's table of token types; None where they need no check.
+        target: the text is for the decoder of an encoder-decoder.
 
     Raises:
         TextError: no text, blank, not valid Unicode, no tokens left, longer than the model, or a pair that nothing
             would keep apart.
         CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
     """
-    _check_text(text, "text")
+    _check_text(text, "target" if target else "text")
     if pair is not None:
         _check_text(pair, "pair")
     types = token_types if segments else None
 
     def encoded(max_length: int | None = None) -> Any:
         return encodings(
-            tokenizer, [text], pair, vocabulary_size=vocabulary_size, token_types=types, max_length=max_length
-        )[0]
+            tokenizer, [text], pair, vocabulary_size=vocabulary_size, token_types=types, max_length=max_length,
+            target=target,
+        )[0]  # fmt: skip
 
     encoding = encoded()
     if pair is not None and not segments and not _separated(encoding):
@@ -180,7 +185,32 @@ def tokenize(
             "tokenizer whose post-processor keeps the text."
         )
     texts = (text,) if pair is None else (text, pair)
+    texts = (encoding.text,) if isinstance(encoding, Pieces) else texts
     return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
+
+
+def tokens_of_ids(tokenizer: Any, ids: Sequence[int]) -> tuple[str, Tokens]:
+    """A text that a model generated, by its ids; and its tokens."""
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    encoding = pieces_of(ids, tokenizer.convert_ids_to_tokens(list(ids)), special, decoder(tokenizer))
+    return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, False, 0)
+
+
+def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
+    """What a decoder reads to predict a target: a start token, then all of the target but its last token.
+
+    So the token at each position is the one before that which is predicted there.
+
+    Args:
+        tokens: the target.
+        start: id of the start token.
+        label: its text.
+    """
+    first: dict[str, Any] = {
+        "ids": start, "labels": label, "special": True, "sink": True, "words": None, "segments": None, "offsets": (0, 0)
+    }  # fmt: skip
+    later: dict[str, Any] = {name: (value, *getattr(tokens, name)[:-1]) for name, value in first.items()}
+    return replace(tokens, **later)
 
 
 def merge_units(tokens: Tokens, words: bool) -> Units:
@@ -207,26 +237,40 @@ def merge_units(tokens: Tokens, words: bool) -> Units:
     )
 
 
-def merge_pattern(pattern: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
+def merge_pattern(
+    pattern: Tensor, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]] | None = None
+) -> Tensor:
     """Merge a token pattern into units: sums over the pieces attended to, means over those attending.
 
     Rows still sum to 1 where every token is in exactly one unit (Clark et al. 2019, section 4.1).
 
     Args:
-        pattern: [.., n_tokens, n_tokens].
+        pattern: [.., n_queries, n_keys], in tokens.
         members: [n_units], the token positions of each.
+        keys: the same of what is attended to, where that is another text.
 
     Returns:
         [.., n_units, n_units]; the very same tensor where every unit is one token, in order.
     """
-    n_tokens = pattern.shape[-1]
-    if [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]:
+    keys = members if keys is None else keys
+    if _one_token_each(members, pattern.shape[-2]) and _one_token_each(keys, pattern.shape[-1]):
         return pattern
-    belongs = torch.zeros(len(members), n_tokens, dtype=pattern.dtype, device=pattern.device)
+    queries, onto = (
+        _belongs(groups, n, pattern) for groups, n in zip((members, keys), pattern.shape[-2:], strict=True)
+    )
+    return queries / queries.sum(1, keepdim=True) @ pattern @ onto.T
+
+
+def _one_token_each(members: Sequence[Sequence[int]], n_tokens: int) -> bool:
+    return [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]
+
+
+def _belongs(members: Sequence[Sequence[int]], n_tokens: int, like: Tensor) -> Tensor:
+    """[n_units, n_tokens], 1 where a token is part of a unit."""
+    belongs = like.new_zeros(len(members), n_tokens)
     for unit, group in enumerate(members):
         belongs[unit, list(group)] = 1.0
-    means = belongs / belongs.sum(1, keepdim=True)
-    return means @ pattern @ belongs.T
+    return belongs
 
 
 def _check_text(text: object, name: str) -> None:
@@ -263,7 +307,8 @@ def _tokens(
     decode = decoder(tokenizer)
     pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
     labels = []
-    for position, piece in enumerate(tokenizer.convert_ids_to_tokens(encoding.ids)):  # <unk> as such
+    named = encoding.tokens if isinstance(encoding, Pieces) else tokenizer.convert_ids_to_tokens(encoding.ids)
+    for position, piece in enumerate(named):  # <unk> as such
         text = decode([piece])
         continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
         # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TYPES
-from attnviz.patterns.statistics import TextContext
+from attnviz.patterns.statistics import DIAGONALITY, TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
-__all__ = ["BROAD_SHARE", "ENOUGH", "HALF_OF_THE_REST", "HETEROGENEOUS", "LEAST_N", "LEAST_TYPES", "MAJORITY", "MARGIN",
-           "SINK_ONLY", "SINK_SHARE", "TOO_SHORT", "Label", "Verdict", "judge", "label_of"]  # fmt: skip
+__all__ = ["BROAD_SHARE", "DIAGONAL", "ENOUGH", "HALF_OF_THE_REST", "HETEROGENEOUS", "LEAST_N", "LEAST_TYPES",
+           "MAJORITY", "MARGIN", "SINK_ONLY", "SINK_SHARE", "TOO_SHORT", "Label", "Verdict", "judge",
+           "label_of"]  # fmt: skip
 
 MAJORITY = 0.5
 """A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
@@ -56,11 +57,15 @@ HETEROGENEOUS = "heterogeneous"
 TOO_SHORT = "too short"
 """The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
 
+DIAGONAL = "diagonal"
+"""The label of a head of cross-attention that goes through the source as the decoder goes through the target."""
+
 _AT_LEAST = f"n at least {LEAST_N} (our own)"
 _ABOVE_UNIFORM = "0.10 above uniform attention (our own, after Voita et al. 2019)"
 _NOT_RESTING = "sink at most 0.9 (paper: Vig & Belinkov 2019)"
 _POSITIONAL = f"over 0.5 (paper and code: Clark et al. 2019), {_ABOVE_UNIFORM}, {_NOT_RESTING}, {_AT_LEAST}"
 _DISTANCE = f"over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
+_DIAGONAL = f"diagonality over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
 _REPEATED = (
     f"on repeats (paper: Olsson et al. 2022) over 0.5 (our own), {_ABOVE_UNIFORM}, {_AT_LEAST}, and over 0.5 from each "
     f"of {LEAST_TYPES} different tokens"
@@ -182,6 +187,9 @@ def judge(
         head: the head's place in its layer.
     """
     resting = (statistics["sink"] or 0.0) > SINK_ONLY
+    if context.source is not None:
+        diagonal = _diagonal(statistics[DIAGONALITY], context, resting)
+        return [diagonal, _sink(statistics["sink"], context), _broad(statistics["entropy"], context)]
     verdicts = [_positional(name, statistics[name], context, resting) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
     verdicts += [_sink(statistics["sink"], context), _broad(statistics["entropy"], context)]
@@ -238,6 +246,12 @@ def _positional(name: str, score: float | None, context: TextContext, resting: b
     else:
         passed, rule = _above(score, MAJORITY, baseline), _POSITIONAL
     return Verdict(NAMES[name], "positional", score, baseline, n, passed and not resting and n >= LEAST_N, rule)
+
+
+def _diagonal(score: float | None, context: TextContext, resting: bool) -> Verdict:
+    baseline, n = context.diagonality_baseline, context.n_content if score is not None else 0
+    passed = (error_reduction(score, baseline) or 0.0) > HALF_OF_THE_REST and not resting and n >= LEAST_N
+    return Verdict(DIAGONAL, "positional", score, baseline, n, passed, _DIAGONAL)
 
 
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:

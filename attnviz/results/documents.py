@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnviz.model.head_ids import LayerId
 from attnviz.results.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from attnviz.attention.verify import LayerCheck, Verification
     from attnviz.model.checkpoint import Checkpoint
+    from attnviz.model.head_ids import Stack
     from attnviz.model.tokens import Tokens
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "latex_captions_text",
     "model_entry",
     "read_captions",
+    "stack_entry",
     "tokens_entry",
     "verification_entry",
     "write_captions",
@@ -67,11 +70,21 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "weights_sha256": model.weights_sha256,
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
+        **({"stacks": [_stack(stack) for stack in model.stacks]} if model.stacks else {}),
         "d_model": model.d_model,
         "d_head": model.d_head,
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
     }
+
+
+def _stack(stack: "Stack") -> dict[str, Any]:
+    return {"name": stack.name, "letter": stack.letter, "n_layers": stack.n_layers, "n_heads": stack.n_heads}
+
+
+def stack_entry(layer: int) -> dict[str, Any]:
+    """Of a layer of an encoder-decoder, its kind of attention and its number there; nothing for other models."""
+    return {"stack": layer.stack.name, "layer": layer.number} if isinstance(layer, LayerId) else {}
 
 
 def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:

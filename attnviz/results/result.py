@@ -322,7 +322,7 @@ def layout_of(command: str) -> "Layout":
     return Layout(
         manifest=f"{command}.json",
         table=f"{command}.csv",
-        table_text=lambda content: csv_text(report.columns, report.rows(content)),
+        table_text=lambda content: csv_text((*report.columns, *report.more_columns(content)), report.rows(content)),
         others=re.compile("|".join([*pictures, *others])),
         same=report.same,
         folders=tuple(folders),

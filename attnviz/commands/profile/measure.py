@@ -24,7 +24,7 @@ from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
-from attnviz.model.opening import named_source, resolve_device, resolve_dtype
+from attnviz.model.opening import named_source, refuse_encoder_decoder, resolve_device, resolve_dtype
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.registry import GENERAL, NAMES, REPEATS
@@ -200,6 +200,7 @@ def profile_heads(
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
     checkpoint = _checkpoint(model, revision, device, dtype, process)
+    refuse_encoder_decoder(checkpoint)
     weights = checkpoint.weights_sha256
     tell = _once(warn)
 

@@ -16,13 +16,15 @@ from attnviz.model.architectures.base import (
 from attnviz.model.architectures.bert import Bert
 from attnviz.model.architectures.distilbert import DistilBert
 from attnviz.model.architectures.electra import Electra
+from attnviz.model.architectures.encoder_decoder import Bart, EncoderDecoder, Marian
 from attnviz.model.architectures.gemma import Gemma2, Gemma3
 from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
 from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
+from attnviz.model.architectures.t5 import MT5, T5
 
 __all__ = [
-    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of",
+    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules", "architecture_of",
     "first_position", "norm_of", "position_rows",
 ]  # fmt: skip
 
@@ -35,8 +37,8 @@ SIZES = {
 }
 
 _FAMILIES: tuple[Architecture, ...] = (
-    Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Mistral(), Phi3(), Qwen2(),
-    Qwen3(), Roberta(), SmolLM3(), XLMRoberta(),
+    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(), Mistral(),
+    MT5(), Phi3(), Qwen2(), Qwen3(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
 )  # fmt: skip
 
 ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
@@ -56,7 +58,7 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
             f"the reference attention does not reproduce the architecture {model_type!r}; expected one of: {known}."
         )
     for size, what in SIZES.items():
-        if getattr(config, size) < 1:
+        if getattr(config, size, 1) < 1:  # T5 has no limit of positions
             own_name = config.attribute_map.get(size, size)
             raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]

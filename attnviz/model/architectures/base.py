@@ -24,8 +24,9 @@ class LayerModules:
         block: the whole layer: its first argument is the residual stream [batch, n, d_model], and so is what it
             returns, alone or as the first of a tuple.
         projections: they give queries, keys and values [batch, n, d_model] each, or one gives all three side by side.
-        pattern: its first argument is the attention's input [batch, n, d_model]; it returns a pair
-            of which the second is the pattern [batch, n_heads, n, n] (with eager attention).
+        pattern: its first argument is the attention's input [batch, n, d_model], and of cross-attention
+            ``key_value_states`` is what keys are made of; it returns a tuple of which the last is the pattern
+            [batch, n_heads, n_queries, n_keys] (with eager attention).
         concatenated: its first argument is the heads' weighted values side by side, [batch, n, n_heads * d_head]:
             the linear map W_O, b_O.
         output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
@@ -33,7 +34,8 @@ class LayerModules:
         attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm).
         expand: the feed-forward network's first linear map, d_model to d_ff.
         contract: its second one, d_ff to d_model; its first argument is what the activation gives [batch, n, d_ff].
-        feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual.
+        feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
+            own attention (pre-norm) the one before its cross-attention, which comes next.
         attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
         feed_forward_output_norm: likewise of the feed-forward network's.
     """
