@@ -129,6 +129,18 @@ def test_scaled_kinds_of_rotary_positions_verify(kind):
         assert (patterns[0] - plain[0]).abs().max() > 0.02
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_final_states_are_those_of_the_untouched_eager_run(family):
+    model, inputs, finals = sharp_llama(family), batch(400, (N, 7)), list[Tensor]()
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        untouched = model.base_model(**inputs, use_cache=False).last_hidden_state
+    handle = model.base_model.norm.register_forward_hook(lambda _, __, normed: finals.append(normed))
+    checks_of(model, inputs)
+    handle.remove()
+    assert torch.equal(finals[0], untouched)
+
+
 def test_a_model_that_was_loaded_with_sdpa_is_set_to_eager_and_back():
     model = sharp_llama()
     model.set_attn_implementation("sdpa")

@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from attnviz.errors import CheckpointError, TextError
-from attnviz.model.tokens import Tokens, merge_pattern, merge_units, tokenize, visible, vocabulary_labels
+from attnviz.model.pieces import vocabulary_labels
+from attnviz.model.tokens import Tokens, merge_pattern, merge_units, tokenize, visible
 from tests.llamas import sentencepiece_tokenizer
 from tests.models import bert_tokenizer, gpt2_tokenizer
 

@@ -1,6 +1,5 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from attnviz.model.head_ids import Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.model.tokenizer_files import load_tokenizer
 from attnviz.model.tokens import Tokens, tokenize
-from attnviz.model.weights import check_weights, read_weights
+from attnviz.model.weights import check_parts, check_weights, parameters_sha256, read_weights, refuse_rounded
 from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
@@ -211,59 +210,12 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
-    _check_parts(architecture, base)
+    check_parts(architecture, base, _n_layers(architecture, base.config))
     check_weights(model.named_parameters(), "the loaded model")
-    _refuse_rounded(base)
+    refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head = architecture.language_head(model)
-    return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
-
-
-def _check_parts(architecture: Architecture, model: Any) -> None:
-    """Refuse a model that was changed so that a part is missing that the reference reads, or is elsewhere."""
-    for what, found in (
-        ("number format", {parameter.dtype for parameter in model.parameters()}),
-        ("device", {parameter.device for parameter in model.parameters()}),
-    ):
-        if len(found) > 1:
-            several = ", ".join(sorted(map(str, found)))
-            raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
-    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
-    try:
-        layers = architecture.modules(model)
-        if len(layers) != (expected := _n_layers(architecture, model.config)):
-            raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
-        for number, layer in enumerate(layers):
-            for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
-                if missing := [name for name in names if getattr(module, name, None) is None]:
-                    path = next(path for path, each in model.named_modules() if each is module)
-                    raise ValueError(f"{path} has no {missing[0]}")
-            architecture.parameters(model, number)
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise ArchitectureError(
-            f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
-            "reproduces these alone."
-        ) from error
-
-
-def _refuse_rounded(model: nn.Module) -> None:
-    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing."""
-    for name, buffer in model.named_buffers():
-        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
-            dtype = str(buffer.dtype).removeprefix("torch.")
-            raise CheckpointError(
-                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
-                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
-            )
-
-
-def _parameters_sha256(model: nn.Module) -> str:
-    """Of a model in memory, with the names and shapes of its parameters."""
-    digest = hashlib.sha256()
-    for name, parameter in model.state_dict().items():
-        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model))
 
 
 def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:

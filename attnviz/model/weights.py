@@ -1,21 +1,24 @@
 """The weights of a checkpoint: read from the very files that are hashed, and checked to be numbers that can be used."""
 
+import hashlib
 import math
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.errors import CheckpointError
+from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.model.architectures import Architecture
 from attnviz.model.configs import calling_transformers
 from attnviz.model.wording import shortened
 
-__all__ = ["all_finite", "check_weights", "read_weights"]
+__all__ = ["all_finite", "check_parts", "check_weights", "parameters_sha256", "read_weights", "refuse_rounded"]
 
 _LONGEST_NAME = 100
 
@@ -104,3 +107,58 @@ def _is_pickle(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(2)
     return start == b"PK" or (start[:1] == pickle.PROTO and start[1:2] <= b"\x05")
+
+
+def check_parts(architecture: Architecture, model: Any, n_layers: int) -> None:
+    """Refuse a model in memory that lacks a part that the reference reads, or whose parts are not of one kind.
+
+    Raises:
+        ArchitectureError: naming the part.
+    """
+    for what, found in (
+        ("number format", {parameter.dtype for parameter in model.parameters()}),
+        ("device", {parameter.device for parameter in model.parameters()}),
+    ):
+        if len(found) > 1:
+            several = ", ".join(sorted(map(str, found)))
+            raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
+    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
+    try:
+        layers = architecture.modules(model)
+        if len(layers) != n_layers:
+            raise ValueError(f"its config has {n_layers} layers, the model {len(layers)}")
+        for number, layer in enumerate(layers):
+            for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
+                if missing := [name for name in names if getattr(module, name, None) is None]:
+                    path = next(path for path, each in model.named_modules() if each is module)
+                    raise ValueError(f"{path} has no {missing[0]}")
+            architecture.parameters(model, number)
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ArchitectureError(
+            f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
+            "reproduces these alone."
+        ) from error
+
+
+def refuse_rounded(model: nn.Module) -> None:
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing.
+
+    Raises:
+        CheckpointError: with how to load the model instead.
+    """
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
+                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
+            )
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """The SHA-256 of a model in memory, of the names, shapes and values of its parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in model.state_dict().items():
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -176,7 +176,7 @@ def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str]
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=6)  # at the caller of analyze()
+    warnings.warn(message, stacklevel=7)  # at the caller of analyze()
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
