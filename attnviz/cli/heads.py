@@ -21,11 +21,15 @@ def heads(
     pair: options.Pair = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            help="What the decoder of an encoder-decoder (Marian, BART, T5) reads; default its own, generated greedily."
+        options.text_option(
+            metavar="TEXT",
+            help="The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the model "
+            "itself generates, greedily.",
         ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a generated target, at most.")] = 40,
+    max_new_tokens: Annotated[
+        int, options.text_option(metavar="COUNT", min=1, help="The most tokens of a generated target.")
+    ] = 40,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,

@@ -234,9 +234,9 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ.
         VerificationError: a model was changed since it was analysed.
     """
+    check_comparable(first, second)
     for side in (first, second):
         refuse_encoder_decoder(side.checkpoint)
-    check_comparable(first, second)
     floor = max(
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),

@@ -22,7 +22,7 @@ from attnviz.results.facts import sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["axis_of", "command_options", "head_entry", "kept_note", "page_data"]
+__all__ = ["Evidence", "axis_of", "command_options", "head_entry", "kept_note", "page_data"]
 
 Evidence = Callable[[HeadFindings], str]
 

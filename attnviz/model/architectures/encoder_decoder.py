@@ -60,11 +60,11 @@ class EncoderDecoder(ABC):
         Raises:
             ArchitectureError: naming the setting.
         """
-        if not config.is_encoder_decoder or config.decoder_start_token_id is None:
+        if not config.is_encoder_decoder or getattr(config, "decoder_start_token_id", None) is None:
             setting = "is_encoder_decoder" if not config.is_encoder_decoder else "decoder_start_token_id"
             raise ArchitectureError(
-                f"this {self.name} has {setting}={getattr(config, setting)}, which the reference attention does not "
-                "reproduce; expected an encoder with its decoder."
+                f"this {self.name} has {setting}={getattr(config, setting, None)}, which the reference attention does "
+                "not reproduce; expected an encoder with its decoder."
             )
         for stack in self.stacks(config):
             if stack.n_layers < 1 or stack.n_heads < 1:
