@@ -206,6 +206,7 @@ def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expecte
                 "mean.png",
                 "mean-all.png",
                 "panel.png",
+                "heads.html",
             ],
         ),
         ("map", ["map-entropy.png"]),

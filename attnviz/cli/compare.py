@@ -22,7 +22,7 @@ _SCALES = ("shared", "per-head")
 _FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 TEXT2 --model M"
 
 
-@command(figures="overview, map, differences")
+@command(figures="overview, map, differences, page")
 def compare(
     run: Run,
     texts: Annotated[

@@ -19,7 +19,7 @@ from attnviz.progress import Progress
 __all__ = ["profile"]
 
 
-@command(figures="roles, scores, relations, layers, likeness")
+@command(figures="roles, scores, relations, layers, likeness, page")
 def profile(
     run: Run,
     corpora: Annotated[

@@ -319,13 +319,13 @@ export class HeadPanel {
     const { program, texts, options } = data.command_line;
     const quoted = (/** @type {string} */ word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
     const dashes = texts.some((text) => text.startsWith("-"));
-    const words = ["attnviz", ...program, ...(dashes ? [] : texts), ...options, "--select", data.heads[state.head].id];
+    const words = ["attnviz", ...program, ...(dashes ? [] : texts), ...options, ...(data.command === "profile" ? [] : ["--select", data.heads[state.head].id])];
     if (data.command === "heads") {
       words.push("--figures", state.view === "lines" ? "lines" : "heads");
       if (state.words && !options.includes("--words")) words.push("--words");
       if (state.drop) words.push("--drop-special");
       if (state.view === "lines" && state.tokens.length === 1) words.push("--token", `#${state.tokens[0]}`);
-    } else words.push("--figures", "differences");
+    } else words.push("--figures", data.command === "compare" ? "differences" : "page");
     if (state.scale !== "shared" && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
     return [...words, ...(dashes ? ["--", ...texts] : [])].map(quoted).join(" ");
   }

@@ -130,7 +130,7 @@ export class HeadsPanel {
       const canvas = /** @type {HTMLCanvasElement} */ (this.buttons[place].firstChild);
       const pooled = Math.ceil(Math.max(matrix.rows.labels.length, matrix.columns.labels.length) / LARGEST_THUMBNAIL);
       const theme = this.app.theme;
-      const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(this.app.state.scale, matrix.signed ? this.app.end : matrix.largest, matrix.signed), pooled);
+      const pixels = pixelsOf(matrix, matrix.signed ? theme.differences : theme.weights, scaleOf(this.app.state.scale, matrix.largest, matrix.signed), pooled);
       [canvas.width, canvas.height] = [pixels.width, pixels.height];
       canvas.getContext("2d")?.putImageData(pixels, 0, 0);
       if (performance.now() - began > SLICE) {

@@ -22,7 +22,6 @@ export class App {
     this.patterns = new Patterns(data);
     /** @type {number|null} */
     this.previewed = null;
-    this.largestDifference = 0;
     /** @type {Record<string, import("./pictures.js").Theme>} */
     this.themes = {};
     this.dark = matchMedia("(prefers-color-scheme: dark)");
@@ -109,11 +108,6 @@ export class App {
     return (this.themes[name] ??= { ...GREYS[name], weights: colourTable(colours.weights), differences: colourTable(colours.differences) });
   }
 
-  /** Where the colours of differences end in thumbnails, the same for every head. */
-  get end() {
-    return this.largestDifference || 1;
-  }
-
   /** @param {Partial<State>} change @param {boolean} [written] */
   set(change, written = true) {
     const before = this.state;
@@ -165,8 +159,7 @@ export class App {
     const matrices = sides.map((side, at) => matrixOf(data, data.patterns[side], bytes[at], state.words, state.drop));
     if (matrices.length === 1) return matrices[0];
     const found = difference(matrices[0], matrices[1]);
-    this.largestDifference = Math.max(this.largestDifference, found.largest);
-    return found;
+    return state.scale === "per-head" ? found : { ...found, largest: data.end };
   }
 
   /** @param {boolean} [thumbnails] */

@@ -13,12 +13,13 @@
  *   head: the column that holds the id of a head; -1 for none
  * @typedef {{head: string, scale: string, drop: boolean, token: number[]}} Start
  * @typedef {{command: string, title: string, verification: string, notes: string[], sides: string[], axes: Axis[],
- *   rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string,
+ *   rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
  *   colours: Record<string, {weights: string, differences: string}>,
  *   command_line: {program: string[], texts: string[], options: string[]}, start: Start, tables: Table[]}} PageData
  * @typedef {{labels: string[], muted: boolean[], breaks: number[], places: number[], unit: string, axis: number}} Names
  *   places: of the axis' positions, the first that each is made of; breaks: before which another text begins
  * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean}} Matrix
+ *   largest: where colours of the head's own end
  */
 
 /** @param {string} text base64 @returns {Promise<Uint8Array>} */

@@ -10,11 +10,12 @@ import html
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from attnviz.arguments import check_switch
+from attnviz.arguments import check_switch, check_whole
 from attnviz.errors import UsageError
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
@@ -232,11 +233,13 @@ class Result:
             picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
         return f"{picture}<pre>{html.escape(self.report())}</pre>"
 
-    def page(self, look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> str:
+    def page(self, look: "Look | None" = None, budget: int | None = None, **choices: "Unpack[ChoiceNames]") -> str:
         """The interactive page as one HTML document, as ``--figures page`` writes it.
 
         Args:
             look: theme, and the scale that it begins with.
+            budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
+                :data:`attnviz.page.data.BUDGET`.
             choices: the heads, token and special tokens that it begins with; see
                 :class:`attnviz.results.view.Choices`.
 
@@ -244,7 +247,11 @@ class Result:
             UsageError: the command has no page; no such option or head.
         """
         (view,) = self.wanted_views(["page"])
-        ((_, content, _),) = view.written(self, self._choices(look, choices), ("html",))
+        wanted = self._choices(look, choices)
+        if budget is not None:
+            check_whole("budget", budget)
+            wanted = replace(wanted, budget=budget)
+        ((_, content, _),) = view.written(self, wanted, ("html",))
         return content.decode()
 
     def _view(self, name: str) -> "View[Any, Any]":

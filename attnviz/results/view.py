@@ -17,6 +17,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.files import figure_bytes
 from attnviz.figures.look import PLAIN, Look
 from attnviz.model.head_ids import HeadId, selection_texts
+from attnviz.page.data import BUDGET
 
 __all__ = ["ChoiceNames", "Choices", "File", "Plan", "View"]
 
@@ -50,6 +51,7 @@ class Choices:
         token: the token whose attention is drawn; None for all.
         maps: the statistics that maps are drawn of; empty for the command's own.
         tensors: also write the file of tensors.
+        budget: bytes that the patterns of a page may take.
     """
 
     look: Look = PLAIN
@@ -59,6 +61,7 @@ class Choices:
     token: str | None = None
     maps: tuple[str, ...] = ()
     tensors: bool = False
+    budget: int = BUDGET
 
     @classmethod
     def of(cls, look: Look | None, choices: ChoiceNames) -> "Choices":

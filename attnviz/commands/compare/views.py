@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.colors import FuncNorm, Normalize
 
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, Comparison, HeadDifference
+from attnviz.commands.compare.page_view import page_data
 from attnviz.commands.compare.sides import short, side_lines, sides_in_words
 from attnviz.errors import UsageError
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
@@ -18,6 +19,7 @@ from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, max_pool
 from attnviz.model.wording import counted, signed
 from attnviz.results.facts import Facts, sentence
+from attnviz.results.page_view import page_view
 from attnviz.results.view import Choices, View
 
 __all__ = ["VIEWS", "root_norm", "rounded_up"]
@@ -177,6 +179,10 @@ def _pooled(factor: int) -> str:
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
 
 
+def _page(result: Comparison, choices: Choices) -> dict[str, Any]:
+    return page_data(result, choices, rounded_up(result.largest) if result.any_beyond_rounding else 1.0)
+
+
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "the differences of all heads", _plan_overview, head_grid_figure, draw_head_grid, stems="compare"),
     View("map", "layers × heads by distance", _plan_map, head_map_figure, draw_head_map, stems="compare-map"),
@@ -184,5 +190,6 @@ VIEWS: tuple[View[Any, Any], ...] = (
         "differences", "the differences of one head, for those that differ most", _plan_differences,
         heatmap_figure, draw_heatmap, stems=r"differences/L\d+H\d+",
     ),
+    page_view("compare", "every head on A, on B, and their difference, in one HTML file", _page),
 )  # fmt: skip
 """What ``attnviz compare`` draws."""

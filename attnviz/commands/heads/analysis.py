@@ -1,12 +1,12 @@
 """What :func:`attnviz.analyze` gives: the findings of every head, with the text, the model and verified patterns."""
 
+import html
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from torch import Tensor
 
-from attnviz.arguments import checked
 from attnviz.attention.verify import Verification, VerifiedAttention
 from attnviz.commands.heads.inputs import Options, Target
 from attnviz.model.head_ids import HeadId, LayerId, Stack
@@ -21,6 +21,9 @@ from attnviz.results.facts import Facts
 from attnviz.results.text_result import OfHeads, TextResult
 
 __all__ = ["Analysis", "HeadFindings", "letter_of"]
+
+_FRAME_HEIGHT = 900
+"""Pixels of the page in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class HeadFindings:
 class Analysis(TextResult, OfHeads[HeadFindings]):
     """What :func:`analyze` measured on one text; nothing in it comes from an unverified head.
 
-    In a notebook it shows its overview and its tables.
+    In a notebook it shows its page, its overview and its tables.
 
     Attributes:
         context: units, masks and baselines of the text.
@@ -208,8 +211,18 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
         )
 
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
+        from attnviz.page.data import NOTEBOOK_BUDGET
 
-@checked
+        title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" '
+            f'height="{_FRAME_HEIGHT}" style="border: 0" srcdoc="{page}"></iframe>'
+            f"<details><summary>{title}: overview and tables</summary>{super()._repr_html_()}</details>"
+        )
+
+
 def letter_of(layer: int) -> str:
     """The letter of the stack of a layer; empty in models of one kind of attention."""
     return layer.stack.letter if isinstance(layer, LayerId) else ""

@@ -16,7 +16,7 @@ from attnviz.model.positions import find_positions
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
-from attnviz.page.data import BUDGET, ERROR, axis_entry, colours_entry, pack, rounded
+from attnviz.page.data import ERROR, axis_entry, colours_entry, pack, rounded
 from attnviz.patterns.statistics import SCALARS
 from attnviz.results.facts import sentence
 from attnviz.results.tables import verification_line
@@ -27,14 +27,13 @@ __all__ = ["axis_of", "command_options", "head_entry", "kept_note", "page_data"]
 Evidence = Callable[[HeadFindings], str]
 
 
-def page_data(analysis: Analysis, choices: Choices, evidence: Evidence, budget: int = BUDGET) -> dict[str, Any]:
+def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[str, Any]:
     """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``.
 
     Args:
         analysis: of one text.
         choices: the heads, token, scale and special tokens that it begins with.
         evidence: the score behind a head's label, in words.
-        budget: bytes of the patterns.
     """
     facts, model, n = analysis.facts, analysis.checkpoint, len(analysis.units)
     chosen = analysis.select(choices.select) if choices.select else []
@@ -44,9 +43,9 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence, budget: 
         return ((head.id, [pattern]) for head, pattern in analysis.patterns(map(analysis.head, ids)))
 
     causal = analysis.context.causal
-    kept = pack(ranked, patterns, n * n, causal, budget)
+    kept = pack(ranked, patterns, n * n, causal, choices.budget)
     place = {head: at for at, head in enumerate(kept)}
-    first = kept_note(len(kept), len(ranked))
+    first = kept_note(len(kept), len(ranked), choices.budget)
     return {
         "command": "heads",
         "title": f"{facts.model} on {facts.text_line}",
@@ -63,6 +62,7 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence, budget: 
         ],
         "sides": [facts.model],
         "axes": [axis_of(analysis)],
+        "end": 1,
         "rows": [f"L{layer}" for layer in range(model.n_layers)],
         "columns": model.n_heads,
         "statistics": list(_statistics(analysis)),
@@ -121,13 +121,13 @@ def command_options(analysis: Analysis) -> list[str]:
     ]
 
 
-def kept_note(kept: int, total: int) -> str:
+def kept_note(kept: int, total: int, budget: int) -> str:
     """That not every pattern is on the page; empty where all are."""
     if kept == total:
         return ""
     return (
         f"Patterns of {kept} of {counted(total, 'head')} are on this page, those selected (--select) or of the "
-        f"clearest labels, to keep it below {BUDGET // 1_000_000} MB; all have their statistics."
+        f"clearest labels, to keep it below {budget / 1_000_000:g} MB; all have their statistics."
     )
 
 

@@ -11,6 +11,7 @@ from attnviz.commands.profile.estimates import Estimate, estimated
 from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES
+from attnviz.model.head_ids import HeadId
 from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
 from attnviz.patterns.syntax import DIRECTIONS, best_offset, most_attended_other
 
@@ -65,6 +66,13 @@ class RelationCount:
     def offset_accuracy(self) -> float:
         """How often the best fixed guess is right."""
         return float(self.accuracy.baselines["fixed offset"].flatten()[0])
+
+    @property
+    def best(self) -> tuple[HeadId, str, float]:
+        """The head that is right most often, its direction, and how often."""
+        scores = self.accuracy.scores
+        direction, layer, head = map(int, torch.unravel_index(scores.argmax(), scores.shape))
+        return HeadId(layer, head), self.accuracy.directions[direction], float(scores.max())
 
 
 class RelationTally(SumTally):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from rich.console import RenderableType
 from rich.table import Table
 from torch import Tensor
@@ -81,7 +80,7 @@ def _statistics(tally: StatisticsTally) -> dict[str, Any]:
 
 
 def _relation(relation: RelationCount) -> dict[str, Any]:
-    head, direction, accuracy = _best(relation)
+    head, direction, accuracy = relation.best
     return {
         "relation": relation.relation,
         "n": relation.n,
@@ -98,13 +97,6 @@ def _relation(relation: RelationCount) -> dict[str, Any]:
 
 def _by_direction(values: Tensor, estimate: Estimate) -> dict[str, list[list[float | None]]]:
     return dict(zip(estimate.directions, map(_numbers, values), strict=True))
-
-
-def _best(relation: RelationCount) -> tuple[HeadId, str, float]:
-    """The head that is right most often, its direction, and how often."""
-    scores = relation.accuracy.scores
-    direction, layer, head = map(int, torch.unravel_index(scores.argmax(), scores.shape))
-    return HeadId(layer, head), relation.accuracy.directions[direction], float(scores.max())
 
 
 def _coreference(names: NameCount | None) -> dict[str, Any] | None:
@@ -182,7 +174,7 @@ class _RelationRow:
     @property
     def best(self) -> tuple[HeadId, str, float]:
         """The head that is right most often, its direction, and how often."""
-        return _best(self.relation)
+        return self.relation.best
 
     def baseline(self, name: str) -> float:
         """How often a guess is right that the best head has to beat."""

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from attnviz.commands.profile.charts import draw_relations, layers_figure, plan_layers, plan_relations, relations_figure
 from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.page_view import page_data
 from attnviz.commands.profile.roles import Role
 from attnviz.figures.families import FAMILIES, NO_ROLE, counted_families
 from attnviz.figures.files import DPI
@@ -21,6 +22,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.page import PIXEL, Mark
 from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
+from attnviz.results.page_view import page_view
 from attnviz.results.view import Choices, View
 
 __all__ = ["VIEWS", "file_stems", "short_name"]
@@ -163,4 +165,5 @@ VIEWS: tuple[View[Profile, Any], ...] = (
         "likeness", "heads with similar patterns, close together", plan_likeness, likeness_figure, draw_likeness,
         missing=likeness_missing,
     ),
+    page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file", page_data),
 )  # fmt: skip

@@ -1,0 +1,148 @@
+"""The view ``page`` of ``attnviz compare``: every head on A, on B, and their difference, in one file."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+from torch import Tensor
+
+from attnviz.commands.compare.measure import Comparison, HeadDifference
+from attnviz.commands.compare.sides import side_lines, side_names, sides_in_words
+from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.naming import shorter
+from attnviz.commands.heads.page_view import axis_of, command_options, kept_note
+from attnviz.figures.families import family_of_label
+from attnviz.model.head_ids import HeadId
+from attnviz.model.wording import counted, signed, visible
+from attnviz.page.data import ERROR, colours_entry, pack, rounded
+from attnviz.results.facts import sentence
+from attnviz.results.tables import verification_line
+from attnviz.results.view import Choices
+
+__all__ = ["page_data"]
+
+_OF_SIDES = ("entropy", "distance", "sink")
+
+
+def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any]:
+    """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``.
+
+    Args:
+        result: both sides.
+        choices: the heads and the scale that it begins with.
+        end: of the colours of differences, the same for every head.
+    """
+    chosen = [head.id for head in result.select(choices.select)] if choices.select else []
+    ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]
+    sides, model, n = (result.first, result.second), result.first.checkpoint, len(result.labels)
+
+    def patterns(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[Tensor]]]:
+        of_sides = (side.patterns(map(side.head, ids)) for side in sides)
+        return ((head.id, [a, b]) for (head, a), (_, b) in zip(*of_sides, strict=True))
+
+    causal = result.first.context.causal
+    kept = pack(ranked, patterns, 2 * n * n, causal, choices.budget)
+    axes = _axes(sides)
+    place = {head: 2 * at for at, head in enumerate(kept)}
+    left_out = kept_note(len(kept), len(ranked), choices.budget)
+    scale = choices.look.scale
+    return {
+        "command": "compare",
+        "title": " · ".join(side_lines(result)),
+        "caption": sentence(
+            f"Interactive page of {counted(len(result.heads), 'head')}, {sides_in_words(result)}; opens from disk, "
+            "without network",
+            left_out,
+        ),
+        "verification": " ".join(
+            f"{name}: {verification_line(side.verification, side.checkpoint).plain}"
+            for name, side in zip("AB", sides, strict=True)
+        ),
+        "notes": [
+            *([left_out] if left_out else []),
+            "A label with an arrow is that on A and that on B, each of its own text alone; ? marks an indication only.",
+            f"Weights on the page are within {ERROR} of the verified ones, differences within {2 * ERROR}.",
+        ],
+        "sides": [f"{name}: {side}" for name, side in zip("AB", side_names(result), strict=True)],
+        "axes": axes,
+        "end": end,
+        "rows": [f"L{layer}" for layer in range(model.n_layers)],
+        "columns": model.n_heads,
+        "statistics": list(_statistics(result)),
+        "heads": [
+            {**_entry(result, head), "patterns": [place[head.id], place[head.id] + 1] if head.id in place else []}
+            for head in sorted(result.heads, key=lambda head: head.id)
+        ],
+        "patterns": [
+            {"rows": axis, "columns": axis, "triangle": causal, "data": side}
+            for of_head in kept.values()
+            for axis, side in zip((0, len(axes) - 1), of_head, strict=True)
+        ],
+        "dropped": result.first.sinks,
+        "colours": colours_entry(),
+        "command_line": _command_line(result),
+        "start": {
+            "head": str(ranked[0]),
+            "scale": "shared" if scale == "log" else scale,
+            "drop": choices.drop_special,
+            "token": [],
+        },
+        "tables": [],
+    }
+
+
+def _axes(sides: tuple[Analysis, Analysis]) -> list[dict[str, Any]]:
+    """The tokens of both sides, once where they are the same; words only where the same tokens make them."""
+    first, second = map(axis_of, sides)
+    if "words" in first and first["words"]["members"] != second["words"]["members"]:
+        del first["words"], second["words"]
+    return [first] if first["labels"] == second["labels"] else [first, second]
+
+
+def _entry(result: Comparison, head: HeadDifference) -> dict[str, Any]:
+    family, most = family_of_label(head.label_after), head.largest
+    query, key = result.labels[most.query], result.labels[most.key]
+    return {
+        "id": str(head.id),
+        "row": head.id.layer,
+        "column": head.id.head,
+        "label": visible(head.labels),
+        "short": visible(shorter(head.label_after)),
+        "family": {"name": family.name, "colour": family.colour, "marker": family.marker},
+        "evidence": f"Jensen-Shannon distance {head.distance:.3f}, rank {head.rank} of {len(result.heads)} · total "
+        f"variation {head.total_variation:.2f} · most: {query} attends to {key} {signed(most.difference)}",
+        "role": "",
+    }
+
+
+def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
+    heads = sorted(result.heads, key=lambda head: head.id)
+
+    def column(key: str, title: str, reading: str, unit: str, value: Callable[[HeadDifference], float | None]) -> Any:
+        values = [rounded(value(head)) for head in heads]
+        return {"key": key, "title": title, "reading": reading, "unit": unit, "uniform": None, "values": values}
+
+    yield column("distance", "Jensen-Shannon distance", "between A and B", "root nats", lambda head: head.distance)
+    yield column(
+        "total_variation", "total variation", "attention that went to other keys, mean over queries", "",
+        lambda head: head.total_variation,
+    )  # fmt: skip
+    yield column("largest", "largest difference", "of one weight, without its sign", "",
+                 lambda head: abs(head.largest.difference))  # fmt: skip
+    for name, (side, analysis) in product(_OF_SIDES, zip("AB", (result.first, result.second), strict=True)):
+        of_side = {head.id: head.statistics[name] for head in analysis.heads}
+        yield column(f"{name}_{side}", f"{name} in {side}", "as in attnviz heads", "", partial(_of, of_side))
+
+
+def _of(values: dict[HeadId, float | None], head: HeadDifference) -> float | None:
+    return values[head.id]
+
+
+def _command_line(result: Comparison) -> dict[str, Any]:
+    first, second = result.first, result.second
+    texts = [first.text] if result.compared == "models" else [first.text, second.text]
+    options = command_options(first)
+    if result.compared == "models":
+        options += [option for option in command_options(second)[:2] if second.checkpoint.name]
+    return {"program": ["compare"], "texts": texts, "options": options}

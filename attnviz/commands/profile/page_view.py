@@ -1,0 +1,140 @@
+"""The view ``page`` of ``attnviz profile``: roles and relations as tables that sort, heads as a scatter."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from attnviz.commands.profile.likeness import family_of
+from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.relations import RelationCount
+from attnviz.commands.profile.roles import Role
+from attnviz.commands.profile.tallies import OFFSETS
+from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.model.wording import counted, visible
+from attnviz.page.data import colours_entry, rounded
+from attnviz.results.facts import sentence
+from attnviz.results.published import ARROWS, role_name
+from attnviz.results.tables import verification_line
+from attnviz.results.view import Choices
+
+__all__ = ["page_data"]
+
+_NO_ROLE = "no role"
+
+
+def page_data(profile: Profile, _: Choices) -> dict[str, Any]:
+    """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``; there are no patterns of single texts."""
+    model, passed = profile.checkpoint, profile.passed_roles()
+    clearest = next((str(head) for head, roles in passed.items() if roles), str(next(iter(passed))))
+    options = ["--model", model.name, "--seed", str(profile.seed)] if profile.seed else ["--model", model.name]
+    return {
+        "command": "profile",
+        "title": profile.source(),
+        "caption": sentence(f"Interactive page of the roles of {counted(len(passed), 'head')}, {profile.source()}"),
+        "verification": verification_line(
+            profile.verification, model, sample=f" on a sample of {counted(profile.texts_verified, 'text')}"
+        ).plain,
+        "notes": [
+            "A head's label is its clearest role: that of the largest error reduction among those it passes. Roles "
+            "overlap; the table has all that pass, profile.json every score.",
+            *([f"Dependency relations rest on {profile.trees}."] if profile.relations is not None else []),
+        ],
+        "sides": [],
+        "axes": [],
+        "end": 1,
+        "rows": [f"L{layer}" for layer in range(model.n_layers)],
+        "columns": model.n_heads,
+        "statistics": list(_statistics(profile)),
+        "heads": [_entry(head, roles) for head, roles in passed.items()],
+        "patterns": [],
+        "dropped": "",
+        "colours": colours_entry(),
+        "command_line": {
+            "program": ["profile"], "texts": [str(count.corpus.path) for count in profile.corpora], "options": options
+        },
+        "start": {"head": clearest, "scale": "shared", "drop": False, "token": []},
+        "tables": [_roles(passed), *([] if profile.relations is None else [_relations(profile.relations)])],
+    }  # fmt: skip
+
+
+def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
+    family = family_of(roles)
+    first = roles[0] if roles else None
+    name = _NO_ROLE if first is None else role_name(first.role, None)
+    return {
+        "id": str(head),
+        "row": head.layer,
+        "column": head.head,
+        "label": name,
+        "short": name,
+        "family": {"name": family.name, "colour": family.colour, "marker": family.marker},
+        "evidence": " · ".join(
+            f"{role_name(role.role, role.direction)} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n:,})"
+            for role in roles
+        ),
+        "role": "",
+        "patterns": [],
+    }
+
+
+def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
+    """Means over the corpora, then the score of every role that a head passes."""
+    heads = all_heads(profile.checkpoint.n_layers, profile.checkpoint.n_heads)
+
+    def column(key: str, title: str, reading: str, uniform: float | None, values: dict[HeadId, float]) -> Any:
+        numbers = (values.get(head, math.nan) for head in heads)
+        return {
+            "key": key, "title": title, "reading": reading, "unit": "", "uniform": rounded(uniform),
+            "values": [rounded(number) if math.isfinite(number) else None for number in numbers],
+        }  # fmt: skip
+
+    if profile.statistics is not None:
+        baselines = profile.statistics.baselines()
+        for name, values in profile.statistics.results().items():
+            if name not in OFFSETS:
+                of_head = {head: float(values[head]) for head in heads}
+                title = name.replace("_", " ")
+                yield column(name, title, "mean over the corpora", baselines.get(name), of_head)
+    for role in dict.fromkeys(role.role for role in profile.roles if role.passed):
+        of_role = [each for each in profile.roles if each.role == role]
+        scores = {each.id: each.score for each in of_role}
+        yield column(role, f"role {visible(role)}", of_role[0].threshold, None, scores)
+
+
+def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
+    rows = [
+        [
+            str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), rounded(role.score),
+            rounded(role.baseline), rounded(role.gain), *map(rounded, role.interval), role.n, rounded(role.untrained),
+            _confirmed(role),
+        ]
+        for roles in passed.values()
+        for role in roles
+    ]  # fmt: skip
+    columns = [
+        "head", "role", "direction", "score", "baseline", "error reduction", "interval from", "to", "n", "untrained",
+        "confirmed",
+    ]  # fmt: skip
+    note = "Roles that heads pass; a head may have several. Untrained: the best head of a freshly initialised copy."
+    return {"title": f"Roles ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 0}
+
+
+def _confirmed(role: Role) -> str | None:
+    if role.confirmed is None:
+        return None
+    return f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}"
+
+
+def _relations(relations: tuple[RelationCount, ...]) -> dict[str, Any]:
+    rows = []
+    for relation in relations:
+        head, direction, accuracy = relation.best
+        estimate = relation.accuracy
+        baseline = float(estimate.baseline[(estimate.directions.index(direction), *head)])
+        rows.append([
+            visible(relation.relation), str(head), ARROWS.get(direction, direction), rounded(accuracy),
+            rounded(baseline), relation.n, relation.offset,
+        ])  # fmt: skip
+    columns = ["relation", "best head", "direction", "accuracy", "largest baseline", "n", "best offset"]
+    note = "The head that is right most often, beside the largest of its baselines."
+    return {"title": f"Relations ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 1}
