@@ -21,11 +21,15 @@ def heads(
     pair: options.Pair = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            help="What the decoder of an encoder-decoder (Marian, BART, T5) reads; default its own, generated greedily."
+        options.text_option(
+            metavar="TEXT",
+            help="What the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what it writes itself, "
+            "greedily.",
         ),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a generated target, at most.")] = 40,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The longest target that the model writes itself, in tokens.")
+    ] = 40,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,

@@ -19,6 +19,11 @@ def _nothing(*_: Any) -> Iterator[str]:
     return iter(())
 
 
+def _no_columns(_: dict[str, Any]) -> tuple[str, ...]:
+    """None further."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Report(Generic[R]):
     """How a command says what it measured.
@@ -47,7 +52,7 @@ class Report(Generic[R]):
     look: Look = PLAIN
     tensors: tuple[str, Callable[[R, Choices], bytes]] | None = None
     afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = _nothing
-    more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = lambda _: ()
+    more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = _no_columns
 
     def completed(self, choices: Choices) -> Choices:
         """With the command's own number of rows where the caller gave none."""
