@@ -17,7 +17,7 @@ from attnviz.cli import app
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.figures.look import Look
-from attnviz.model import tokenizer_files
+from attnviz.model import encoding
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.encoding import pieces_of
 from attnviz.model.head_ids import HeadId, LayerId, Stack, head_named, select_heads
@@ -412,6 +412,6 @@ def test_marians_two_models_tell_words_and_labels(tmp_path):
 def test_a_tokenizer_that_lacks_its_library_says_so(tmp_path, monkeypatch):
     (tmp_path / "vocab.json").write_text("{}")
     (tmp_path / "source.spm").write_bytes(b"")
-    monkeypatch.setattr(tokenizer_files, "find_spec", lambda _: None)
+    monkeypatch.setattr(encoding, "find_spec", lambda _: None)
     with pytest.raises(CheckpointError, match=r"pair of SentencePiece models.*: pip install sentencepiece$"):
-        tokenizer_files.load_tokenizer(tmp_path)
+        encoding.load_tokenizer(tmp_path)
