@@ -28,7 +28,7 @@ def heads(
         ),
     ] = None,
     max_new_tokens: Annotated[
-        int, options.text_option(metavar="COUNT", min=1, help="The most tokens of a generated target.")
+        int, options.text_option(metavar="COUNT", min=1, help="The longest target that the model generates, in tokens.")
     ] = 40,
     select: options.Select = None,
     words: options.Words = False,
