@@ -111,7 +111,7 @@ def test_figures_are_chosen_by_name(run: Any, models: list[str]):
     for option, drawn in (("map", ["compare-map.png"]), ("none", []), ("all", ["compare.png", "compare-map.png"])):
         result = run(TEXT, *models, "-o", option, "--figures", option, "--select", "L2H1", figures=True)
         assert result.exit_code == 0, result.output
-        single = ["differences/L02H01.png"] if option == "all" else []
+        single = ["differences/L02H01.png", "compare.html"] if option == "all" else []
         assert document(option)["figures"] == [*drawn, *single]
 
 

@@ -23,6 +23,7 @@ import attnviz
 from attnviz.commands.heads.measure import Analysis
 from attnviz.model.wording import visible
 from tests.conftest import SENTENCE
+from tests.corpora import treebank
 from tests.drawn import HOSTILE
 from tests.hand_made import hand_made
 
@@ -129,11 +130,20 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis) -> Iterat
     hostile = hand_made(labels=labels, special=(0,), name="<b>&</script>", text=" ".join(MARKUP), pair="</script>",
                         patterns=torch.full((1, 2, len(labels), len(labels)), 1 / len(labels)))  # fmt: skip
     (folder / "hostile.html").write_text(hostile.page(), encoding="utf-8")
+    other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
+    (folder / "compare.html").write_text(attnviz.compare(analysis, other).page(), encoding="utf-8")
+    notebook = f"<!doctype html><meta charset=utf-8>{analysis._repr_html_()}"
+    (folder / "notebook.html").write_text(notebook, encoding="utf-8")
+    trees = treebank(folder / "trees.conllu", 30)
+    profile = attnviz.profile_heads("tiny-gpt2", [trees], device="cpu", control=False)
+    assert profile is not None
+    profile.save(folder / "profile", figures=["page"])
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1600"):
         options.add_argument(argument)
-    options.add_experimental_option("prefs", {"download.default_directory": str(folder)})
+    several = {"profile.default_content_setting_values.automatic_downloads": 1}
+    options.add_experimental_option("prefs", {"download.default_directory": str(folder), **several})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     driver.execute_cdp_cmd("Network.enable", {})
@@ -300,12 +310,11 @@ def check_the_scatter_is_previewed_and_clicked(page: Page, _: Analysis) -> None:
 
 def check_pictures_are_saved_as_they_are_seen(page: Page, _: Analysis) -> None:
     page.open("heads.html", "#head=L1H2&tokens=2")
-    for button in page.all("#head button"):
-        if button.text in ("Save SVG", "Save PNG"):
-            button.click()
     svg, png = page.folder / "L1H2-heatmap.svg", page.folder / "L1H2-heatmap.png"
-    page.until(lambda: svg.exists() and png.exists())
-    page.until(lambda: png.read_bytes().endswith(b"IEND\xaeB`\x82"))
+    for name, file, end in (("Save SVG", svg, b"</svg>\n"), ("Save PNG", png, b"IEND\xaeB`\x82")):
+        (button,) = [each for each in page.all("#head button") if each.text == name]
+        button.click()
+        page.until(lambda file=file, end=end: file.exists() and file.read_bytes().endswith(end))  # type: ignore[misc]
     text = svg.read_text(encoding="utf-8")
     assert "L1H2" in text
     assert "data:image/png" in text
@@ -336,6 +345,47 @@ def check_hostile_texts_are_text(page: Page, _: Analysis) -> None:
     assert "\u202e" not in shown
     command = shlex.split(str(page.one("code").get_property("textContent")))
     assert command[:5] == ["attnviz", "heads", " ".join(MARKUP), "--model", "<b>&</script>"]
+
+
+def check_a_comparison_has_both_sides_and_their_difference(page: Page, analysis: Analysis) -> None:
+    other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
+    a, b = (side.pattern("L2H1").numpy()[2] for side in (analysis, other))
+    for side, expected, error in (("0", a, 0.005), ("1", b, 0.005), ("2", b - a, 0.008)):
+        page.open("compare.html", f"#head=L2H1&view=table&tokens=2&side={side}")
+        np.testing.assert_allclose(page.weights(), expected, atol=error)
+    assert "cat → dog" in [token.text for token in page.all(".token")]
+    distances = {str(head.id): head.distance for head in attnviz.compare(analysis, other).heads}
+    page.open("compare.html", "#left=table")
+    for row in page.table("#heads"):
+        assert float(row[2]) == pytest.approx(distances[row[0]], abs=0.001)
+
+
+def check_a_profile_has_tables_that_sort_and_a_scatter(page: Page, _: Analysis) -> None:
+    content = json.loads((page.folder / "profile" / "profile.json").read_text())
+    page.open("profile/profile.html", "#left=scatter&x=sink&y=entropy")
+    assert page.one("canvas.scatter").size["height"] > 200
+    passed = [role for role in content["roles"] if role["passed"]]
+    rows = page.table("#tables [aria-label^=Roles]")
+    assert sorted((row[0], row[1]) for row in rows) == sorted((role["id"], role["role"]) for role in passed)
+    header = page.one("#tables [aria-label^=Relations] th:nth-child(4) button")
+    header.click()
+    scores = [float(row[3]) for row in page.table("#tables [aria-label^=Relations]")]
+    assert scores == sorted(scores, reverse=True)
+    best = {each["relation"]: each["best"] for each in content["syntax"]["relations"]}
+    for row in page.table("#tables [aria-label^=Relations]"):
+        assert (row[1], float(row[3])) == (best[row[0]]["id"], pytest.approx(best[row[0]]["accuracy"], abs=0.001))
+    page.one("#tables td button").click()
+    assert f"head={page.one('#tables td button').text}" in page.address
+
+
+def check_a_notebook_shows_the_page_in_a_frame(page: Page, analysis: Analysis) -> None:
+    page.driver.get(f"file://{page.folder / 'notebook.html'}")
+    page.driver.switch_to.frame(page.one("iframe"))
+    page.until(lambda: page.text("#head h2") != "")
+    page.token(3).click()
+    best = int(analysis.pattern(page.text("#head h2").split()[0])[3].argmax())
+    assert f"attends to {analysis.units.labels[best]}" in page.text(".reading")
+    page.driver.switch_to.default_content()
 
 
 def check_narrow_and_dark(page: Page, _: Analysis) -> None:

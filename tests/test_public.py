@@ -2,6 +2,7 @@
 
 import ast
 import base64
+import html
 import importlib
 import inspect
 import io
@@ -176,8 +177,11 @@ def test_a_head_that_the_model_lacks_is_refused_with_the_range(analysis, call, h
         getattr(analysis, call)(head)
 
 
-def test_a_notebook_shows_a_picture_and_the_tables(analysis):
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own_and_a_picture_and_the_tables(analysis):
     shown = analysis._repr_html_()
+    frame = re.match(r'<iframe sandbox="([^"]+)" [^>]* height="\d+" [^>]*srcdoc="([^"]+)"></iframe><details>', shown)
+    assert "allow-same-origin" not in frame[1]
+    assert html.unescape(frame[2]) == analysis.page()
     picture = re.search(r'src="data:image/png;base64,([^"]+)"', shown)
     Image.open(io.BytesIO(base64.b64decode(picture[1]))).verify()
     assert "Verified 12 heads in 3 layers" in shown

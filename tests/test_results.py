@@ -46,7 +46,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
 }
 """Of each command a result of a small model, on which every default figure can be drawn."""
 
-PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command)]
+PICTURES = [(command, view.name) for command in MEASURES for view in views_of(command) if not view.suffix]
 
 
 @cache

@@ -15,15 +15,16 @@ import attnviz
 from attnviz import analyze
 from attnviz.cli import app
 from attnviz.commands.heads.views import VIEWS
-from attnviz.errors import ArchitectureError, TextError, UsageError
+from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageError
 from attnviz.figures.look import Look
+from attnviz.model import encoding
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.encoding import pieces_of
 from attnviz.model.head_ids import HeadId, LayerId, Stack, head_named, select_heads
 from attnviz.model.tokens import merge_pattern, merge_units, shifted_right
 from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.verdicts import judge, label_of
-from tests.encoder_decoders import SOURCE, TARGET, saved, sharp, unigram_tokenizer
+from tests.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer
 from tests.models import bert_tokenizer, sharp_bert
 from tests.verified import context_of, verified
 
@@ -394,3 +395,23 @@ def test_bad_input_ends_in_one_line(tmp_path, more, message):
     assert ran.exit_code in (1, 2)
     assert message in ran.stderr
     assert len(ran.stderr.strip().splitlines()) == 1
+
+
+# --- Marian's tokenizer, two SentencePiece models -------------------------------------------------
+
+
+def test_marians_two_models_tell_words_and_labels(tmp_path):
+    pytest.importorskip("sentencepiece")
+    result = analyze(f"{SOURCE} ☃.", str(saved_marian(tmp_path / "marian")), target=TARGET, words=True)
+    assert result.units.labels[:3] == ("the", "cats", "saw")
+    assert result.target.context.units.labels == ("<pad>", *TARGET.split())
+    assert "<unk>" in "".join(result.tokens.labels)
+    assert result.verification.heads_compared == 30
+
+
+def test_a_tokenizer_that_lacks_its_library_says_so(tmp_path, monkeypatch):
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "source.spm").write_bytes(b"")
+    monkeypatch.setattr(encoding, "find_spec", lambda _: None)
+    with pytest.raises(CheckpointError, match=r"pair of SentencePiece models.*: pip install sentencepiece$"):
+        encoding.load_tokenizer(tmp_path)

@@ -18,13 +18,14 @@ from attnviz.model.architectures import (
     EncoderDecoder,
     architecture_of,
     first_position,
+    n_layers_of,
     norm_of,
+    stacks_of,
 )
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
-from attnviz.model.encoding import encodings
+from attnviz.model.encoding import encodings, load_tokenizer
 from attnviz.model.head_ids import Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
-from attnviz.model.tokenizer_files import load_tokenizer
 from attnviz.model.tokens import Tokens, tokenize
 from attnviz.model.weights import check_parts, check_weights, parameters_sha256, read_weights, refuse_rounded
 from attnviz.model.wording import shortened
@@ -73,7 +74,7 @@ class Checkpoint:
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-        return _stacks(self.architecture, self.config)
+        return stacks_of(self.architecture, self.config)
 
     @property
     def layers(self) -> Sequence[int]:
@@ -83,7 +84,7 @@ class Checkpoint:
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return _n_layers(self.architecture, self.config)
+        return n_layers_of(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -157,14 +158,6 @@ class Checkpoint:
         )
 
 
-def _stacks(architecture: Architecture, config: Any) -> tuple[Stack, ...]:
-    return architecture.stacks(config) if isinstance(architecture, EncoderDecoder) else ()
-
-
-def _n_layers(architecture: Architecture, config: Any) -> int:
-    return sum(stack.n_layers for stack in _stacks(architecture, config)) or int(config.num_hidden_layers)
-
-
 def load_checkpoint(
     source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
 ) -> Checkpoint:
@@ -210,7 +203,7 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
-    check_parts(architecture, base, _n_layers(architecture, base.config))
+    check_parts(architecture, base)
     check_weights(model.named_parameters(), "the loaded model")
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__

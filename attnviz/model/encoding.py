@@ -1,23 +1,53 @@
-"""Text through a tokenizer: the one door, where whatever a tokenizer does to a text is caught and named."""
+"""Tokenizers and text through them: the one door, where whatever a tokenizer does to a text is caught and named."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.configs import calling_transformers
 from attnviz.model.panics import panics_unprinted
+from attnviz.model.sources import read_json, refuse_pointer
 from attnviz.model.wording import quoted
 
 _SHOWN = 100
 """Characters of a text that a message may show; of a text of megabytes no more is looked at."""
 
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+
 if TYPE_CHECKING:
     from attnviz.model.tokens import Tokens
 
-__all__ = ["Pieces", "encodings", "lost_segments", "mask_token", "pieces_of", "rough_cut", "texts_read"]
+__all__ = ["Pieces", "encodings", "load_tokenizer", "lost_segments", "mask_token", "pieces_of", "rough_cut",
+           "texts_read"]  # fmt: skip
 
 _SPACES = ("▁", "Ġ")
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a checkpoint's folder; CheckpointError where there is none, or it cannot be read."""
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
+            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
+        )
+    for name in _TOKENIZER_FILES:
+        refuse_pointer(folder / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            read_json(folder / name)
+    if (folder / "source.spm").is_file() and find_spec("sentencepiece") is None:
+        raise CheckpointError(
+            f"the tokenizer in {folder} is a pair of SentencePiece models, which need a library that is not installed: "
+            "pip install sentencepiece"
+        )
+    what = f"cannot read the tokenizer in {folder}; download or save it again"
+    with calling_transformers(what), panics_unprinted():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def encodings(

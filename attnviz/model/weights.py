@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import Architecture
+from attnviz.model.architectures import Architecture, n_layers_of
 from attnviz.model.configs import calling_transformers
 from attnviz.model.wording import shortened
 
@@ -109,7 +109,7 @@ def _is_pickle(path: Path) -> bool:
     return start == b"PK" or (start[:1] == pickle.PROTO and start[1:2] <= b"\x05")
 
 
-def check_parts(architecture: Architecture, model: Any, n_layers: int) -> None:
+def check_parts(architecture: Architecture, model: Any) -> None:
     """Refuse a model in memory that lacks a part that the reference reads, or whose parts are not of one kind.
 
     Raises:
@@ -125,8 +125,8 @@ def check_parts(architecture: Architecture, model: Any, n_layers: int) -> None:
     names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
     try:
         layers = architecture.modules(model)
-        if len(layers) != n_layers:
-            raise ValueError(f"its config has {n_layers} layers, the model {len(layers)}")
+        if len(layers) != (expected := n_layers_of(architecture, model.config)):
+            raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
         for number, layer in enumerate(layers):
             for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
                 if missing := [name for name in names if getattr(module, name, None) is None]:

@@ -63,10 +63,9 @@ export function markElement(family, outline) {
   return drawing;
 }
 
-/** @param {string|number|null} value */
+/** A dash for what could not be measured. @param {string|number|null} value */
 export function cellText(value) {
-  if (value === null) return "–";
-  return typeof value === "number" && !Number.isInteger(value) ? value.toFixed(3) : String(value);
+  return value === null ? "–" : String(value);
 }
 
 /**
@@ -85,13 +84,14 @@ export function ordered(a, b, descending) {
  */
 export function sortable(table, chosen) {
   const body = element("tbody");
+  const decimals = table.columns.map((_, at) => table.rows.some((cells) => typeof cells[at] === "number" && !Number.isInteger(cells[at])));
   const rows = table.rows.map((cells) => {
     const row = element("tr");
     cells.forEach((cell, at) => {
       if (at === table.head && chosen) {
         row.append(element("td", {}, element("button", { type: "button", class: "link", text: String(cell), onclick: () => chosen(String(cell)) })));
         row.dataset.head = String(cell);
-      } else row.append(element("td", { class: typeof cell === "string" ? "text" : "number" }, element("bdi", { text: cellText(cell) })));
+      } else row.append(element("td", { class: typeof cell === "string" ? "text" : "number" }, element("bdi", { text: typeof cell === "number" && decimals[at] ? cell.toFixed(3) : cellText(cell) })));
     });
     return { cells, row };
   });
@@ -109,7 +109,7 @@ export function sortable(table, chosen) {
     return header;
   });
   return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": table.title },
-    element("table", {}, element("caption", { text: table.title }), element("thead", {}, element("tr", {}, ...headers)), body));
+    element("table", {}, element("caption", {}, element("bdi", { text: table.title }), element("span", { class: "note", text: table.note })), element("thead", {}, element("tr", {}, ...headers)), body));
 }
 
 /** @param {Blob} content @param {string} name */

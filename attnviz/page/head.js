@@ -88,7 +88,7 @@ export class HeadPanel {
     this.direction.select.value = state.direction;
     [this.drop.box.checked, this.words.box.checked] = [state.drop, state.words];
     this.patternParts.forEach((part) => (part.hidden = !matrix));
-    this.command.textContent = this.commandLine();
+    this.command.textContent = this.app.commandLine();
     this.copied.textContent = "";
     this.showStatistics();
     if (!matrix) return;
@@ -201,29 +201,35 @@ export class HeadPanel {
       button.setAttribute("aria-pressed", String(side === ownSide && locked.has(at)));
     }
     this.values = { values, chosen, own, other };
-    this.reading.textContent = this.sentence(matrix, values, chosen, own, other);
+    this.reading.replaceChildren(...this.sentence(matrix, values, chosen, own, other));
   }
 
-  /** @param {Matrix} matrix @param {Float32Array} values @param {number[]} chosen @param {Names} own @param {Names} other */
+  /**
+   * @param {Matrix} matrix @param {Float32Array} values @param {number[]} chosen @param {Names} own @param {Names} other
+   * @returns {(Node|string)[]} each label keeps its own direction
+   */
   sentence(matrix, values, chosen, own, other) {
     const [row, column] = this.over ?? [-1, -1];
-    const number = (/** @type {number} */ value) => (matrix.signed ? `${written(value, true)} (B − A)` : written(value, false));
+    const number = (/** @type {number} */ value) => `, ${written(value, matrix.signed)}${matrix.signed ? " (B − A)" : ""}`;
+    const named = (/** @type {string} */ label) => element("bdi", { text: label });
     if (row >= 0 && column >= 0) {
       const value = matrix.values[row * matrix.columns.labels.length + column];
-      return `${matrix.rows.labels[row]} attends to ${matrix.columns.labels[column]}, ${number(value)}`;
+      return [named(matrix.rows.labels[row]), " attends to ", named(matrix.columns.labels[column]), number(value)];
     }
     let best = 0;
     values.forEach((value, at) => (Math.abs(value) > Math.abs(values[best]) ? (best = at) : best));
     const from = this.app.state.direction === "from";
     if (!chosen.length) {
+      const none = `No ${own.unit} chosen: colours are the mean attention that each`;
       return from
-        ? `No ${own.unit} chosen: colours are the mean attention that each receives; “${other.labels[best]}” most, ${number(values[best])}`
-        : `No ${own.unit} chosen: colours are the mean attention that each pays to one ${own.unit}`;
+        ? [`${none} receives; most “`, named(other.labels[best]), "”", number(values[best])]
+        : [`${none} pays to one ${own.unit}`];
     }
-    const names = chosen.map((at) => own.labels[at]).join(" + ");
+    const names = chosen.flatMap((at, place) => [...(place ? [" + "] : []), named(own.labels[at])]);
     const several = chosen.length > 1 ? ` (${from ? "mean" : "sum"} of ${chosen.length} ${own.unit}s)` : "";
-    if (from) return `${names} attend${chosen.length > 1 ? "" : "s"} to ${other.labels[best]}, ${number(values[best])}${several}`;
-    return `${other.labels[best]} attends to ${names}, ${number(values[best])}${several}`;
+    const said = number(values[best]) + several;
+    if (from) return [...names, ` attend${chosen.length > 1 ? "" : "s"} to `, named(other.labels[best]), said];
+    return [named(other.labels[best]), " attends to ", ...names, said];
   }
 
   /** @param {Matrix} matrix */
@@ -313,26 +319,9 @@ export class HeadPanel {
     if (this.statistics.open) this.statistics.append(this.app.heads.statistics(this.app.shown));
   }
 
-  /** What redraws this with attnviz. */
-  commandLine() {
-    const { data, state } = this.app;
-    const { program, texts, options } = data.command_line;
-    const quoted = (/** @type {string} */ word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-    const dashes = texts.some((text) => text.startsWith("-"));
-    const words = ["attnviz", ...program, ...(dashes ? [] : texts), ...options, ...(data.command === "profile" ? [] : ["--select", data.heads[state.head].id])];
-    if (data.command === "heads") {
-      words.push("--figures", state.view === "lines" ? "lines" : "heads");
-      if (state.words && !options.includes("--words")) words.push("--words");
-      if (state.drop) words.push("--drop-special");
-      if (state.view === "lines" && state.tokens.length === 1) words.push("--token", `#${state.tokens[0]}`);
-    } else words.push("--figures", data.command === "compare" ? "differences" : "page");
-    if (state.scale !== "shared" && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
-    return [...words, ...(dashes ? ["--", ...texts] : [])].map(quoted).join(" ");
-  }
-
   async copy() {
     try {
-      await navigator.clipboard.writeText(this.commandLine());
+      await navigator.clipboard.writeText(this.app.commandLine());
       this.copied.textContent = "copied";
     } catch {
       getSelection()?.selectAllChildren(this.command);

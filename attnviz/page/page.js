@@ -162,6 +162,23 @@ export class App {
     return state.scale === "per-head" ? found : { ...found, largest: data.end };
   }
 
+  /** What redraws this with attnviz. */
+  commandLine() {
+    const { data, state } = this;
+    const { program, texts, options } = data.command_line;
+    const quoted = (/** @type {string} */ word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+    const dashes = texts.some((text) => text.startsWith("-"));
+    const words = ["attnviz", ...program, ...(dashes ? [] : texts), ...options, ...(data.command === "profile" ? [] : ["--select", data.heads[state.head].id])];
+    if (data.command === "heads") {
+      words.push("--figures", state.view === "lines" ? "lines" : "heads");
+      if (state.words && !options.includes("--words")) words.push("--words");
+      if (state.drop) words.push("--drop-special");
+      if (state.view === "lines" && state.tokens.length === 1) words.push("--token", `#${state.tokens[0]}`);
+    } else words.push("--figures", data.command === "compare" ? "differences" : "page");
+    if (state.scale !== "shared" && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
+    return [...words, ...(dashes ? ["--", ...texts] : [])].map(quoted).join(" ");
+  }
+
   /** @param {boolean} [thumbnails] */
   show(thumbnails = false) {
     this.heads.show();
@@ -205,7 +222,6 @@ function frame(app) {
   const keys = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
   put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));
   put("tables", ...data.tables.flatMap((table) => [
-    element("h2", { text: table.title }), element("p", { class: "quiet", text: table.note }),
     sortable(table, table.head < 0 ? undefined : (id) => app.set({ head: app.placeOf(id) })),
   ]));
 }

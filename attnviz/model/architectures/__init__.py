@@ -22,10 +22,11 @@ from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
 from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
 from attnviz.model.architectures.t5 import MT5, T5
+from attnviz.model.head_ids import Stack
 
 __all__ = [
     "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules", "architecture_of",
-    "first_position", "norm_of", "position_rows",
+    "first_position", "n_layers_of", "norm_of", "position_rows", "stacks_of",
 ]  # fmt: skip
 
 SIZES = {
@@ -71,3 +72,13 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         )
     architecture.refuse(config, dtype)
     return architecture
+
+
+def stacks_of(architecture: Architecture, config: Any) -> tuple[Stack, ...]:
+    """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+    return architecture.stacks(config) if isinstance(architecture, EncoderDecoder) else ()
+
+
+def n_layers_of(architecture: Architecture, config: Any) -> int:
+    """The attention layers of a model, of all its stacks."""
+    return sum(stack.n_layers for stack in stacks_of(architecture, config)) or int(config.num_hidden_layers)
