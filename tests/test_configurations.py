@@ -236,7 +236,7 @@ LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "n
         (
             {"model_type": "umt5", "d_model": 64, "num_heads": 4, "num_layers": 2, "d_kv": 16},
             (2, 4, None, 64, 16, None),
-        ),  # noqa: E501
+        ),
         ({"model_type": "swin"}, (4, None, None, 768, None, None)),
     ],
 )
