@@ -5,6 +5,7 @@ machines differ and are noisy, ratios much less so.
 """
 
 import io
+import json
 import os
 import statistics
 import subprocess
@@ -222,6 +223,29 @@ def whole_treebank() -> list[Row]:
     ]
 
 
+def interactive_page() -> list[Row]:
+    """The page of all heads against the same patterns as JSON, which other tools' views hold; limits are absolute."""
+    from attnviz.commands.heads.measure import Analysis
+    from tests.hand_made import hand_made
+
+    def noise(n_layers: int, n_heads: int, n: int) -> Analysis:
+        scores = torch.randn(n_layers, n_heads, n, n, generator=torch.Generator().manual_seed(0)) * 3
+        return hand_made(labels=[f"token{i}" for i in range(n)], special=(0,), patterns=scores.softmax(-1))
+
+    rows, rival = [], "json.dumps of the patterns"
+    for shape, most_time, most_size in (((6, 12, 448), 3.0, 15.0), ((27, 10, 128), 3.0, 3.0)):
+        analysis = noise(*shape)
+        size = len(analysis.page()) / 1e6
+        lists = sum(len(json.dumps(pattern.tolist())) for _, pattern in analysis.patterns()) / 1e6
+        ours, theirs = functions(
+            [analysis.page, lambda of=analysis: [json.dumps(each.tolist()) for _, each in of.patterns()]], runs=1
+        )
+        what = f"page of {shape[0] * shape[1]} heads, {shape[2]} tokens"
+        rows.append(Row(f"{what}: time", ours, rival, theirs, "s", f"{most_time:g} s", ours <= most_time))
+        rows.append(Row(f"{what}: file", size, rival, lists, "MB", f"{most_size:g} MB", size <= most_size))
+    return rows
+
+
 def ablation() -> list[Row]:
     """All heads of a BERT-base-sized model removed one at a time, against as many passes of a sentence each."""
     from tests.benchmarks.ablation import ablation_seconds
@@ -244,7 +268,9 @@ def _speed_up(what: str, ours: float, rival: str, theirs: float, limit: float) -
 def main() -> None:
     """Run all of them, or those that are named, by the names of the functions above."""
     matplotlib.use("Agg")
-    calls = (start_up, whole_command, head_pictures, overview_picture, long_text, whole_treebank, ablation)
+    calls = (
+        start_up, whole_command, head_pictures, overview_picture, interactive_page, long_text, whole_treebank, ablation,
+    )  # fmt: skip
     known = {call.__name__: call for call in calls}
     wanted = sys.argv[1:] or list(known)
     table = Table(title=f"Medians of {RUNS} runs in turn", title_justify="left")
