@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -225,24 +226,25 @@ def whole_treebank() -> list[Row]:
 
 def interactive_page() -> list[Row]:
     """The page of all heads against the same patterns as JSON, which other tools' views hold; limits are absolute."""
-    from attnviz.commands.heads.measure import Analysis
+    import attnviz
+    from examples.make_gallery import PAGE, PARAGRAPH
     from tests.hand_made import hand_made
 
-    def noise(n_layers: int, n_heads: int, n: int) -> Analysis:
-        scores = torch.randn(n_layers, n_heads, n, n, generator=torch.Generator().manual_seed(0)) * 3
-        return hand_made(labels=[f"token{i}" for i in range(n)], special=(0,), patterns=scores.softmax(-1))
-
+    real = attnviz.analyze(f"{PAGE} {PARAGRAPH}", "minilm", device="cpu", syntax=False)
+    every = torch.stack([pattern for _, pattern in real.patterns()])
     rows, rival = [], "json.dumps of the patterns"
-    for shape, most_time, most_size in (((6, 12, 448), 3.0, 15.0), ((27, 10, 128), 3.0, 3.0)):
-        analysis = noise(*shape)
-        size = len(analysis.page()) / 1e6
+    for layers, heads, n, causal, largest in ((6, 72, 448, False, 15.0), (30, 270, 128, True, 3.0)):
+        cut = every[torch.arange(heads) % len(every), :n, :n]
+        cut = cut.tril() if causal else cut  # as many heads as SmolLM-135M has
+        patterns = (cut / cut.sum(-1, keepdim=True)).reshape(layers, -1, n, n)
+        analysis = hand_made(labels=real.units.labels[:n], special=(0,), patterns=patterns, causal=causal)
+        begin = time.perf_counter()
         lists = sum(len(json.dumps(pattern.tolist())) for _, pattern in analysis.patterns()) / 1e6
-        ours, theirs = functions(
-            [analysis.page, lambda of=analysis: [json.dumps(each.tolist()) for _, each in of.patterns()]], runs=1
-        )
-        what = f"page of {shape[0] * shape[1]} heads, {shape[2]} tokens"
-        rows.append(Row(f"{what}: time", ours, rival, theirs, "s", f"{most_time:g} s", ours <= most_time))
-        rows.append(Row(f"{what}: file", size, rival, lists, "MB", f"{most_size:g} MB", size <= most_size))
+        theirs = time.perf_counter() - begin
+        (ours,) = functions([analysis.page])
+        size, what = len(analysis.page()) / 1e6, f"page of {heads}{' causal' * causal} heads, {n} tokens"
+        rows.append(Row(f"{what}: time", ours, rival, theirs, "s", "3 s", ours <= 3))
+        rows.append(Row(f"{what}: file", size, rival, lists, "MB", f"{largest:g} MB", size <= largest))
     return rows
 
 
