@@ -1,11 +1,21 @@
 """Checks of what callers pass from Python, where every command expects the same."""
 
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
 from numbers import Integral
-from typing import TypeGuard
+from pathlib import Path
+from typing import ParamSpec, TypeGuard, TypeVar
 
 from attnviz.errors import TextError, UsageError
 
-__all__ = ["check_switch", "check_texts", "check_whole", "is_whole"]
+__all__ = ["LARGEST_SEED", "check_sampling", "check_switch", "check_texts", "check_whole", "checked", "is_whole"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LARGEST_SEED = 2**63 - 1
+"""The largest that torch takes."""
 
 
 def is_whole(given: object) -> TypeGuard[int]:
@@ -21,6 +31,19 @@ def check_whole(name: str, given: object, least: int = 0) -> None:
     """
     if not is_whole(given) or given < least:
         raise UsageError(f"expected {name} as a whole number from {least} on, found {given!r}.")
+
+
+def check_sampling(limit: object, batch_size: object, seed: object) -> None:
+    """Refuse what says how much of corpora is read, and how, where it is no whole number or out of range.
+
+    Raises:
+        UsageError: with what was found.
+    """
+    for name, given, least in (("limit", limit, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        if (name, given) != ("limit", None):
+            check_whole(name, given, least)
+    if seed > LARGEST_SEED:  # type: ignore[operator] # a whole number
+        raise UsageError(f"expected seed as a whole number up to {LARGEST_SEED}, found {seed}.")
 
 
 def check_switch(name: str, given: object) -> None:
@@ -47,3 +70,46 @@ def check_texts(text: object, pair: object, advice: str) -> None:
     if not isinstance(text, str) or not isinstance(pair, str | None):
         found = type(text if not isinstance(text, str) else pair).__name__
         raise TextError(f"expected text (and pair) as a string, found {found}; {advice}.")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that refuses switches, numbers, names, files and callbacks of other kinds than its signature says.
+
+    All others it checks by itself, with messages that say more.
+
+    Raises:
+        UsageError: by the function, with what was expected and found.
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, given in signature.bind(*args, **kwargs).arguments.items():
+            if name not in ("text", "pair", "layer"):
+                _check_kind(name, given, signature.parameters[name].annotation)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _check_kind(name: str, given: object, annotation: object) -> None:
+    for kind, (expected, is_one) in _KINDS.items():
+        if annotation in (kind, kind | None):
+            if not (is_one(given) or (given is None and annotation != kind)):
+                raise UsageError(f"expected {name} as {expected}, found {given!r}.")
+            return
+    if "Callable" in str(annotation) and not (given is None or callable(given)):
+        raise UsageError(f"expected {name} as a function, found {given!r}.")
+
+
+def _are_paths(given: object) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(x, str | Path) for x in given)
+
+
+_KINDS: dict[type, tuple[str, Callable[[object], bool]]] = {
+    bool: ("True or False", lambda given: isinstance(given, bool)),
+    int: ("a whole number", is_whole),
+    str: ("a string", lambda given: isinstance(given, str)),
+    Path: ("a pathlib.Path", lambda given: isinstance(given, Path)),
+    Sequence[str | Path]: ("a list of paths", _are_paths),
+}

@@ -71,8 +71,8 @@ def new_folder(name: str) -> Path:
 
 
 def without_numbers(folder: Path) -> None:
-    """Pictures and captions only."""
-    for path in [*folder.glob("*.json"), *folder.glob("*.csv")]:
+    """Pictures and captions.md only."""
+    for path in (path for ending in ("json", "csv", "tex") for path in folder.glob(f"*.{ending}")):
         path.unlink()
 
 
@@ -101,6 +101,17 @@ def draw_looks() -> None:
     )
     attnviz.compare(before, after).save(new_folder("compare"), top=3)
     without_numbers(GALLERY / "compare")
+
+
+def draw_llama() -> None:
+    """Four layers of smollm2, if it is installed; else they are left as they are."""
+    try:
+        analysis = attnviz.analyze(COUNTING, "smollm2", device="cpu")
+    except attnviz.CheckpointError as error:
+        print(f"smollm2 is left as it is: {error}")
+        return
+    analysis.save(new_folder("smollm2-10"), select="L8-11", figures=["overview"])
+    without_numbers(GALLERY / "smollm2-10")
 
 
 def draw_inside(treebank: Path | None) -> None:
@@ -161,6 +172,7 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     GALLERY.mkdir(exist_ok=True)
     draw_views()
     draw_looks()
+    draw_llama()
     draw_inside(treebank)
     draw_page()
     if treebank is not None:

@@ -50,6 +50,9 @@ def document_for(folder: Path, roles: list[dict[str, Any]]) -> dict[str, Any]:
         "model": {"architecture": config["model_type"], **sizes, "weights_sha256": weights},
         "corpora": [{"path": "/a/folder/trees.conllu", "sentences": 50}],
         "seed": 0,
+        "statistics": {},
+        "syntax": {"gold": True},
+        "repeats": {},
         "roles": [values | role for role in roles],
     }
 

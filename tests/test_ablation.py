@@ -327,11 +327,11 @@ def _left_out(run: Any) -> Any:
     return lambda *given: given[3] if given[2] == 1 else run(*given)
 
 
-def _swapped(project: Any) -> Any:
-    """Heads 0 and 1 swapped, only where values are projected for the comparison with what is removed."""
+def _swapped(values_of: Any) -> Any:
+    """Heads 0 and 1 swapped, only where values are made for the comparison with what is removed."""
 
-    def swapped(x: torch.Tensor, projection: Any) -> torch.Tensor:
-        values: torch.Tensor = project(x, projection)
+    def swapped(x: torch.Tensor, parameters: Any) -> torch.Tensor:
+        values: torch.Tensor = values_of(x, parameters)
         return values[:, [1, 0, 2, 3]] if sys._getframe(1).f_code.co_name == "_compare_values" else values
 
     return swapped
@@ -342,7 +342,7 @@ def _swapped(project: Any) -> Any:
     [
         (attention, "attention_scores", lambda _: lambda q, k, scale: q @ k.transpose(-1, -2), "do not reproduce"),
         (hooks, "run_block", _left_out, "a pass resumed at layer"),
-        (attention, "project", _swapped, "what would be removed of L0H0 is not what"),
+        (attention, "values", _swapped, "what is to be removed of L0H0 differs from what"),
     ],
     ids=["pattern", "layer left out", "heads swapped"],
 )
@@ -361,7 +361,7 @@ def test_a_layer_that_does_not_run_is_noticed() -> None:
         batch = next(input_batches(checkpoint, inputs_of(checkpoint, NEXT), 8)).batch.inputs
         kept = run_and_keep(checkpoint, batch)
         with (
-            pytest.raises(VerificationError, match=r"lacks a head to run once, found \{0: 0\}"),
+            pytest.raises(VerificationError, match=r"with a removed head to run once, found \{0: 0\}"),
             removed_heads(checkpoint, [[HeadId(0, 0)]], Replacement("zero"), batch["attention_mask"]),
         ):
             resume(checkpoint, kept, 1)
@@ -458,10 +458,10 @@ def test_progress_and_many_inputs_are_announced(monkeypatch: pytest.MonkeyPatch)
     ("options", "message"),
     [
         ({"method": "median"}, "unknown method 'median': expected one of zero, mean, uniform"),
-        ({"batch_size": 2.5}, r"expected batch-size of at least 1, found 2\.5"),
-        ({"limit": 0}, "expected limit of at least 1, found 0"),
-        ({"limit": "3"}, "expected limit of at least 1, found '3'"),
-        ({"seed": True}, "expected seed of at least 0, found True"),
+        ({"batch_size": 2.5}, r"expected batch_size as a whole number, found 2\.5"),
+        ({"limit": 0}, "expected limit as a whole number from 1 on, found 0"),
+        ({"limit": "3"}, "expected limit as a whole number, found '3'"),
+        ({"seed": True}, "expected seed as a whole number, found True"),
         ({"select": ["L9"]}, "names layer 9"),
         ({"select": 3}, "expected a list of selections"),
         ({"select": ["L0H1"], "together": True}, "two heads or more to remove together, found L0H1 alone"),
@@ -480,7 +480,7 @@ def test_the_result() -> None:
     values = [(-head.damage["loss"].value, head.rank) for head in result.heads]
     assert [rank for _, rank in sorted(values)] == list(range(1, 13))
     assert f"12 heads on 4 texts, {result.heads[0].id} first (loss" in repr(result)
-    with pytest.raises(UsageError, match="head L9H9 was not removed: 12 heads were"):
+    with pytest.raises(UsageError, match="head L9H9 was not removed; 12 other heads were"):
         result.head("L9H9")
 
 

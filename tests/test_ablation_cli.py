@@ -28,10 +28,11 @@ def test_tiny_gpt2_on_a_text(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "Verified 16 heads in 4 layers of tiny-gpt2" in " ".join(result.stdout.split())
     assert "13 more heads left out" in result.stdout
-    assert "Wrote 7 files to" in result.stderr
+    assert "Wrote 8 files to" in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "ablate-curve.png", "ablate-gradient.png", "ablate-heads.png", "ablate-map.png", "ablate.csv", "ablate.json",
         "captions.md",
+        "captions.tex",
     ]  # fmt: skip
     content = json.loads((tmp_path / "ablate.json").read_text())
     assert (content["texts"], content["measured"]["kind"]) == ([TEXT], "next-token")
@@ -73,7 +74,7 @@ def test_a_corpus_and_a_masked_language_model(tmp_path: Path) -> None:
     assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays
     other = run(*common, "--select", "L1H1", "--figures", "none")
     assert not (out / "ablate-map.svg").exists()
-    assert "removed 3 files of an earlier run there" in other.stderr
+    assert "removed 4 files of an earlier run there" in other.stderr
 
 
 def test_standard_input_and_sentences_left_out(gpt2_folder: Path, tmp_path: Path) -> None:

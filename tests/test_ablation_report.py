@@ -127,13 +127,13 @@ BOTH = "mean 2.000 [1.500, 2.500], super-additive; uniform 2.000 [1.500, 2.500],
               "by mean and uniform: super-additive in L0; sub-additive in L2; depends on the method in L1 (mean 0.250 "
               "[-0.100, 0.400], no difference shown; uniform 0.200 [0.100, 0.300], super-additive).",
               "By mean alone, the 3 least important heads can go together",
-              "half of all heads (6) gives 0.900 together, as many in a random order 2.000; less the sum of one at a "
-              "time, the former is 0.600 [0.500, 1.100] by mean alone, which is no verdict."]),
+              "half of all heads (6) gives 0.900, removing as many in a random order 2.000. Minus the sum of one at a "
+              "time, the former is 0.600 [0.500, 1.100]. That is by one method, mean, so it is no verdict."]),
         ({"layers": OTHER_LAYERS}, [": no difference shown in L0; no cost in L1, L2."]),
         ({"layers": (), "together": TOGETHER},
-         [f"heads (4) together, less the sum of one at a time: super-additive ({BOTH})."]),
+         [f"heads (4) together, minus the sum of one at a time: super-additive ({BOTH})."]),
         ({"layers": (), "together": IDLE}, ["super-additive (mean 0.700 [0.100, 0.900]"]),
-        ({"curve": of_one(DRAWN)}, ["By mean alone, the loss is clearly higher already without the least important"]),
+        ({"curve": of_one(DRAWN)}, ["By mean alone, the loss is clearly higher as soon as the least important"]),
         ({"curve": of_one(NOTHING)}, ["By mean alone, the least important head can go before"]),
     ],
     ids=["as it is", "other layers", "a set", "a set of idle heads", "every head counts", "one head is free"],
@@ -153,17 +153,21 @@ def test_the_median_of_an_even_number_is_between_the_middle_two(made_up: Ablatio
 
 def test_few_texts_conclude_nothing(plain: Ablation) -> None:
     text = compensation_text(plain)
-    few = "4 texts are too few for intervals (at least 30), so whether heads do more together than one at a time is not"
+    few = "4 texts are too few for intervals (at least 30), so these numbers do not show whether heads do more together"
     assert few in text
     layer = plain.layers[0]
     assert layer.second is not None
     numbers = [amount(each.excess["loss"].value) for each in (layer, layer.second)]
-    assert f"heads of layer 0 together, less the sum of one at a time: mean {numbers[0]}; uniform {numbers[1]}." in text
+    assert (
+        f"heads of layer 0 together, minus the sum of one at a time: mean {numbers[0]}; uniform {numbers[1]}." in text
+    )
     assert not re.search("(super|sub)-additive", text)
     assert plain.removable is None
     one = compensation_text(measured(NEXT, "the cat ran", select=["L0H0"]))
     assert one.startswith("Removing L0H0 alone gives a loss increase of ")
-    assert compensation_text(measured(STATES, TEXTS, curve=True)).endswith("some of an excess may be that.")
+    assert compensation_text(measured(STATES, TEXTS, curve=True)).endswith(
+        "changes in one direction give more than their sum."
+    )
 
 
 def test_sources_in_words(plain: Ablation, tmp_path: Path) -> None:
@@ -189,7 +193,7 @@ def test_the_tables(made_up: Ablation, width: int) -> None:
     assert lines[lines.index(split) + 1] == [
         "uniform", "0.700", "0.500", *ratios[3], "0.200", "[0.100,", "0.300]", "method",
     ]  # fmt: skip
-    assert "No verdict says why." in report
+    assert "A verdict does not say why." in " ".join(report.split())
     assert ["3", "0", "[-0.0500,", "0.0500]", "-0.300", "2.000"] in lines
     assert "left out" not in made_up.report(width, top=0)
 
@@ -207,7 +211,9 @@ def test_numbers_are_never_cut(made_up: Ablation) -> None:
         assert ("Selected heads removed together" in result.report(80)) == (result.together is not None)
 
 
-@pytest.mark.parametrize(("method", "words"), [("mean", "its mean over all"), ("uniform", "to all that it may alike")])
+@pytest.mark.parametrize(
+    ("method", "words"), [("mean", "its mean over all"), ("uniform", "equally to every visible token")]
+)
 def test_tables_without_gradients_and_curve(method: str, words: str) -> None:
     report = measured(MASKED, "the cat ran", method=method).report(80)
     assert "3 tokens, each masked in turn, in 1 text;" in report

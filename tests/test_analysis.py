@@ -375,7 +375,7 @@ NSUBJ = {"id": "L1H2", "role": "syntactic:nsubj", "direction": "dependent_to_hea
 @pytest.mark.parametrize("name", MODELS)
 def test_a_stored_profile_is_found_by_the_weights(name: str, bert_folder: Path, gpt2_folder: Path):
     folder = {"bert": bert_folder, "gpt2": gpt2_folder}[name]
-    path = store_profile(document_for(folder, [NSUBJ]))
+    path, _ = store_profile(document_for(folder, [NSUBJ]), "2026-11-22")
     found = analyze(SENTENCE, model=folder, syntax=False)
     assert found.profile is not None
     assert (found.profile.path, found.profile.shipped) == (path, False)
@@ -391,7 +391,7 @@ def test_a_stored_profile_is_found_by_the_weights(name: str, bert_folder: Path, 
 
 
 def test_no_profile_is_looked_for_where_that_was_said_or_there_are_no_files(bert_folder: Path):
-    store_profile(document_for(bert_folder, [NSUBJ]))
+    store_profile(document_for(bert_folder, [NSUBJ]), "2026-11-22")
     alone = analyze(SENTENCE, model=bert_folder, syntax=False, profile=False)
     in_memory = analyze(SENTENCE, model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
     for found in (alone, in_memory):
@@ -403,12 +403,12 @@ def test_no_profile_is_looked_for_where_that_was_said_or_there_are_no_files(bert
 def test_a_profile_of_other_weights_is_not_shown(bert_folder: Path):
     document = document_for(bert_folder, [NSUBJ])
     document["model"]["weights_sha256"] = "0" * 64
-    store_profile(document)
+    store_profile(document, "2026-11-22")
     assert analyze(SENTENCE, model=bert_folder, syntax=False).profile is None
 
 
 def test_a_profile_that_cannot_be_used_is_a_warning_at_the_callers_line(bert_folder: Path):
-    path = store_profile(document_for(bert_folder, [NSUBJ]))
+    path, _ = store_profile(document_for(bert_folder, [NSUBJ]), "2026-11-22")
     path.write_text("{")
     with pytest.warns(UserWarning, match="the stored profile .* was left out: expected a profile.json of") as caught:
         found = analyze(SENTENCE, model=bert_folder, syntax=False)
@@ -544,9 +544,9 @@ def test_heads_come_with_their_patterns_a_layer_at_a_time(found: Analysis):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": 5}, "expected a model by name or path, or one in memory, found 5"),
-        ({"model": None}, "expected a model by name or path, or one in memory, found None"),
-        ({"device": 3}, "expected a device by name, such as 'cpu' or 'cuda:0', found 3"),
+        ({"model": 5}, "expected a model as a built-in name, .*, found int"),
+        ({"model": None}, "expected a model as a built-in name, .*, found NoneType"),
+        ({"device": 3}, "expected device as a string, found 3"),
         ({"local_window": "2"}, "expected local_window as a whole number, found '2'"),
         ({"local_window": True}, "expected local_window as a whole number, found True"),
         ({"long_range_from": 1.5}, r"expected long_range_from as a whole number, found 1\.5"),

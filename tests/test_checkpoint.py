@@ -368,11 +368,11 @@ def test_config_that_is_no_json_object_is_an_error(bert, content, message):
 # --- architectures and settings that are not reproduced -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("model_type", ["llama", None, ["bert"]])
+@pytest.mark.parametrize("model_type", ["opt", None, ["bert"]])
 def test_unknown_architecture_is_refused_before_any_weight_is_read_with_those_that_are_known(bert, model_type):
     change_config(bert, model_type=model_type)
     (bert / "model.safetensors").write_bytes(b"garbage")
-    with pytest.raises(ArchitectureError, match=r"model_type .*expected one of: bert, gpt2"):
+    with pytest.raises(ArchitectureError, match=r"model_type .*expected one of: bart, bert, "):
         load(bert)
 
 
@@ -437,7 +437,7 @@ def test_folder_without_tokenizer_is_an_error_with_the_command_that_makes_one(be
 @pytest.mark.parametrize("content", ["not json", '{"version": "1.0", "model": {"type": "Nonsense"}}'])
 def test_broken_tokenizer_is_an_error(bert, content):
     (bert / "tokenizer.json").write_text(content)
-    with pytest.raises(CheckpointError, match="cannot read the tokenizer in"):
+    with pytest.raises(CheckpointError, match=r"cannot read .*tokenizer"):
         load(bert)
 
 
@@ -471,7 +471,7 @@ def test_loaded_model_without_tokenizer_is_an_error():
 
 @pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Identity()])  # with and without parameters
 def test_module_that_is_no_transformers_model_is_refused(model):
-    with pytest.raises(ArchitectureError, match="architecture None; expected one of: bert, gpt2"):
+    with pytest.raises(ArchitectureError, match="architecture None; expected one of: bart, bert, "):
         from_loaded(model, bert_tokenizer())
 
 
@@ -481,5 +481,5 @@ def test_loaded_model_with_refused_settings_is_refused():
 
 
 def test_architecture_of_another_config_is_refused():
-    with pytest.raises(ArchitectureError, match="'distilbert'"):
-        architecture_of(transformers.DistilBertConfig(), torch.float32)
+    with pytest.raises(ArchitectureError, match="'mpnet'"):
+        architecture_of(transformers.MPNetConfig(), torch.float32)

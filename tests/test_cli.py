@@ -96,22 +96,25 @@ def test_help_names_the_commands(flag):
 def test_help_has_the_shared_options_with_their_defaults_and_the_exit_codes(command):
     text = " ".join(runner.invoke(app, [command, "--help"], terminal_width=200).stdout.split())
     shared = [
-        "-m, --model <", "--revision", "--figures", "--no-figures", "--format", "--theme", "--width", "-d, --device",
-        "--dtype", "-o, --out", "--json", "-q, --quiet",
+        "-m, --model MODEL", "--revision", "--figures", "--no-figures", "--format", "--theme", "--width",
+        "-d, --device", "--dtype", "-o, --out", "--json", "-q, --quiet",
     ]  # fmt: skip
     for option in ["-o, --out", "--json"] if command == "models" else shared:
         assert f" {option}" in text
-    assert all(code in text for code in ("0 done", "1 an error to mend", "2 wrong usage", "130 interrupted"))
+    assert all(
+        code in text for code in ("0 done", "1 an error", "2 wrong usage", "3 the recomputed", "130 interrupted")
+    )
     if command not in ("models", "compare"):
         assert "[default: minilm]" in text
     if command != "models":
         assert all(f"[default: {default}]" in text for default in ("light", "auto", "float32"))
 
 
-def test_options_of_heads_keep_their_ranges_and_defaults():
+def test_options_of_heads_keep_their_defaults():
     text = " ".join(runner.invoke(app, ["heads", "--help"], terminal_width=200).stdout.split())
-    for default in ("1; 0<=x<=1000000", "4; 1<=x<=1000000", "(overview,heads)", "12; x>=0", "shared"):
-        assert f"[default: {default}]" in text
+    for option, default in (("local-window", 1), ("long-range-from", 4), ("top", 12), ("scale", "shared")):
+        assert re.search(rf"--{option} [A-Z][^\[]*\[default: {default}\]", text)
+    assert "or none. Default: overview,heads." in text
 
 
 def test_help_imports_nothing_heavy():
@@ -140,11 +143,11 @@ def test_a_run_writes_the_files_of_the_contract_and_prints_tables(heads):
     result = heads()
     assert result.exit_code == 0, result.output
     drawn = [f"heads/L0{i}H0{j}.png" for i in range(3) for j in range(4)]
-    assert names_in("out") == ["captions.md", "heads.csv", "heads.json", *drawn, "overview.png"]
+    assert names_in("out") == ["captions.md", "captions.tex", "heads.csv", "heads.json", *drawn, "overview.png"]
     assert result.stdout.startswith("Verified 12 heads in 3 layers of ")
     assert "Heads (12, clearest pattern first)" in result.stdout
     assert "Patterns (the strongest heads of each, with their scores)" in result.stdout
-    assert result.stderr == "Wrote 16 files to out\n"
+    assert result.stderr == "Wrote 17 files to out\n"
     for path in Path("out").rglob("*.png"):
         Image.open(path).verify()
 
@@ -214,18 +217,28 @@ def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expecte
 def test_figures_are_chosen_by_name(heads, figures, expected):
     result = heads("--figures", figures, "--select", "L0H1", "--json")
     assert json.loads(result.stdout)["figures"] == expected
-    assert names_in("out") == sorted([*expected, *(["captions.md"] if expected else []), "heads.csv", "heads.json"])
+    assert names_in("out") == sorted(
+        [*expected, *(["captions.md", "captions.tex"] if expected else []), "heads.csv", "heads.json"]
+    )
 
 
 def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
     heads("--format", "svg", "--format", "pdf", "--select", "L0H1")
     assert names_in("out") == [
-        "captions.md", "heads.csv", "heads.json", "heads/L00H01.pdf", "heads/L00H01.svg", "overview.pdf", "overview.svg"
+        "captions.md", "captions.tex", "heads.csv", "heads.json", "heads/L00H01.pdf", "heads/L00H01.svg",
+        "overview.pdf", "overview.svg",
     ]  # fmt: skip
     heads("--format", "png", "--select", "L0H1")
     assert {"overview.svg", "overview.png", "heads/L00H01.png"} <= set(names_in("out"))
     heads("--select", "L0H1", "--overwrite", text="the dog ran")
-    assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "heads/L00H01.png", "overview.png"]
+    assert names_in("out") == [
+        "captions.md",
+        "captions.tex",
+        "heads.csv",
+        "heads.json",
+        "heads/L00H01.png",
+        "overview.png",
+    ]
 
 
 def test_options_of_a_figure_ask_for_it(heads):
@@ -291,7 +304,10 @@ def test_pictures_of_another_text_are_refused_before_the_model_is_run(heads, mon
     monkeypatch.setattr("attnviz.analyze", lambda *_, **__: pytest.fail("the model was run"))
     result = heads("--select", "L0H0", text="the dog ran")
     assert result.exit_code == 1
-    assert "out holds pictures of “The cat that I saw ran away”, which this run, of “the dog ran”" in plain(result)
+    assert (
+        "out holds pictures of “The cat that I saw ran away”; this run is of “the dog ran” and would remove them."
+        in plain(result)
+    )
     assert "--overwrite" in result.stderr
 
 
@@ -527,7 +543,7 @@ def test_a_wrong_scale_exits_with_3_and_writes_nothing(heads, monkeypatch):
         return right(x * 1.5, parameters, allowed)
 
     monkeypatch.setattr(attention, "multi_head_attention", wrong)
-    assert_refused(heads(), 3, "attnviz: the recomputed heads do not reproduce the model", "Nothing was drawn")
+    assert_refused(heads(), 3, "attnviz: the recomputed heads do not reproduce the model", "Nothing was written")
 
 
 def test_a_bug_keeps_its_traceback(heads, monkeypatch):
@@ -542,8 +558,8 @@ def test_a_bug_keeps_its_traceback(heads, monkeypatch):
 def test_a_run_says_how_many_files_of_an_earlier_run_it_removed(heads):
     heads("--select", "L0")
     result = heads("--select", "L0H0", "--figures", "heads", "--overwrite", text="the dog ran")
-    assert result.stderr.splitlines()[-1] == "Wrote 4 files to out; removed 4 files of an earlier run there"
-    assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "heads/L00H00.png"]
+    assert result.stderr.splitlines()[-1] == "Wrote 5 files to out; removed 4 files of an earlier run there"
+    assert names_in("out") == ["captions.md", "captions.tex", "heads.csv", "heads.json", "heads/L00H00.png"]
 
 
 # --- interruption, streams, colour
@@ -714,7 +730,7 @@ def test_a_signal_while_files_are_moved_says_that_all_were_written(heads, monkey
     result = heads("--figures", "overview")
     assert result.exit_code == 130
     assert "attnviz: interrupted; all files were written." in result.stderr
-    assert names_in("out") == ["captions.md", "heads.csv", "heads.json", "overview.png"]
+    assert names_in("out") == ["captions.md", "captions.tex", "heads.csv", "heads.json", "overview.png"]
 
 
 @pytest.mark.parametrize(("variables", "coloured"), [({"FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1"}, False)])
@@ -760,7 +776,7 @@ def test_minilm_is_the_default_and_its_heads_are_verified(here):
     (folder,) = Path("attnviz-out/minilm").iterdir()
     assert folder.name.startswith("the-cat-that-i-saw-ran-away-")
     assert names_in(folder) == [
-        "captions.md", "heads.csv", "heads.json", "heads/L02H08.png", "overview.png"
+        "captions.md", "captions.tex", "heads.csv", "heads.json", "heads/L02H08.png", "overview.png"
     ]  # fmt: skip
 
 
@@ -770,7 +786,7 @@ def test_minilm_with_a_parser_lists_relations(here):
     result = runner.invoke(app, ["heads", SENTENCE, "-o", "out", "--figures", "none"])
     assert result.exit_code == 0, result.output
     assert "Syntax: parse by en_core_web_sm" in plain(result)
-    assert re.search(r"^nsubj (dep→head|head→dep) ", result.stdout, re.MULTILINE)
+    assert re.search(r"^det (dep→head|head→dep) ", result.stdout, re.MULTILINE)
 
 
 # --- a stored profile
@@ -779,7 +795,7 @@ INDUCTION = {"id": "L1H2", "role": "induction"}
 
 
 def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_folder):
-    store_profile(document_for(bert_folder, [INDUCTION]))
+    store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")
     result = heads("--figures", "none", "--top", "0")
     assert result.exit_code == 0, result.output
     assert "L1H2  induction 0.90 (0.20)" in result.stdout
@@ -792,7 +808,7 @@ def test_a_stored_profile_is_shown_beside_the_texts_own_evidence(heads, bert_fol
 
 
 def test_no_profile_looks_for_none(heads, bert_folder):
-    store_profile(document_for(bert_folder, [INDUCTION]))
+    store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")
     result = heads("--figures", "none", "--no-profile")
     assert result.exit_code == 0, result.output
     assert "Profile" not in result.stdout
@@ -803,7 +819,7 @@ def test_no_profile_looks_for_none(heads, bert_folder):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_damaged_profile_is_one_line_on_standard_error_and_the_run_goes_on(heads, bert_folder, quiet):
-    store_profile(document_for(bert_folder, [INDUCTION])).write_text("{")
+    store_profile(document_for(bert_folder, [INDUCTION]), "2026-11-22")[0].write_text("{")
     result = heads("--figures", "none", "--json", *(["--quiet"] if quiet else []))
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["profile"] is None

@@ -131,7 +131,7 @@ def test_json_prints_the_document_quiet_nothing_and_another_comparison_replaces_
     Path("out/mine.txt").write_text("mine")
     result = run(OTHER, *models, "-o", "out", "--json", "--overwrite")
     assert json.loads(result.stdout) == document()
-    assert "removed 4 files of an earlier run" in result.stderr
+    assert "removed 5 files of an earlier run" in result.stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["compare.csv", "compare.json", "mine.txt"]
 
 

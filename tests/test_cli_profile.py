@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
     assert Path("out/relations.png").exists()
     refused = run("gap.tsv")
     assert refused.exit_code == 1
-    assert "out holds pictures of “trees.conllu”, which this run, of “gap.tsv”, would remove" in refused.stderr
+    assert "out holds pictures of “trees.conllu”; this run is of “gap.tsv” and would remove them." in refused.stderr
     assert "removed" in run("gap.tsv", "--overwrite").stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["mine.png", "profile.csv", "profile.json"]
 
@@ -182,7 +183,7 @@ def test_an_interrupted_run_says_what_it_keeps_until_all_is_written(run: Any, mo
     with monkeypatch.context() as patched:  # Ctrl-C while the figures are drawn
         patched.setattr(Profile, "write", stopping)
         assert run("trees.conllu").exit_code == 130
-    assert run("trees.conllu").stderr.count("going on after 40 texts") == 2  # the model, and its untrained copy
+    assert run("trees.conllu").stderr.count("continuing after 40 texts") == 2  # the model, and its untrained copy
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
 
 
@@ -249,8 +250,8 @@ def test_an_interrupted_control_goes_on(run: Any, monkeypatch: pytest.MonkeyPatc
     names = ["profile.unfinished", "profile.unfinished-untrained"]
     assert sorted(path.name for path in Path("out").iterdir()) == names
     stderr = " ".join(run("trees.conllu", "--batch-size", "8").stderr.split())
-    assert "going on after 40 texts" in stderr
-    assert "going on after 24 texts" in stderr
+    assert "continuing after 40 texts" in stderr
+    assert "continuing after 24 texts" in stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
     assert document()["control_texts"] == 40
 
@@ -291,14 +292,25 @@ def test_a_file_of_the_users_own_is_not_taken_for_an_unfinished_run(run: Any):
 
 def test_a_trial_does_not_hide_a_profile_of_more_texts(run: Any, bert_folder: Path):
     assert "kept for attnviz heads: " in run("trees.conllu").stderr
-    trial = run("lines.txt", "--limit", "5")
-    assert "not kept for attnviz heads, which has a profile of more texts (trees.conllu, 40 texts)" in trial.stderr
+    trial = run("lines.txt", "--limit", "5", "--no-syntax")
+    assert "not kept for attnviz heads, which has statistics (trees.conllu, 40 texts, " in trial.stderr
+    assert ") of more texts; --store replaces" in trial.stderr
     shown = CliRunner().invoke(
         app, ["heads", "the cat ran", "-m", str(bert_folder), "-o", "heads", "--figures", "none"]
     )
     assert "trees.conllu, 40 texts" in " ".join(shown.stdout.split())
-    told = run("lines.txt", "--limit", "5", "--store").stderr
-    assert "kept for attnviz heads, instead of that of trees.conllu, 40 texts: " in told
+    told = run("lines.txt", "--limit", "5", "--store", "--no-syntax").stderr
+    today = date.today().isoformat()
+    was = f"(trees.conllu, 40 texts, {today})"
+    assert f"kept for attnviz heads: replaced statistics {was}; kept syntax {was}: " in told
+
+
+def test_a_corpus_leaves_the_measurement_on_repeats(run: Any):
+    assert "kept for attnviz heads: new repeats: " in run("--repeats", "--no-control").stderr
+    told = run("trees.conllu", "--no-control", "--overwrite").stderr
+    assert "kept for attnviz heads: new statistics, syntax; kept repeats (random tokens, " in told
+    told = run("trees.conllu", "--no-control").stderr
+    assert f"replaced statistics, syntax (trees.conllu, 40 texts, {date.today().isoformat()}); kept repeats (" in told
 
 
 def test_a_head_that_does_not_reproduce_the_model_stops_everything(run: Any, monkeypatch: pytest.MonkeyPatch):

@@ -146,7 +146,7 @@ def test_two_identical_sides_give_exactly_0_and_say_so(bert):
     assert {(head.divergence, head.total_variation, head.largest.difference) for head in found.heads} == {(0, 0, 0)}
     assert not found.any_beyond_rounding
     assert not any(head.label_changed for head in found.heads)
-    assert "No weight of any head differs by more than rounding may" in found.report(300)
+    assert "No weight of any head differs by more than rounding allows" in found.report(300)
     assert "none beyond rounding" in found.report(300)
 
 

@@ -230,9 +230,9 @@ LLAMA = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "n
 @pytest.mark.parametrize(
     ("config", "sizes"),
     [
-        ({"model_type": "llama", **LLAMA, "intermediate_size": 96, "vocab_size": 99}, (2, 8, 2, 64, 8, 2048)),
-        ({"model_type": "roberta"}, (12, 12, None, 768, 64, 512)),
-        ({"model_type": "distilbert", "dim": 64, "n_heads": 4, "n_layers": 2}, (2, 4, None, 64, 16, 512)),
+        ({"model_type": "granite", **LLAMA, "intermediate_size": 96, "vocab_size": 99}, (2, 8, 2, 64, 8, 2048)),
+        ({"model_type": "mpnet"}, (12, 12, None, 768, 64, 512)),
+        ({"model_type": "ctrl", "n_embd": 64, "n_head": 4, "n_layer": 2}, (2, 4, None, 64, 16, 256)),
         ({"model_type": "t5", "d_model": 64, "num_heads": 4, "num_layers": 2, "d_kv": 16}, (2, 4, None, 64, 16, None)),
         ({"model_type": "swin"}, (4, None, None, 768, None, None)),
     ],
@@ -253,7 +253,7 @@ def test_a_width_of_heads_of_its_own_is_taken_from_the_config_and_noted(tmp_path
     found = read(tmp_path, model_type="llama", **LLAMA, head_dim=16, intermediate_size=96, vocab_size=99)
     assert found.d_head == 16
     assert found.origins["d_head"] == "config"
-    assert found.notes == ("8 heads of 16 are 128 wide, d_model is 64",)
+    assert found.notes[0] == "8 heads of 16 are 128 wide, d_model is 64"
 
 
 def test_an_architecture_that_transformers_does_not_know_has_sizes_as_its_config_names_them(tmp_path):

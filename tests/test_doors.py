@@ -176,7 +176,8 @@ class PanicException(BaseException):
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, RecursionError, PanicException])
 def test_whatever_a_library_raises_is_named(error):
-    with pytest.raises(CheckpointError, match=r"^cannot read x: .?broken"), calling_transformers("cannot read x"):
+    named = r"^cannot read x: (there is no )?.?broken"
+    with pytest.raises(CheckpointError, match=named), calling_transformers("cannot read x"):
         raise error("broken")
 
 
@@ -263,7 +264,7 @@ def test_a_broken_tokenizer_is_named_by_every_command(bert, tmp_path, capfd, com
     result = run(command, bert, text, tmp_path / "out")
     assert result.exit_code == 1, (result.stderr, result.exception)
     assert re.search(message, " ".join(result.stderr.split()))
-    assert len(capfd.readouterr().err.splitlines()) < 12  # of Rust: three a panic
+    assert capfd.readouterr().err == ""  # nothing that Rust prints of a panic by itself
 
 
 def test_a_mask_token_beyond_the_vocabulary_is_named(tmp_path):

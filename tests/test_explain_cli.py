@@ -34,10 +34,10 @@ def test_it_prints_the_walk_through_and_writes_to_the_usual_folder(run: Any) -> 
     assert done.exit_code == 0, done.stderr
     assert "Layer 0 of 3" in done.stdout
     assert "Verified 14 of 18 steps" in done.stdout
-    written = {"captions.md", "explain.csv", "explain.json", "explain.png", "positions.png"}
+    written = {"captions.md", "captions.tex", "explain.csv", "explain.json", "explain.png", "positions.png"}
     (folder,) = map(str, Path("attnviz-out/explain-tiny-bert").iterdir())
     assert names(folder) == written
-    assert f"Wrote 5 files to {folder}" in done.stderr
+    assert f"Wrote 6 files to {folder}" in done.stderr
     other = CliRunner().invoke(app, ["heads", SENTENCE, "-o", folder])
     assert other.exit_code == 1
     assert "holds results of another attnviz command (explain.json)" in other.stderr
@@ -71,9 +71,9 @@ def test_options_are_heeded(run: Any) -> None:
 def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(run: Any) -> None:
     done = run("-q", "-o", "out", "--figures", "positions")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
-    assert names("out") == {"captions.md", "explain.csv", "explain.json", "positions.png"}
+    assert names("out") == {"captions.md", "captions.tex", "explain.csv", "explain.json", "positions.png"}
     done = run("-o", "out", "--layer", "1", "--figures", "none")
-    assert "removed 2 files of an earlier run there" in done.stderr
+    assert "removed 3 files of an earlier run there" in done.stderr
 
 
 def test_standard_input_is_read(run: Any) -> None:

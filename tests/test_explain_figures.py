@@ -75,25 +75,40 @@ def test_panels_hold_the_numbers_of_the_steps(bert: Explanation, gpt2: Explanati
     assert planned(gpt2).panels["mask"].words[1] == "key ≤ query"
     for name in ("input", "expanded", "attention_output"):
         assert panels[name].limit == pytest.approx(np.quantile(bert.tensor(name).abs().numpy(), 0.99)), name
-    assert "drawn" not in planned(bert).notes[1]
+    assert "is drawn" not in planned(bert).caption
 
 
-def test_long_texts_are_pooled_and_the_notes_say_so(long: Explanation) -> None:
+def test_long_texts_are_pooled_and_the_caption_says_so(long: Explanation) -> None:
     plan, n = planned(long), len(long.tokens)
     rows, columns = plan.panels["pattern"].pooling
     assert rows == columns == plan.pooled > 1
     assert plan.panels["pattern"].values.shape == (-(-n // rows), -(-n // rows))
     assert plan.panels["pattern"].values.max() == float(long.tensor("pattern")[0].max())
-    assert f"{rows} tokens are one row" in plan.notes[1]
+    assert f"{rows} tokens share a row" in plan.caption
 
 
-def test_dimensions_are_thinned_and_the_notes_say_so() -> None:
+def test_dimensions_are_thinned_and_the_caption_says_so() -> None:
     wide = of_gpt2(changes={"n_embd": 400, "n_head": 4})
     panel = planned(wide).panels["input"]
     assert panel.pooling == (1, 4)
     assert np.array_equal(panel.values, wide.tensor("input")[:, ::4].numpy())
     assert panel.limit == pytest.approx(np.quantile(wide.tensor("input").abs().numpy(), 0.99))
-    assert "is drawn where they are too many" in planned(wide).notes[1]
+    assert "Where there are too many dimensions, one in " in planned(wide).caption
+
+
+@pytest.mark.parametrize("name", ["bert", "long"])
+def test_the_row_of_the_token_that_is_followed_is_outlined(request: pytest.FixtureRequest, name: str) -> None:
+    result: Explanation = request.getfixturevalue(name)
+    plan = planned(result)
+    figure = result.figure("path")
+    panels = [ax for ax in figure.axes if ax.images and ax.get_label() != "<colorbar>"]
+    outlined = [next(patch for patch in ax.patches if patch.get_xy()[0] == -0.5) for ax in panels]
+    assert len(outlined) == len(plan.panels)
+    for patch in outlined:
+        middle = patch.get_y() + patch.get_height() / 2
+        assert middle == pytest.approx(result.token // plan.pooled)
+    assert f"(#{result.token})" in plan.notes[1]
+    assert f"(#{result.token})" in plan.caption
 
 
 def test_where_nearly_all_numbers_are_zero_the_limit_is_the_largest() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from attnviz.attention.norms import widened
 from attnviz.commands.explain import position_share
 from attnviz.commands.explain.position_share import GROUPS, TERMS, PositionShares, input_parts, position_shares
-from attnviz.commands.explain.reference import embedded, widened
+from attnviz.commands.explain.reference import embedded
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded

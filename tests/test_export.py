@@ -19,8 +19,9 @@ from safetensors import safe_open
 from attnviz.errors import OutputError, UsageError
 from attnviz.patterns.parsers import Vocabulary
 from attnviz.patterns.syntax import Arc, Parse, Word
-from attnviz.results.documents import captions_text, read_captions
-from attnviz.results.output_folder import OutputFolder, json_text
+from attnviz.results.documents import captions_text, latex_captions_text, read_captions
+from attnviz.results.manifest import json_text
+from attnviz.results.output_folder import OutputFolder
 from attnviz.results.result import layout_of, report_of
 from attnviz.results.view import Choices
 from attnviz.version import __version__
@@ -96,7 +97,7 @@ def test_the_document_has_the_keys_of_the_contract_and_the_values_of_the_analysi
         for layer, error in enumerate([2e-7, 4e-7])
     ]
     tolerances = {"pattern_tolerance": 1e-4, "output_tolerance": 1e-4, "row_tolerance": None}
-    assert found["verification"] == {"passed": True, "heads_compared": 4, **tolerances, "layers": layers}
+    assert found["verification"] == {"passed": True, "level": 4, "heads_compared": 4, **tolerances, "layers": layers}
     for head in found["heads"]:
         assert list(head) == [*SCALARS, "baseline", "patterns", *LABEL, "role", "profile"]
         assert list(head["baseline"]) == SHARES
@@ -141,9 +142,9 @@ def test_json_is_plain_ascii_and_gives_any_text_back(text):
     assert written.endswith("}\n")
 
 
-def test_json_refuses_what_is_no_number():
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        json_text({"score": float("nan")})
+def test_json_refuses_what_is_no_number_and_names_it():
+    with pytest.raises(OutputError, match=r"^cannot write the results: heads\.1\.score is not finite; nothing was"):
+        json_text({"heads": [{"score": 0.5}, {"score": float("nan")}]})
 
 
 def test_csv_has_the_columns_of_the_contract_and_a_row_a_head():
@@ -197,6 +198,20 @@ def test_captions_come_back_from_the_file_as_they_were_and_hold_no_markup():
     assert "\\<script>" in text.replace("\\>", ">")
     assert read_captions(text) == captions
     assert text.count("\n\n") == 2
+
+
+def test_captions_for_latex_are_escaped_and_name_their_files():
+    captions = [("a.png", "100 % of A_1 & $x^2$ #1 {~} \\d"), ("a.pdf", "100 % of A_1 & $x^2$ #1 {~} \\d")]
+    assert latex_captions_text([*captions, ("heads/L00H00.png", "“é” – ‖A‖ × ''a'' --b \"c\" <|`")]).splitlines()[
+        2:
+    ] == [
+        "% a.png, a.pdf",
+        r"\caption{100 \% of A\_1 \& \$x\textasciicircum{}2\$ \#1 \{\textasciitilde{}\} \textbackslash{}d}",
+        "",
+        "% heads/L00H00.png",
+        r"\caption{“é” – ‖A‖ × '{}'a'{}' -{}-b \symbol{34}c\symbol{34} "
+        r"\textless{}\textbar{}\textasciigrave{}}",
+    ]
 
 
 def test_files_with_the_same_caption_share_a_line_only_where_they_are_one_figure():
@@ -368,7 +383,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused_and_left_alone(tmp_path, nam
 
 def test_a_folder_in_the_place_of_a_file_is_refused_and_left_alone(tmp_path):
     (tmp_path / "overview.png").mkdir()
-    with pytest.raises(OutputError, match=r"holds overview\.png, which attnviz did not write"):
+    with pytest.raises(OutputError, match=r"holds a folder named overview\.png, where attnviz writes a file"):
         save(tmp_path)
     assert contents(tmp_path) == {"overview.png": None}
 
@@ -527,7 +542,7 @@ def test_a_format_named_twice_is_drawn_once(tmp_path):
     content = hand_made().save(tmp_path / "out", formats=["svg", "svg"], select="L0H0")
     assert content["figures"] == ["overview.svg", "heads/L00H00.svg"]
     assert {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")} == {
-        "overview.svg", "heads/L00H00.svg", "captions.md", "heads.csv", "heads.json",
+        "overview.svg", "heads/L00H00.svg", "captions.md", "captions.tex", "heads.csv", "heads.json",
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import attnviz
 from attnviz.errors import OutputError, UsageError
-from attnviz.results import folder_lock, output_folder
+from attnviz.results import folder_lock, manifest
 from attnviz.results.output_folder import OutputFolder
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
@@ -61,7 +61,14 @@ def test_other_weights_of_the_same_name_keep_no_picture_of_the_run_before(tmp_pa
     save_checkpoint(model, tokenizer, folder)
     document = attnviz.analyze(SENTENCE, folder, syntax=False).save(out, select=["L1H0"])
     assert document["model"]["weights_sha256"] != before
-    assert document["files"] == ["captions.md", "heads.csv", "heads.json", "heads/L01H00.png", "overview.png"]
+    assert document["files"] == [
+        "captions.md",
+        "captions.tex",
+        "heads.csv",
+        "heads.json",
+        "heads/L01H00.png",
+        "overview.png",
+    ]
     assert names(out) == document["files"]
 
 
@@ -95,7 +102,7 @@ def test_pictures_of_another_text_are_not_removed_unasked(tmp_path: Path):
     save(tmp_path, ["overview.png"])
     before = contents(tmp_path)
     other = hand_made(text="another text")
-    with pytest.raises(OutputError, match=r"pictures of “the cat ran away”, which this run, of “another text”, would"):
+    with pytest.raises(OutputError, match=r"pictures of “the cat ran away”; this run is of “another text” and would"):
         save(tmp_path, ["overview.svg"], other, overwrite=False)
     with pytest.raises(OutputError, match="overwrite=True"):
         other.save(tmp_path, figures=["overview"])
@@ -264,10 +271,10 @@ def test_signals_that_are_ignored_stay_so(signals_heard: None):
 def test_a_damaged_document_in_the_folder_is_no_document(tmp_path: Path, content: str):
     path = tmp_path / "heads.json"
     path.write_text(content)
-    found = output_folder._document(path)
-    assert output_folder._texts(found) == frozenset()
+    found = manifest.read_document(path)
+    assert manifest.texts_of(found) == frozenset()
 
 
 def test_a_pipe_in_the_place_of_a_document_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "heads.json")
-    assert output_folder._document(tmp_path / "heads.json") == {}
+    assert manifest.read_document(tmp_path / "heads.json") == {}

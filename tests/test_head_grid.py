@@ -13,7 +13,7 @@ from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import max_pool
+from attnviz.figures.matrix import Labels, max_pool
 from attnviz.model.head_ids import HeadId
 from tests.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
 
@@ -234,3 +234,41 @@ def test_many_packed_heads_that_do_not_fit_on_a_narrow_page_stay_a_grid():
     assert figure.axes[0].get_yticklabels()
     nothing_over_the_edge(figure)
     assert not overlapping(figure)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_tokens_of_a_few_heads_are_named_beside_rows_and_below_columns(width: float | None):
+    tokens = ("[CLS]", "the", "cat", "that", "i", "saw", "ran", "away", "[SEP]")
+    plan = grid(1, 5, labels=Labels(tokens, tuple(token[0] == "[" for token in tokens)))
+    figure = head_grid_figure(plan, Look(width=width))
+    beside = figure.axes[0].child_axes
+    assert len(beside) == 5
+    for ax in beside:
+        for named in (ax.get_xticklabels(), ax.get_yticklabels()):
+            assert [label.get_text() for label in named] in ([], list(tokens))
+    rows, columns = (
+        sum(bool(list(axis)) for axis in axes)
+        for axes in zip(*((ax.get_yticklabels(), ax.get_xticklabels()) for ax in beside), strict=True)
+    )
+    assert (rows, columns) == {None: (2, 4), 3.3: (2, 3), 7.0: (1, 5)}[width]
+    assert beside[0].get_yticklabels()[0].get_color() != beside[0].get_yticklabels()[1].get_color()
+    assert overlapping(figure) == []
+    assert nothing_over_the_edge(figure)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_texts_stand_clear_of_marks(width: float | None):
+    plan = grid(1, 5, labels=Labels(tuple("abcdefghi"), (False,) * 9))
+    cells = [replace(cell, right=(FAMILIES[0], ("broad",), True)) for cell in plan.cells]
+    figure = head_grid_figure(replace(plan, cells=tuple(cells)), Look(width=width))
+    figure.draw_without_rendering()
+    texts = [text.get_window_extent() for text in figure.axes[0].texts]
+    marks = [
+        (*line.axes.transData.transform(point), line.get_markersize() / 2 * figure.dpi / 72)
+        for line in figure.axes[0].lines for point in zip(*line.get_data(), strict=True)
+    ]  # fmt: skip
+    assert len(marks) == 10
+    for x, y, radius in marks:
+        for box in texts:
+            if box.y0 <= y <= box.y1:
+                assert max(box.x0 - x, x - box.x1) >= radius + 4

@@ -15,7 +15,7 @@ from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import MOST_TOKENS, recording_stream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import vocabulary_labels
+from attnviz.model.pieces import vocabulary_labels
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.test_outputs import D_MODEL, DTYPES, N_HEADS, N_LAYERS, of_head, own_numbers
@@ -208,7 +208,7 @@ def _unembedding(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
 
 
 def _not_centred(self, part):
-    logits = (self.widened(part) / self.deviation * self._gamma) @ self._weight.T
+    logits = (self.widened(part) / self.deviation * self._norm.weight) @ self._weight.T
     return logits - logits.mean(-1, keepdim=True)
 
 
@@ -229,8 +229,8 @@ def _outputs_at_the_next_position(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
-    "no gamma": lambda patch: _unembedding(patch, lambda self: self._gamma.fill_(1.0)),
-    "no beta": lambda patch: _unembedding(patch, lambda self: self._beta.fill_(0.0)),
+    "no gamma": lambda patch: _unembedding(patch, lambda self: self._norm.weight.fill_(1.0)),
+    "no beta": lambda patch: _unembedding(patch, lambda self: self._norm.bias.fill_(0.0)),
     "no number": lambda patch: _unembedding(patch, lambda self: setattr(self, "deviation", float("nan"))),
     "variance for deviation": lambda patch: _unembedding(
         patch, lambda self: setattr(self, "deviation", self.deviation**2)

@@ -197,7 +197,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     told: list[str] = []
     parts = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=4, unfinished=kept, warn=told.append)
     done = 4 * after if after < 25 else 100 + 4 * (after - 25)
-    expected = f"going on after {done} texts that an earlier run has measured; to begin anew, delete {kept}"
+    expected = f"continuing after {done} texts that an earlier run measured; to start again, delete {kept}"
     assert told == [expected]
     close(numbers(parts), numbers(whole))
     assert kept.exists()  # whoever saves the profile deletes it then
@@ -248,7 +248,7 @@ def test_a_malformed_line_loses_nothing_that_stands_before_it(checkpoint: Checkp
     path.write_text(good, encoding="utf-8")
     told: list[str] = []
     mended = alone(checkpoint, [path], unfinished=kept, warn=told.append)
-    assert told[0].startswith("going on after 40 texts")
+    assert told[0].startswith("continuing after 40 texts")
     whole = alone(checkpoint, [folder / "trees.conllu"])
     for part in ("statistics", "syntax", "roles"):
         close(numbers(mended)[part], numbers(whole)[part])
@@ -363,7 +363,7 @@ def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
     told: list[str] = []
     parts = profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, warn=told.append, **options)
     done = {"untrained": ["80", "12"], "confirmation": ["80", "80", "12"]}[part]
-    assert [message.split()[3] for message in told] == done
+    assert [message.split()[2] for message in told] == done
     close(numbers(parts), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], **options)))
 
 
@@ -410,9 +410,9 @@ def test_the_published_numbers_of_minilm_come_out():
         assert relation.offset == offset
         assert relation.offset_accuracy == pytest.approx(offset_accuracy, abs=0.005)
     printed = [line.split() for line in found.report(90).splitlines()]
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    tables = readme.split("## What a head does in general: `attnviz profile`")[1].split("```text\n")
-    assert [line.split() in printed for line in tables[2].split("```")[0].splitlines() if line[0] != "─"] == [True] * 4
+    guide = (Path(__file__).parents[1] / "examples" / "guide" / "profile.md").read_text(encoding="utf-8")
+    table = guide.split("Among other things it prints:\n\n```text\n")[1].split("```")[0]
+    assert [line.split() in printed for line in table.splitlines() if line[0] != "─"] == [True] * 4
 
 
 @needs_minilm

@@ -13,6 +13,7 @@ from attnviz.errors import CheckpointError, OutputError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import Source, find_checkpoint, weights_sha256
 from attnviz.patterns import profile_store
+from attnviz.patterns.profile_parts import measured_on, parts_of
 from attnviz.patterns.profile_store import StoredCorpus, StoredRole, find_profile, store_profile
 from tests.stored import WEIGHTS, profile_of, role
 
@@ -52,6 +53,27 @@ def changed(**values):
     return {**DOCUMENT, **values}
 
 
+def run(n_texts=0, corpus="trees.conllu", *, roles=(), **parts):
+    """The document of a run on one corpus, or on none."""
+    corpora = [{"path": f"/somewhere/{corpus}", "sentences": n_texts}] if n_texts else []
+    judged = [{**ROLE, "role": name, "score": score, "texts": 32} for name, score in roles]
+    return {**MODEL_ONLY, "corpora": corpora, "roles": judged, "control_texts": n_texts or None, **parts}
+
+
+MODEL_ONLY = {"attnviz": "9.8.7", "model": MODEL, "seed": 4}
+ON_TREES = run(
+    120, statistics={"sink": [[1.0]]}, syntax={"gold": True},
+    roles=[("sink", 0.9), ("previous-token", 0.8), ("syntactic:det", 0.7)],
+)  # fmt: skip
+ON_REPEATS = run(repeats={"induction": [[0.5]]}, roles=[("induction", 0.5), ("previous-token", 0.4)])
+ON_NAMES = run(30, "gap.tsv", coreference={"n": 30}, roles=[("coreference", 0.6)])
+
+
+def stored(user_folder):
+    (path,) = user_folder.iterdir()
+    return json.loads(path.read_text())
+
+
 def put(folder, content=DOCUMENT, weights=WEIGHTS):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{SHAPE}-{weights}.json"
@@ -69,9 +91,9 @@ def find(source=SOURCE, shape=SHAPE):
 
 
 def test_a_stored_profile_is_found_again(user_folder):
-    path = store_profile(DOCUMENT)
+    path, _ = store_profile(changed(syntax={"gold": True}), "2026-11-22")
     assert path == user_folder / f"{SHAPE}-{WEIGHTS}.json"
-    assert json.loads(path.read_text()) == DOCUMENT
+    assert json.loads(path.read_text())["statistics"] == DOCUMENT["statistics"]
     found, warnings = find()
     assert warnings == []
     assert (found.path, found.shipped, found.seed, found.version) == (path, False, 4, "9.8.7")
@@ -119,6 +141,67 @@ def test_the_hash_is_that_of_the_weights(bert_folder, shipped):
     put(shipped, changed(model={**MODEL, "weights_sha256": weights}), weights)
     found, warnings = find(find_checkpoint(str(bert_folder)))
     assert (found.seed, warnings) == (4, [])
+
+
+# --- of several runs
+
+
+def test_a_run_keeps_the_parts_that_it_does_not_measure(user_folder):
+    """Each with its own corpus, date and control; previous-token is judged by text where there is text."""
+    store_profile(ON_REPEATS, "2026-11-20")
+    store_profile(ON_NAMES, "2026-11-21")
+    _, merged = store_profile(ON_TREES, "2026-11-22")
+    assert (merged.new, merged.replaced, merged.kept) == (("statistics", "syntax"), (), ("coreference", "repeats"))
+    parts = stored(user_folder)["parts"]
+    assert {name: (part["n"], part["date"], part.get("control_texts")) for name, part in parts.items()} == {
+        "statistics": (120, "2026-11-22", 120), "syntax": (120, "2026-11-22", 120),
+        "coreference": (30, "2026-11-21", 30), "repeats": (32, "2026-11-20", None),
+    }  # fmt: skip
+    assert measured_on(parts["coreference"]) == "gap.tsv, 30 texts, 2026-11-21"
+    assert measured_on(parts["repeats"]) == "random tokens, 2026-11-20"
+    found, warnings = find()
+    assert (found.measured_on, warnings) == ("trees.conllu, 120 texts; gap.tsv, 30 texts", [])
+    assert [(role.role, role.score) for role in found.roles[HeadId(0, 2)]] == [
+        ("sink", 0.9), ("previous-token", 0.8), ("syntactic:det", 0.7), ("coreference", 0.6), ("induction", 0.5),
+    ]  # fmt: skip
+
+
+def test_repeats_measured_after_a_corpus_leave_what_text_says_of_previous_tokens(user_folder):
+    store_profile(ON_TREES, "2026-11-20")
+    store_profile(ON_REPEATS, "2026-11-22")
+    scores = {role["role"]: role["score"] for role in stored(user_folder)["roles"]}
+    assert scores == {"sink": 0.9, "previous-token": 0.8, "syntactic:det": 0.7, "induction": 0.5}
+
+
+def test_a_part_that_is_measured_anew_replaces_the_older_one(user_folder):
+    store_profile(ON_TREES, "2026-11-20")
+    lines = run(200, "lines.txt", statistics={"sink": [[0.2]]}, roles=[("sink", 0.2)])
+    _, merged = store_profile(lines, "2026-11-22")
+    assert (merged.new, merged.replaced, merged.kept) == ((), ("statistics",), ("syntax",))
+    document = stored(user_folder)
+    assert document["statistics"] == {"sink": [[0.2]]}
+    assert {role["role"]: role["score"] for role in document["roles"]} == {"sink": 0.2, "syntactic:det": 0.7}
+    assert document["parts"]["syntax"]["corpora"] == ON_TREES["corpora"]
+
+
+def test_a_part_of_more_texts_stays_unless_smaller_ones_are_wanted(user_folder):
+    store_profile(ON_TREES, "2026-11-20")
+    trial = run(5, "few.conllu", statistics={"sink": [[0.1]]}, repeats={"induction": [[0.5]]})
+    _, merged = store_profile(trial, "2026-11-22")
+    assert (merged.new, merged.kept, merged.larger) == (("repeats",), ("syntax",), ("statistics",))
+    assert stored(user_folder)["statistics"] == {"sink": [[1.0]]}
+    store_profile(trial, "2026-11-22", smaller=True)
+    assert stored(user_folder)["statistics"] == {"sink": [[0.1]]}
+
+
+def test_parts_of_the_shipped_profile_are_taken_over_with_its_note(shipped, user_folder):
+    put(shipped, {**ON_TREES, "note": "Thanks to all."})
+    _, merged = store_profile(ON_REPEATS, "2026-11-22")
+    assert merged.kept == ("statistics", "syntax")
+    parts = stored(user_folder)["parts"]
+    assert (parts["syntax"]["note"], parts["syntax"]["date"]) == ("Thanks to all.", None)
+    assert parts_of(stored(user_folder)) == parts
+    assert not find()[0].shipped
 
 
 # --- what it says
@@ -191,6 +274,12 @@ DAMAGED = {
     "a corpus without size": (changed(corpora=[{"path": "x"}]), "found nothing for sentences"),
     "no seed": (changed(seed=None), "found nothing for seed"),
     "no version": (changed(attnviz=3), "found int for attnviz"),
+    "statistics as text": (changed(statistics="many"), "found str for statistics"),
+    "parts as a list": (changed(parts=[]), "found list for parts"),
+    "a part that is missing": (changed(parts={"syntax": {}}), "found nothing for syntax"),
+    "a part without corpora": (changed(parts={"statistics": {}}), "found nothing for corpora"),
+    "a part of 1.5 texts": (changed(parts={"statistics": {"corpora": [], "n": 1.5}}), "found float for n"),
+    "a date as number": (changed(parts={"statistics": {"corpora": [], "date": 2026}}), "found int for date"),
 }
 
 
@@ -240,20 +329,20 @@ def test_without_platformdirs_nothing_is_stored_and_the_shipped_profile_is_still
     with pytest.raises(
         OutputError, match=r"not stored, and attnviz heads will not show it, .* type: pip install 'attnviz\[profile\]'"
     ):
-        store_profile(DOCUMENT)
+        store_profile(DOCUMENT, "2026-11-22")
     found, warnings = find()
     assert (found.shipped, warnings) == (True, [])
 
 
 def test_a_full_disk_leaves_the_older_profile_and_no_half_of_a_new_one(user_folder, monkeypatch):
-    store_profile(DOCUMENT)
+    store_profile(DOCUMENT, "2026-11-22")
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OutputError, match=r"cannot write to .*: No space left on device"):
-        store_profile(changed(seed=5))
+        store_profile(changed(seed=5), "2026-11-22")
     monkeypatch.undo()
     (kept,) = user_folder.iterdir()
     assert kept.name == f"{SHAPE}-{WEIGHTS}.json"

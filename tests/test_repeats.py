@@ -159,6 +159,49 @@ def test_where_the_text_alternates_a_previous_token_head_stays_one():
     assert label_of(list(found.values()), n).name == "previous-token"
 
 
+def after_copies(tokens):
+    """A head that attends to what followed the latest copy of its token; to the first position without one."""
+    earlier = [max((p for p in range(q) if tokens[p] == tokens[q]), default=-1) for q in range(len(tokens))]
+    return torch.eye(len(tokens))[[p + 1 for p in earlier]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "types", "holds"),
+    [
+        ("x the cat saw the dog and the man in the house of the boy".split(), 0, False),  # always before other words
+        ("x the cat ran because the cat sat while the cat ate".split(), 1, False),
+        ("x the cat saw a dog then the cat saw a man".split(), 3, True),
+        ("x the cat ran so the cat ran".split(), 2, True),
+    ],
+)
+def test_induction_rests_on_two_different_tokens_that_come_back_with_what_followed_them(tokens, types, holds):
+    """Olsson et al. 2022 measure on repeated sequences, in which every token does; "the" alone shows nothing."""
+    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    found = judged(after_copies(tokens), context)["induction"]
+    assert found.on_repeats == pytest.approx(1)
+    assert (found.types, found.passed) == (types, holds)
+
+
+def test_a_head_that_does_it_for_one_token_only_is_no_induction_head():
+    """Five of eight repeats are of "the", for which the head has the pattern; "cat" and "ran" look at themselves."""
+    tokens = "x the cat ran and the cat ran the dog the cow the cat the man".split()
+    pattern = after_copies(tokens)
+    for place, token in enumerate(tokens):
+        if token != "the":
+            pattern[place] = torch.eye(len(tokens))[place]
+    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    found = judged(pattern, context)["induction"]
+    assert (found.on_repeats, found.n, found.types, found.passed) == (0.625, 8, 1, False)
+
+
+def test_duplicate_tokens_are_of_two_kinds_too():
+    tokens = "x the cat the dog the man the cow".split()
+    last = [max((p for p in range(q) if tokens[p] == tokens[q]), default=0) for q in range(len(tokens))]
+    context = context_of([True] + [False] * (len(tokens) - 1), causal=True, tokens=tokens)
+    found = judged(torch.eye(len(tokens))[last], context)["duplicate-token"]
+    assert (found.on_repeats, found.n, found.types, found.passed) == (1, 3, 1, False)
+
+
 # --- random sequences of a profile
 
 

@@ -1,5 +1,7 @@
 """What every command's result can do: figures, tables, documents and files, from one place for all of them."""
 
+import base64
+import html
 import inspect
 import io
 import json
@@ -138,16 +140,30 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     content = result.save(tmp_path / "new", formats=["svg"], top=2)
     files = {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()}
     assert files == set(content["files"])
-    assert {f"{command}.json", f"{command}.csv", "captions.md", *content["figures"]} == files
+    assert {f"{command}.json", f"{command}.csv", "captions.md", "captions.tex", *content["figures"]} == files
     assert content == json.loads((tmp_path / "new" / f"{command}.json").read_text(encoding="utf-8"))
     assert result.document(content["figures"], top=2) == {key: content[key] for key in content if key != "files"}
     captions = dict(read_captions((tmp_path / "new" / "captions.md").read_text(encoding="utf-8")))
     assert set(captions) == set(content["figures"])
+    in_latex = (tmp_path / "new" / "captions.tex").read_text(encoding="utf-8")
+    assert in_latex.count("\n\\caption{") == len({name.rpartition(".")[0] for name in content["figures"]})
+    assert ", ".join(re.findall(r"^% (.*\.svg.*)$", in_latex, re.MULTILINE)).split(", ") == list(captions)
     rows = (tmp_path / "new" / f"{command}.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0] == ",".join(report_of(command).columns)
     assert len(rows) > 1
     assert result.save(tmp_path / "new", figures=[])["files"] == content["files"]  # pictures of the same analysis stay
     assert result.save(tmp_path / "bare", figures=[])["figures"] == []
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_a_notebook_shows_the_main_picture_above_the_tables(command: str):
+    result = result_of(command)
+    found = re.fullmatch(r'<img alt="(&lt;[^"]+)"[^>]+base64,([^"]+)"><pre>(.+)</pre>', result._repr_html_(), re.DOTALL)
+    assert found is not None
+    assert base64.b64decode(found[2]).startswith(b"\x89PNG")
+    assert html.unescape(found[1]) == repr(result)
+    assert len(repr(result)) < 300
+    assert html.unescape(found[3]) == result.report()
 
 
 @pytest.mark.parametrize("command", MEASURES)

@@ -10,6 +10,7 @@ import attnviz
 from attnviz.commands.rollout.report import chosen, sink_sentence, spread_sentence
 from attnviz.commands.rollout.views import MOST_BARS, VIEWS
 from attnviz.figures.look import Look
+from attnviz.figures.page import heading
 from attnviz.results.view import Choices
 from tests.drawn import HOSTILE, nothing_over_the_edge, pixels_of, texts_of
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
@@ -58,8 +59,8 @@ def test_all_flows_stand_beside_them(every_flow: Any):
     assert last.name == "flow"
     np.testing.assert_allclose(last.values, every_flow.flows.float().numpy())
     positive = every_flow.flows[every_flow.flows > 0]
-    (note,) = [note for note in of.notes if note.startswith("Flow: ")]
-    assert f"; over all rows from {positive.min():.3f} to {positive.max():.3f}, as even" in note
+    assert "; Flow: the largest flow that could reach" in of.caption
+    assert f"; over all rows from {positive.min():.3f} to {positive.max():.3f}" in of.caption
 
 
 def test_every_layer_has_a_tile_by_weights_and_by_norms(result: Any):
@@ -119,6 +120,16 @@ def test_long_texts_fit_a_page_of_any_width(long: Any, name: str, width: float):
     assert figure.get_size_inches()[1] <= 13
     names = [ax.get_title("left") for ax in figure.axes]
     assert not [title for title in names if title.endswith("…")]
+
+
+@pytest.mark.parametrize("name", ["rollout", "layers", "from"])
+def test_words_above_a_narrow_picture_are_few(long: Any, name: str):
+    of, look = plan(long, name, Look(width=3.3)), Look(width=3.3)
+    lines = heading(of.title, of.notes, look, 3.3)
+    height = sum(size * 1.35 for _, size, _ in lines) / 72
+    assert height <= 0.2 * long.figure(name, look).get_size_inches()[1]
+    assert "; after layer 2 rows " in of.caption
+    assert "mean distance between two rows" in of.caption
 
 
 def test_sentences_say_how_alike_rows_are_and_what_sinks_hold(result: Any, every_flow: Any):

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.errors import VerificationError
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, MaskInput, allowed_units, distances, masks_of
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TYPES, MaskInput, allowed_units, distances, masks_of
 from attnviz.patterns.statistics import SCALARS, TextContext, measure
 from tests.verified import context_of, random_patterns, verified
 
@@ -36,7 +36,7 @@ def approx(**expected: float | None) -> Any:
 # --- worked by hand -----------------------------------------------------------------------------
 
 
-NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values()))
+NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values(), *TYPES.values()))
 """What is found of induction and duplicate tokens where no token repeats (see test_repeats.py)."""
 
 ON_CONTENT = ("distance_content", "confidence_content")
@@ -256,7 +256,7 @@ def heads_and_context(draw: st.DrawFn) -> tuple[Tensor, TextContext]:
 def test_every_statistic_stays_within_its_range(drawn: tuple[Tensor, TextContext]):
     pattern, context = drawn
     found = measure(verified(pattern), context)
-    assert set(found) == set(SCALARS)
+    assert set(found) == {*SCALARS, *TYPES.values()}
     assert all(0 <= value <= context.entropy_uniform + 1e-6 for value in found["entropy"])
     assert all(0 <= value <= len(context.units) - 1 for value in found["distance"])
     assert all(1 / len(context.units) - 1e-6 <= value <= 1 + 1e-6 for value in found["confidence"])

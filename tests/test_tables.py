@@ -20,6 +20,11 @@ PARSE = Parse(
 )
 
 
+def thrice(*arcs):
+    """A parse with three instances of each arc, below which relations are not listed."""
+    return replace(PARSE, arcs=arcs * 3)
+
+
 def lines_of(analysis, **options):
     return [line.rstrip() for line in analysis.report(**{"width": 80, "top": 0, **options}).splitlines()]
 
@@ -42,7 +47,7 @@ def head_rows(analysis, **options):
 
 def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
     text = text_of(hand_made())
-    assert text.startswith("Verified 4 heads in 2 layers of by-hand (float32, cpu): weights within 4.0e-07\n")
+    assert text.startswith("Verified 4 heads in 2 layers of by-hand (float32, cpu): attention weights differ\n")
     assert "Heads (4, clearest pattern first)\n" in text
     assert "Patterns (the strongest heads of each, with their scores)\n" in text
     numbers = "0.73 0.25 4 0.31 0.81 0.58 0.75 0.83 0.25 0.27 0.73 0.00 1.00 –"
@@ -54,8 +59,13 @@ def test_the_tables_of_heads_and_patterns_stand_below_what_was_verified():
 
 def test_words_and_what_was_cut_off_are_named():
     text = text_of(hand_made(causal=True, special=(), truncated=3, note="no spaCy pipeline.", words=True), width=120)
-    for part in ("(words)", "n: words (or", "Syntax: not measured: no spaCy pipeline.", "its last 3 tokens were left"):
-        assert part in text
+    for part in (
+        "(words)",
+        "n: how many words (or",
+        "Syntax: not measured: no spaCy pipeline.",
+        "its last 3 tokens were left",
+    ):
+        assert part in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 170])
@@ -124,31 +134,39 @@ def test_only_the_selected_heads_are_listed():
 
 
 def test_relations_stand_with_direction_offset_and_n():
-    analysis = hand_made(parse=PARSE)
-    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "1", "–"]
+    analysis = hand_made(parse=thrice(*PARSE.arcs))
+    assert row_of(analysis, "nsubj") == ["nsubj", "head→dep", "L0H0", "1.00", "L1H1", "1.00", "1.00", "+1", "3", "0/4"]
     text = text_of(analysis, width=120)
     said = "parse by a-parser, which may be wrong; baseline = the best of six guesses (+1: the head is the next word)."
     assert f"Syntax: {said}\n" in text
 
 
 def test_a_subtype_is_listed_where_its_base_relation_has_other_instances():
-    alone = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "nsubj:pass"),)))
+    alone = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass")))
     assert [line.split()[0] for line in lines_of(alone) if line.startswith("nsubj")] == ["nsubj"]
-    both = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "nsubj"))))
+    both = hand_made(parse=thrice(Arc(0, 1, "nsubj:pass"), Arc(1, 2, "nsubj")))
     assert [line.split()[0] for line in lines_of(both) if line.startswith("nsubj")] == ["nsubj", "nsubj:pass"]
 
 
 def test_more_than_eight_relations_are_cut_and_counted():
     relations = [f"rel{i}" for i in range(11)]
-    arcs = tuple(Arc(0, 1, relation) for relation in relations)
-    analysis = hand_made(parse=replace(PARSE, arcs=arcs))
-    lines = lines_of(analysis)
+    arcs = [Arc(0, 1, relation) for relation in relations]
+    lines = lines_of(hand_made(parse=thrice(*arcs)))
     assert sum(line.startswith("rel") for line in lines) == 8
     assert "3 rarer relations left out; heads.json has them." in lines
 
 
+def test_relations_of_one_or_two_instances_are_counted_and_stand_in_the_document_only():
+    arcs = (*[Arc(0, 1, "det")] * 3, *[Arc(1, 2, "nsubj")] * 2, Arc(3, 2, "advmod"))
+    analysis = hand_made(parse=replace(PARSE, arcs=arcs))
+    lines = lines_of(analysis)
+    assert [line.split()[0] for line in lines if line.startswith(("det", "nsubj", "advmod"))] == ["det"]
+    assert "2 relations with n below 3 hidden; heads.json has them." in lines
+    assert {pattern["name"] for pattern in analysis.document()["heads"][0]["patterns"]} >= {"det", "nsubj", "advmod"}
+
+
 def test_relations_and_labels_that_look_like_markup_are_printed_as_they_are():
-    analysis = hand_made(parse=replace(PARSE, arcs=(Arc(0, 1, "[/b]"), Arc(1, 2, "[red]"))))
+    analysis = hand_made(parse=thrice(Arc(0, 1, "[/b]"), Arc(1, 2, "[red]")))
     head = replace(analysis.heads[0], labelled=Label("syntactic:[/b]", None, 20))
     text = text_of(replace(analysis, heads=(head, *analysis.heads[1:])))
     assert all(name in text for name in ("[/b] dep→head", "[red] head→dep", "L0H0    [/b]"))
@@ -159,7 +177,7 @@ def test_a_hostile_model_name_is_shown_and_steers_nothing(name):
     text = hand_made(name=name).report(width=200)
     first = text.splitlines()[0]
     assert first.startswith("Verified 4 heads in 2 layers of ")
-    assert "(float32, cpu): weights within 4.0e-07 of the model's own (tolerance 1e-04)" in first
+    assert "(float32, cpu): attention weights differ from the model's own by at most 4.0e-07 (tolerance 1e-04)" in first
     shown = first.removeprefix("Verified 4 heads in 2 layers of ").partition(" (float32")[0]
     assert shown == name.replace("\x1b", r"\x1b").replace("\n", r"\n").replace("\u202e", r"\u202e")
 
@@ -172,7 +190,7 @@ def test_repeats_are_shown_with_the_attention_of_the_tokens_that_repeat():
     (row,) = [line for line in lines_of(analysis) if line.startswith("induction")]
     assert row.split() == ["induction", "L0H0", "1.00", "(1.00)", "L0H1", "0.12", "(0.17)", "0.10", "uniform",
                            "3", "1/2"]  # fmt: skip
-    note = "In brackets: mean attention of the n tokens with an earlier copy, which a label rests on."
+    note = "In brackets: mean attention of the n tokens that have an earlier copy; labels rest on it."
     assert note in " ".join(" ".join(lines_of(analysis)).split())
     assert "In brackets" not in text_of(hand_made())
 
@@ -196,7 +214,7 @@ def test_the_roles_of_a_profile_stand_below_the_heads_score_beside_baseline():
         "L1H1  coreference pronoun→name 0.75 (0.50)",
         "L0H1  nsubj dep→head 0.70 (0.40)",
     ]
-    note = "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts), that of the largest error"
+    note = "(shipped with attnviz, measured on a.conllu, 1,234 texts; b.tsv, 7 texts); of several roles, the one"
     assert note in " ".join(text.split())
 
 
@@ -232,7 +250,7 @@ def test_published_heads_stand_apart_with_their_paper():
         published("L1H1", "induction", weaker=True),
         published("L0H1", "syntactic:pobj", score=0.763, baseline=0.346, direction="head_to_dependent", note="Quote."),
     ]
-    by_name = "judged by its name: a fine-tuned one may be another."
+    by_name = "recognised by its name only: a fine-tuned model of this name is another one."
     assert by_name in " ".join(published_lines(published("L0H0", "induction", by_name=True)))
     title, header, rule, *rows = published_lines(*heads)
     assert by_name not in " ".join(rows)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.cli.terminal import progress
+from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
-from attnviz.model.wording import counted
+from attnviz.figures.page import written
+from attnviz.model.wording import counted, percent, rounded, signed
 from attnviz.results.documents import captions_text, csv_text, read_captions
 from attnviz.results.tables import Column, column_table, number, plain_text
 from tests.conftest import SENTENCE
@@ -53,8 +56,19 @@ def test_captions_neither_strike_out_nor_link():
 
 
 def test_numbers_and_nouns():
-    assert (number(-0.001), number(-0.01), number(0.005)) == ("0.00", "-0.01", "0.01")
+    assert (number(-0.001), number(-0.01), number(0.005)) == ("0.00", "−0.01", "0.01")
     assert (counted(1, "text"), counted(2001, "text")) == ("1 text", "2,001 texts")
+
+
+@pytest.mark.parametrize("value", [-0.0, -1e-9, -0.004, 0.004])
+def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
+    assert (rounded(value), signed(value), number(value), percent(value / 10)) == ("0.00", "0.00", "0.00", "0 %")
+    assert written(value) == "0.00"
+    role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
+    head: Any = SimpleNamespace(labelled=SimpleNamespace(shown="local"), role=role)
+    told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
+    assert told.endswith(" 0.00, baseline 0.00")
+    assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")
 
 
 def test_one_head_and_one_text_are_one():
@@ -75,7 +89,7 @@ def test_reports_take_their_width_without_its_name_and_saving_shows_a_line(comma
 
 def test_a_star_is_explained_only_where_one_is():
     result = result_of("compare")
-    note = "with * differs between the sides"
+    note = "marked * differs between the sides"
     narrow, wide = result.report(60), result.report(160)
     assert note in " ".join(narrow.split())
     assert "*" in narrow.partition(note)[0]

@@ -12,7 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from attnviz.errors import CheckpointError, TextError
+from attnviz.model.pieces import vocabulary_labels
 from attnviz.model.tokens import Tokens, merge_pattern, merge_units, tokenize, visible
+from tests.llamas import sentencepiece_tokenizer
 from tests.models import bert_tokenizer, gpt2_tokenizer
 
 BERT = bert_tokenizer()
@@ -299,3 +301,22 @@ def test_a_tokenizer_of_another_model_is_refused():
 def test_a_slow_tokenizer_is_refused():
     with pytest.raises(CheckpointError, match=r"expected a fast tokenizer .*found object"):
         tokenize(object(), "the cat", max_positions=9, vocabulary_size=9, segments=True, sink_first=False)
+
+
+@pytest.mark.parametrize("pretokens", [False, True])
+def test_sentencepiece_of_llama_marks_words_and_bytes(pretokens):
+    """Whether the tokenizer takes the whole text for one pretoken, as Llama's does, or splits it at spaces."""
+    tokens = tokenize(
+        sentencepiece_tokenizer(pretokens), "the unbelievable cat, é", max_positions=40, vocabulary_size=400,
+        segments=False, sink_first=True,
+    )  # fmt: skip
+    assert tokens.labels == ("<s>", "the", "un", "##believ", "##able", "cat", ",", "␣", r"##\xc3", r"##\xa9")
+    assert tokens.words == (None, 0, 1, 1, 1, 2, 3, 4, 4, 4)
+    assert tokens.word_labels == ("the", "unbelievable", "cat", ",", "é")
+    assert tokens.sinks == {0}
+
+
+def test_entries_of_sentencepiece_vocabularies_are_shown_as_tokens_are():
+    tokenizer = sentencepiece_tokenizer()
+    ids = tokenizer.convert_tokens_to_ids(["▁cat", "able", "▁", ",", "<0x0A>", "<s>"])
+    assert vocabulary_labels(tokenizer, ids) == ["cat", "##able", "␣", ",", r"\n", "<s>"]

@@ -306,7 +306,7 @@ def test_message_names_layer_head_query_key_and_both_values(monkeypatch):
     pattern = (
         r"^the recomputed heads do not reproduce the model: 1 of 3 layers differ\. The largest difference is in "
         r"layer 1, head 2 \(L1H2\), query 5 \('saw'\), key 3 \('that'\): "
-        rf"the model attends ({VALUE}), the reference ({VALUE}) \(tolerance 0\.0001\)\. Nothing was drawn\."
+        rf"the model attends ({VALUE}), the reference ({VALUE}) \(tolerance 0\.0001\)\. Nothing was written\."
     )
     with pytest.raises(VerificationError, match=pattern) as caught:
         run(checkpoint)
@@ -324,7 +324,7 @@ def test_message_for_an_output_names_layer_query_dimension_and_both_values(monke
     pattern = (
         r"1 of 3 layers differ\. All patterns agree, but the attention output of layer 2 \(all 4 heads together\) "
         rf"differs most at query 6 \('ran'\), dimension 17: the model gives ({VALUE}), the reference ({VALUE}) "
-        rf"\(tolerance 0\.0001 of the layer's largest output, {VALUE}\)\. Nothing was drawn\."
+        rf"\(tolerance 0\.0001 of the layer's largest output, {VALUE}\)\. Nothing was written\."
     )
     with pytest.raises(VerificationError, match=pattern):
         run(checkpoint_of("bert"))
@@ -753,9 +753,7 @@ def test_a_norm_after_the_attention_that_gives_something_else_fails_verification
     model: Any = checkpoint.model
     norm = model.encoder.layer[2].attention.output.LayerNorm if kind == "bert" else model.h[2].ln_2
     norm.register_forward_hook(lambda _, __, output: output * 1.001)
-    with pytest.raises(
-        VerificationError, match=r"layer 2 does not pass them on: the layer norm after its attention is"
-    ):
+    with pytest.raises(VerificationError, match=r"layer 2 does not pass them on: the norm after its attention is"):
         run(checkpoint)
 
 
@@ -843,16 +841,17 @@ def test_one_small_weight_that_is_wrong_is_seen_in_half_precision_by_its_row(mon
 def test_the_line_says_what_half_precision_does_not_see(bert_folder, gpt2_folder, tmp_path):
     half = heads_command(bert_folder, tmp_path, "--figures", "none", "--dtype", "bfloat16").stdout
     assert re.search(
-        r"Compared coarsely: in bfloat16 an error of a layer's scale shows from [\d.]+ % on", squeezed(half)
+        r"In bfloat16 the comparison is coarse\. It finds a wrong scale of all scores of a layer from [\d.]+ % on",
+        squeezed(half),
     )
-    assert "--dtype float32 shows them" in squeezed(half)
+    assert "--dtype float32 finds them" in squeezed(half)
     layer = json.loads((tmp_path / "heads.json").read_text())["verification"]["layers"][0]
     assert layer["row_error"] >= 0
     assert layer["scale_error"] <= layer["scale_limit"]
-    assert "coarsely" not in heads_command(bert_folder, tmp_path, "--figures", "none").stdout
+    assert "coarse" not in heads_command(bert_folder, tmp_path, "--figures", "none").stdout
     alone = CliRunner().invoke(app, ["heads", "e", "-m", str(gpt2_folder), "-o", str(tmp_path / "1"), "--no-syntax",
                                      "--figures", "none", "--dtype", "float16"])  # fmt: skip
-    assert "no error of a layer's scale shows, since its weights are too even or too few" in squeezed(alone.stdout)
+    assert "It finds no wrong scale of scores, because the weights are too even or too few" in squeezed(alone.stdout)
 
 
 def squeezed(text: str) -> str:

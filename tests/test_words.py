@@ -74,9 +74,9 @@ def test_of_several_occurrences_one_is_named():
     assert find_positions(text, "#2") == (5,)  # a text goes before a number
     with pytest.raises(UsageError, match=r"“the” stands in the text 2 times; name one: the#1 \(#0\), the#2 \(#3\)\."):
         find_positions(text, "the")
-    with pytest.raises(UsageError, match="“the” stands in the text 2 times, found the#3"):
+    with pytest.raises(UsageError, match="“the” stands in the text 2 times, found the#3: occurrences count from the#1"):
         find_positions(text, "the#3")
-    with pytest.raises(UsageError, match="“cat” stands in the text once, found cat#2"):
+    with pytest.raises(UsageError, match="“cat” stands in the text once, found cat#2: occurrences count from cat#1"):
         find_positions(text, "cat#2")
 
 

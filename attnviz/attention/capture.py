@@ -1,6 +1,6 @@
 """One forward pass of the model with hooks: what went into every attention layer and what came out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from attnviz.errors import VerificationError
 from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import LayerId
+from attnviz.model.weights import all_finite
 
-__all__ = ["LayerRecord", "capture_layers", "eager_and_eval"]
+__all__ = ["LayerRecord", "capture_layers", "eager_and_eval", "refuse_not_finite"]
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,12 @@ class LayerRecord:
         pattern: [batch, n_heads, n, n]: the model's own.
         output: [batch, n, d_model]: the model's own, after W_O and b_O, before the residual.
         residual: [batch, n, d_model]: what the output is added to.
-        summed: [batch, n, d_model]: the layer norm after the attention was given this, their sum.
+        summed: [batch, n, d_model]: the norm after the attention was given this, their sum.
         normed: [batch, n, d_model]: what this norm gave.
         norm: the norm itself.
+        output_norm: the norm of the output before it is added (Gemma); None where there is none.
+        source: of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final
+            states; None of self-attention.
     """
 
     layer: int
@@ -38,6 +43,8 @@ class LayerRecord:
     summed: Tensor
     normed: Tensor
     norm: nn.Module
+    output_norm: nn.Module | None = None
+    source: Tensor | None = None
 
 
 def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Callable[[LayerRecord], None]) -> None:
@@ -53,7 +60,7 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
         visit: called once a layer, first layer first, during the forward pass.
 
     Raises:
-        VerificationError: a layer gave no pattern, or ran more or less than once.
+        VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
     visited: list[int] = []
 
@@ -63,22 +70,49 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
 
     with ExitStack() as stack:
         stack.enter_context(eager_and_eval(checkpoint.model))
-        for layer, modules in enumerate(checkpoint.architecture.modules(checkpoint.model)):
+        for layer, modules in zip(checkpoint.layers, checkpoint.architecture.modules(checkpoint.model), strict=True):
             norm = modules.after_attention(checkpoint.architecture.pre_norm)
             stack.enter_context(_hooked(layer, modules, norm, visit_next))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
-        checkpoint.model(**inputs, use_cache=False)
-    if visited != list(range(checkpoint.n_layers)):
+        result = checkpoint.model(**inputs, use_cache=False)
+    if visited != _in_run_order(checkpoint.layers):
         raise VerificationError(
             f"expected one attention pattern from each of {checkpoint.n_layers} layers, in order, "
-            f"found them from layers {visited}; nothing can be verified against this model."
+            f"found them from layers [{', '.join(map(str, visited))}]; nothing can be verified against this model."
         )
+    refuse_not_finite(result[0], "final hidden state")
+
+
+def refuse_not_finite(values: Tensor, what: str) -> None:
+    """Refuse numbers of the model itself that are not finite; its weights are, or it would not have been loaded.
+
+    Raises:
+        VerificationError: naming them.
+    """
+    if not all_finite(values):
+        raise VerificationError(
+            f"The model's own {what} has values that are not finite in {str(values.dtype).removeprefix('torch.')}; a "
+            "wider --dtype may help. Nothing was written."
+        )
+
+
+def _in_run_order(layers: Sequence[int]) -> list[int]:
+    """The layers as they run: a decoder's own attention and its cross-attention take turns after the encoder."""
+
+    def turn(layer: int) -> tuple[bool, int, int]:
+        return (layer.stack.first > 0, layer.number, layer) if isinstance(layer, LayerId) else (False, layer, layer)
+
+    return sorted(layers, key=turn)
 
 
 @contextmanager
 def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[[LayerRecord], None]) -> Iterator[None]:
     seen: dict[str, Tensor] = {}
+
+    def keep_source(_: nn.Module, __: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("key_value_states") is not None:
+            seen["source"] = kwargs["key_value_states"]
 
     def keeps(name: str) -> Callable[..., None]:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -87,12 +121,12 @@ def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[
         return before
 
     def after_pattern(_: nn.Module, __: Any, result: Any) -> None:
-        if not isinstance(result[1], Tensor):
+        if not isinstance(result[-1], Tensor):
             raise VerificationError(
                 f"layer {layer} of the model returned no attention pattern, although it was set to eager attention; "
                 "expected a tensor of attention weights to compare with."
             )
-        seen["pattern"] = result[1]
+        seen["pattern"] = result[-1]
 
     def after_output(_: nn.Module, __: Any, result: Any) -> None:
         seen["output"] = result[0] if isinstance(result, tuple) else result
@@ -103,12 +137,17 @@ def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[
                 f"layer {layer} of the model ran the norm after its attention without {' and '.join(sorted(missing))}; "
                 "nothing can be verified against this model."
             )
-        visit(LayerRecord(layer, summed=args[0], normed=result, norm=norm, **seen))
+        visit(
+            LayerRecord(
+                layer, summed=args[0], normed=result, norm=norm, output_norm=modules.attention_output_norm, **seen
+            )
+        )
         seen.clear()
 
     handles = [
         modules.block.register_forward_pre_hook(keeps("residual"), with_kwargs=True),
         modules.pattern.register_forward_pre_hook(keeps("attention_input"), with_kwargs=True),
+        modules.pattern.register_forward_pre_hook(keep_source, with_kwargs=True),
         modules.pattern.register_forward_hook(after_pattern),
         modules.output.register_forward_hook(after_output),
         norm.register_forward_hook(after_norm),

@@ -1,19 +1,20 @@
 """How one layer's recomputed attention is held against the model's, and where it differs most."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from attnviz.attention.capture import LayerRecord
+from attnviz.attention.capture import LayerRecord, refuse_not_finite
 from attnviz.attention.coarse import fit_scale, row_error
+from attnviz.attention.norms import LayerNorm
 from attnviz.attention.tolerances import Tolerance
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId
 
 __all__ = ["LayerCheck", "Verification", "compare_layer", "locate", "within", "worse_of"]
 
@@ -54,6 +55,10 @@ class Verification:
 
     tolerance: Tolerance
     layers: tuple[LayerCheck, ...]
+
+    level: ClassVar[int] = 4
+    """How deep it goes: 1 patterns, from the model's own queries and keys; 2 these too, from input and weights; 3 also
+    the output after W_O; 4 in a run whose final states are those of the untouched model, since hooks only read."""
 
     @property
     def heads_compared(self) -> int:
@@ -116,7 +121,7 @@ def compare_layer(
             f"the model of shape {tuple(record.pattern.shape)}."
         )
     scale = float(record.output.abs().max())
-    difference = float((output - record.output).abs_().max())
+    difference = _largest_difference(output, record.output)
     coarse: dict[str, float] = {}
     if tolerance.row is not None:
         fit = fit_scale(pattern, record.pattern, tolerance.scale)
@@ -125,7 +130,7 @@ def compare_layer(
     return LayerCheck(
         layer=record.layer,
         heads_compared=pattern.shape[1],
-        pattern_error=float((pattern - record.pattern).abs_().max()),
+        pattern_error=_largest_difference(pattern, record.pattern),
         output_error=difference / scale if scale > 0 else difference,
         output_scale=scale,
         passed_error=_passed_error(record, checkpoint),
@@ -133,20 +138,22 @@ def compare_layer(
     )
 
 
+def _largest_difference(one: Tensor, other: Tensor) -> float:
+    """The largest absolute difference; where all bits agree nothing is subtracted, which saves memory and time."""
+    return 0.0 if torch.equal(one, other) else float((one - other).abs_().max())
+
+
 def _refuse_overflow(record: LayerRecord) -> None:
     """Refuse values that are not finite, and those whose squares, as norms add them up, are not."""
-    dtype = str(record.output.dtype).removeprefix("torch.")
     wide = torch.promote_types(record.output.dtype, torch.float32)
+    for values in (record.summed, record.pattern):
+        refuse_not_finite(values, f"attention in layer {record.layer}")
     largest = float(record.summed.abs().max())
-    if not math.isfinite(largest) or not math.isfinite(record.pattern.sum(dtype=wide)):
-        raise VerificationError(
-            f"The model's own attention in layer {record.layer} has values that are not finite in {dtype}; a wider "
-            "--dtype may help. Nothing was drawn."
-        )
     if largest**2 > torch.finfo(wide).max / record.summed[0].numel():
         raise VerificationError(
             f"layer {record.layer} of the model has values up to {largest:.1e}, whose squares overflow in "
-            f"{dtype}; expected a model whose norms can be computed: --dtype float64 may help. Nothing was drawn."
+            f"{str(record.output.dtype).removeprefix('torch.')}; expected a model whose norms can be computed: --dtype "
+            "float64 may help. Nothing was written."
         )
 
 
@@ -163,10 +170,14 @@ def _passed_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor,
 
 def _expected(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor, Tensor]:
     """The sum of residual and output, and the norm of the sum that the model has, [batch, n, d_model] each."""
-    norm: Any = record.norm
-    epsilon = float(getattr(checkpoint.config, checkpoint.architecture.epsilon_setting))
-    again = layer_norm(record.summed, norm.weight.shape, norm.weight, norm.bias, epsilon)
-    return record.residual + record.output, again
+    norm, added = checkpoint.norm(record.norm), record.output
+    if record.output_norm is not None:
+        added = checkpoint.norm(record.output_norm)(added)
+    if isinstance(norm, LayerNorm):
+        return record.residual + added, layer_norm(
+            record.summed, norm.weight.shape, norm.weight, norm.bias, norm.epsilon
+        )
+    return record.residual + added, norm(record.summed)
 
 
 def _passed_error(record: LayerRecord, checkpoint: Checkpoint) -> float:
@@ -209,14 +220,19 @@ def locate(
     checkpoint: Checkpoint,
     tolerance: Tolerance,
     labels: Callable[[int], Sequence[str]],
+    keys: Callable[[int], Sequence[str]] | None = None,
 ) -> tuple[float, str]:
-    """The worst difference of a layer that does not verify: how many times its tolerance, and where in words."""
+    """The worst difference of a layer that does not verify: how many times its tolerance, and where in words.
+
+    ``labels`` names the queries of a text in the batch, ``keys`` the keys, where they are others.
+    """
+    keys = labels if keys is None else keys
     if not check.pattern_error <= tolerance.pattern:
         found = (pattern - record.pattern).abs().nan_to_num_(nan=torch.inf)
         batch, head, query, key = _argmax(found)
         message = (
-            f"The largest difference is in layer {record.layer}, head {head} (L{record.layer}H{head}), "
-            f"query {query} ({labels(batch)[query]!r}), key {key} ({labels(batch)[key]!r}): "
+            f"The largest difference is in layer {record.layer}, head {head} ({HeadId(record.layer, head)}), "
+            f"query {query} ({labels(batch)[query]!r}), key {key} ({keys(batch)[key]!r}): "
             f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
             f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
         )
@@ -224,8 +240,9 @@ def locate(
     if not _rows_agree(check, tolerance):
         batch, head, query, key = _argmax(row_error(pattern, record.pattern).nan_to_num_(nan=torch.inf))
         message = (
-            f"In layer {record.layer}, head {head} (L{record.layer}H{head}), query {query} ({labels(batch)[query]!r}), "
-            f"key {key} ({labels(batch)[key]!r}) the model attends {record.pattern[batch, head, query, key]:.6g}, "
+            f"In layer {record.layer}, head {head} ({HeadId(record.layer, head)}), query {query} "
+            f"({labels(batch)[query]!r}), key {key} ({keys(batch)[key]!r}) the model attends "
+            f"{record.pattern[batch, head, query, key]:.6g}, "
             f"the reference {pattern[batch, head, query, key]:.6g}: {check.row_error:.2g} of the row's largest weight "
             f"(tolerance {tolerance.row:g})."
         )
@@ -257,7 +274,7 @@ def _located_passed(
     of_norm = bool(normed.max() > summed.max())
     batch, query, dimension = _argmax(normed if of_norm else summed)
     own = (record.normed if of_norm else record.summed)[batch, query, dimension]
-    what = "the layer norm after its attention" if of_norm else "the sum of its input and its attention's output"
+    what = "the norm after its attention" if of_norm else "the sum of its input and its attention's output"
     expected = "" if of_norm else f", not {record.residual[batch, query, dimension]:.6g} + "
     expected += "" if of_norm else f"{record.output[batch, query, dimension]:.6g}"
     return (

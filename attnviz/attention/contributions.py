@@ -34,9 +34,9 @@ class LayerContributions:
 
     Attributes:
         pattern: A, [n_heads, n, n], axes query then key.
-        value: x W_V + b_V, [n_heads, n, d_head].
+        value: x W_V + b_V, [n_heads, n, d_head]; heads that share values have the same.
         output_weight: W_O, [n_heads, d_head, d_model].
-        output_bias: b_O, [d_model].
+        output_bias: b_O, [d_model]; zeros where the model has none.
     """
 
     layer: int
@@ -78,10 +78,10 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
     with without_gradients(checkpoint.device):
         pattern = verified.layer(layer).wide[0]
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        value = attention.project(verified.attention_input(layer), parameters.value)[0]
-        tensors = (
-            given.detach().to(pattern.dtype) for given in (value, parameters.output_weight, parameters.output_bias)
-        )
+        value = attention.values(verified.attention_input(layer), parameters)[0]
+        weight, bias = parameters.output_weight, parameters.output_bias
+        bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
+        tensors = (given.detach().to(pattern.dtype) for given in (value, weight, bias))
         return LayerContributions(layer, pattern, *tensors)
 
 
@@ -99,7 +99,7 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
 
     Raises:
         VerificationError: they differ by more than the tolerance for outputs of the number format
-            (:data:`attnviz.attention.tolerances.TOLERANCES`); the message names the place.
+            (:mod:`attnviz.attention.tolerances`); the message names the place.
     """
     own = verified.model_output(layer)[0].to(total.dtype)
     error, scale, place = error_of_sum(total, own)
@@ -110,7 +110,7 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
             f"{parts} to the model's own attention output: they differ most at query {query} "
             f"({verified.tokens.labels[query]!r}), dimension {dimension}: the model gives "
             f"{float(own[query, dimension]):.6g}, the sum {float(total[query, dimension]):.6g} (tolerance "
-            f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was drawn."
+            f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was written."
         )
     return error, scale
 

@@ -8,14 +8,22 @@ sections 3.2.1 and 3.2.2), all heads of a layer at once::
     pattern = softmax(scores where allowed, -inf elsewhere)               [.., n_heads, n, n]
     output  = concat(pattern v) W_O + b_O                                 [.., n, d_model]
 
+What later models changed of it comes in where the parameters have it: keys and values shared by groups of heads,
+q and k normed and rotated by their positions (:mod:`attnviz.attention.rotary`), scores with a bias by position or
+capped, and windows. Queries may come from another input than keys and values (cross-attention).
+
 ``..`` is any number of leading axes (a batch). Axes come in the order head, query, key. Masks are
 boolean, True = may attend. Nothing here knows of transformers; only ``torch`` is imported.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from attnviz.attention.norms import RMSNorm
+from attnviz.attention.rotary import Rotary, rotated
 
 __all__ = [
     "HeadParameters",
@@ -24,19 +32,23 @@ __all__ = [
     "attention_output",
     "attention_pattern",
     "attention_scores",
+    "capped",
     "head_outputs",
     "multi_head_attention",
     "project",
+    "queries_and_keys",
+    "shared_by_groups",
     "transformed_values",
+    "values",
 ]
 
 
 @dataclass(frozen=True)
 class Projection:
-    """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head]."""
+    """One linear map a head: ``weight`` [n_heads, d_model, d_head], ``bias`` [n_heads, d_head] or None."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -44,23 +56,43 @@ class HeadParameters:
     """The parameters of one attention layer, a head at a time along the first axis.
 
     Attributes:
-        query, key, value: the projections (W_Q, b_Q), (W_K, b_K), (W_V, b_V).
+        query, key, value: the projections (W_Q, b_Q), (W_K, b_K), (W_V, b_V); those of keys and values have fewer
+            heads where several query heads share them, see :func:`shared_by_groups`.
         output_weight: W_O, [n_heads, d_head, d_model]: what each head's values are multiplied by.
-        output_bias: b_O, [d_model]: one for all heads together.
+        output_bias: b_O, [d_model]: one for all heads together; None where there is none.
         scale: what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else.
         causal: whether a query may attend only to itself and to what precedes it.
         upcast: whether scores and softmax are computed in float32 (GPT-2's
             ``reorder_and_upcast_attn``).
+        softmax_in_float32: whether the softmax alone is, whatever the number format of the scores.
+        window: the last so many keys, the query's own among them, are all that it may attend to; None for all.
+        rotary: the rotary positions of queries and keys; None where they have none.
+        query_norm, key_norm: norms over d_head of every head's queries and keys, before they are rotated.
+        cap: what scores are bounded by, see :func:`capped`.
+        position_bias: from the numbers of queries and keys to what is added to the scaled scores,
+            [n_heads, n_queries, n_keys] (Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1).
     """
 
     query: Projection
     key: Projection
     value: Projection
     output_weight: Tensor
-    output_bias: Tensor
+    output_bias: Tensor | None
     scale: float
     causal: bool
     upcast: bool = False
+    softmax_in_float32: bool = False
+    window: int | None = None
+    rotary: Rotary | None = None
+    query_norm: RMSNorm | None = None
+    key_norm: RMSNorm | None = None
+    cap: float | None = None
+    position_bias: Callable[[int, int], Tensor] | None = None
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads, which are those that have a pattern each."""
+        return self.query.weight.shape[0]
 
 
 def project(x: Tensor, projection: Projection) -> Tensor:
@@ -68,27 +100,74 @@ def project(x: Tensor, projection: Projection) -> Tensor:
 
     Args:
         x: the input of the attention, [.., n, d_model].
-        projection: weight [n_heads, d_model, d_head] and bias [n_heads, d_head].
+        projection: weight [n_heads, d_model, d_head] and bias [n_heads, d_head] or None.
 
     Returns:
         [.., n_heads, n, d_head].
     """
     n_heads, _, d_head = projection.weight.shape
     side_by_side = projection.weight.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head]
-    projected = x @ side_by_side + projection.bias.flatten()  # [.., n, n_heads * d_head]
+    projected = x @ side_by_side  # [.., n, n_heads * d_head]
+    if projection.bias is not None:
+        projected = projected + projection.bias.flatten()
     return projected.reshape(*x.shape[:-1], n_heads, d_head).transpose(-3, -2)  # [.., n_heads, n, d_head]
+
+
+def shared_by_groups(x: Tensor, n_heads: int) -> Tensor:
+    """Keys or values of fewer heads, for all query heads: neighbours share one (Ainslie et al. 2023, "GQA", section 2).
+
+    Args:
+        x: [.., n_kv_heads, n, d_head].
+        n_heads: a multiple of n_kv_heads.
+
+    Returns:
+        [.., n_heads, n, d_head]: head h has what the key-value head h // (n_heads / n_kv_heads) has.
+    """
+    groups = n_heads // x.shape[-3]
+    return x if groups == 1 else x.repeat_interleave(groups, dim=-3)
+
+
+def values(source: Tensor, parameters: HeadParameters) -> Tensor:
+    """The values of every query head, [.., n_heads, n_keys, d_head], from the keys' input [.., n_keys, d_model]."""
+    return shared_by_groups(project(source, parameters.value), parameters.n_heads)
+
+
+def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor]:
+    """What scores are the products of: projected, normed a head (Henry et al. 2020), rotated, shared by groups.
+
+    Args:
+        x: what queries are made of, [.., n_queries, d_model].
+        source: what keys are made of, [.., n_keys, d_model].
+        parameters: the layer's parameters.
+
+    Returns:
+        queries and keys, [.., n_heads, n_queries, d_head] and [.., n_heads, n_keys, d_head].
+    """
+    query, key = project(x, parameters.query), project(source, parameters.key)
+    if parameters.query_norm is not None:
+        query = parameters.query_norm(query)
+    if parameters.key_norm is not None:
+        key = parameters.key_norm(key)
+    if parameters.rotary is not None:
+        query, key = rotated(query, parameters.rotary), rotated(key, parameters.rotary)
+    return query, shared_by_groups(key, parameters.n_heads)
+
+
+def capped(scores: Tensor, cap: float) -> Tensor:
+    """Scores of any size, bounded by ±cap: cap tanh(scores / cap) (Gemma Team 2024, "Gemma 2", section 2)."""
+    return torch.tanh(scores / cap) * cap
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Scaled dot products of every query with every key.
 
     Args:
-        query: [.., n_heads, n, d_head].
-        key: [.., n_heads, n, d_head].
+        query: [.., n_heads, n_queries, d_head].
+        key: [.., n_heads, n_keys, d_head].
         scale: 1/sqrt(d_head) in the paper.
 
     Returns:
-        [.., n_heads, n, n], axes query then key; before the mask and the softmax.
+        [.., n_heads, n_queries, n_keys]; before the mask and the softmax.
     """
     return torch.einsum("...qe,...ke->...qk", query, key).mul_(scale)
 
@@ -98,12 +177,14 @@ def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
 
     Args:
         scores: [.., n_heads, n, n]; overwritten, to save the memory of a copy.
-        allowed: boolean, True = may attend, broadcastable to ``scores``; every query needs a key.
+        allowed: boolean, True = may attend, broadcastable to ``scores``. A query that may attend to nothing, padding
+            beyond a window, has all scores alike.
 
     Returns:
         [.., n_heads, n, n]; rows sum to 1, and are exactly 0 where not allowed.
     """
-    return torch.softmax(scores.masked_fill_(~allowed, -torch.inf), dim=-1)
+    lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
+    return torch.softmax(scores.masked_fill_(~allowed, lowest), dim=-1)
 
 
 def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
@@ -115,14 +196,15 @@ def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters)
     Args:
         pattern: [.., n_heads, n, n].
         value: [.., n_heads, n, d_head].
-        parameters: W_O, [n_heads, d_head, d_model], and b_O, [d_model], are used.
+        parameters: W_O, [n_heads, d_head, d_model], and b_O, [d_model] or None, are used.
 
     Returns:
         [.., n, d_model].
     """
     weighted = torch.matmul(pattern, value)
     concatenated = weighted.transpose(-3, -2).flatten(-2)
-    return concatenated @ parameters.output_weight.flatten(0, 1) + parameters.output_bias
+    output = concatenated @ parameters.output_weight.flatten(0, 1)
+    return output if parameters.output_bias is None else output + parameters.output_bias
 
 
 def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
@@ -157,12 +239,13 @@ def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tenso
     return torch.matmul(torch.matmul(pattern, value), output_weight)
 
 
-def allowed_positions(attention_mask: Tensor, causal: bool) -> Tensor:
+def allowed_positions(attention_mask: Tensor, causal: bool, window: int | None = None) -> Tensor:
     """Which keys each query may attend to.
 
     Args:
         attention_mask: [batch, n], 1 for a token and 0 for padding.
         causal: whether keys after the query are hidden.
+        window: keys k <= q - window are hidden from query q (Jiang et al. 2023, "Mistral 7B", section 2).
 
     Returns:
         boolean [batch, 1, n, n], axes query then key, the second axis for the heads.
@@ -171,26 +254,36 @@ def allowed_positions(attention_mask: Tensor, causal: bool) -> Tensor:
     allowed = attention_mask.bool()[:, None, None, :].expand(batch, 1, n, n)
     if causal:
         allowed = allowed & torch.ones(n, n, dtype=torch.bool, device=allowed.device).tril()
+    if window is not None:
+        allowed = allowed & torch.ones(n, n, dtype=torch.bool, device=allowed.device).triu(1 - window)
     return allowed
 
 
-def multi_head_attention(x: Tensor, parameters: HeadParameters, allowed: Tensor) -> tuple[Tensor, Tensor]:
+def multi_head_attention(
+    x: Tensor, parameters: HeadParameters, allowed: Tensor, source: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The whole reference attention of one layer.
 
     Args:
         x: the input of the attention, [.., n, d_model].
         parameters: the layer's parameters.
-        allowed: boolean, True = may attend, broadcastable to [.., n_heads, n, n].
+        allowed: boolean, True = may attend, broadcastable to [.., n_heads, n, n_keys].
+        source: what keys and values are made of, [.., n_keys, d_model]; None for x itself (self-attention).
 
     Returns:
-        the pattern of every head, [.., n_heads, n, n], and the output of all heads together after
+        the pattern of every head, [.., n_heads, n, n_keys], and the output of all heads together after
         W_O and b_O, [.., n, d_model].
     """
-    query = project(x, parameters.query)
-    key = project(x, parameters.key)
+    source = x if source is None else source
+    query, key = queries_and_keys(x, source, parameters)
     if parameters.upcast:
         query, key = query.float(), key.float()
     scores = attention_scores(query, key, parameters.scale)
+    if parameters.position_bias is not None:
+        scores = scores + parameters.position_bias(x.shape[-2], source.shape[-2])
+    if parameters.cap is not None:
+        scores = capped(scores, parameters.cap)
+    if parameters.softmax_in_float32:
+        scores = scores.float()
     pattern = attention_pattern(scores, allowed).to(x.dtype)
-    value = project(x, parameters.value)
-    return pattern, attention_output(pattern, value, parameters)
+    return pattern, attention_output(pattern, values(source, parameters), parameters)

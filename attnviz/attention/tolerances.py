@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["TOLERANCES", "Tolerance"]
+__all__ = ["FLOAT32_STEPS", "TOLERANCES", "Tolerance", "tolerance_of"]
 
 
 @dataclass(frozen=True)
@@ -38,3 +38,15 @@ TOLERANCES = {
     ),
 }
 """By number format. Wrong variants of attention (no scale, swapped Q and K, …) move weights by 0.2 to 1."""
+
+FLOAT32_STEPS = Tolerance(
+    1e-5,
+    1e-5,
+    "cos, sin, norms and softmax are float32 in these models whatever the number format, which rounds at 1e-7",
+)
+"""In float64, of models that compute some steps in float32 (:attr:`Architecture.float32_steps`)."""
+
+
+def tolerance_of(dtype: torch.dtype, float32_steps: bool) -> Tolerance:
+    """The tolerance for a model in a number format that computes some of its steps in float32, or none."""
+    return FLOAT32_STEPS if float32_steps and dtype == torch.float64 else TOLERANCES[dtype]

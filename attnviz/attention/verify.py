@@ -9,9 +9,10 @@ from torch import Tensor
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import LayerRecord, capture_layers
 from attnviz.attention.checks import LayerCheck, Verification, compare_layer, locate, within, worse_of
-from attnviz.attention.tolerances import TOLERANCES, Tolerance
+from attnviz.attention.tolerances import Tolerance
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import LayerId
 from attnviz.model.tokens import Tokens
 from attnviz.progress import Progress, tell
 
@@ -37,7 +38,7 @@ class VerifiedLayer:
     Attributes:
         check: how closely; construction fails where it is not within the tolerance.
         tolerance: the tolerance that applied.
-        pattern: [batch, n_heads, n, n], axes query then key.
+        pattern: [batch, n_heads, n_queries, n_keys].
     """
 
     check: LayerCheck
@@ -70,14 +71,16 @@ class VerifiedAttention:
         inputs: list[Tensor],
         outputs: list[Tensor],
         fingerprints: list[Tensor],
+        sources: list[Tensor | None],
     ) -> None:
-        """Called by :func:`verify_attention` alone."""
+        """Called by :func:`verify_attention` alone; the lists are in the order of the layers."""
         self.checkpoint = checkpoint
         self.tokens = tokens
         self.verification = verification
         self._inputs = inputs
         self._outputs = outputs
         self._fingerprints = fingerprints
+        self._sources = sources
 
     def attention_input(self, layer: int) -> Tensor:
         """What W_Q, W_K and W_V of a layer are applied to, as the model gave it, [1, n, d_model]."""
@@ -100,7 +103,7 @@ class VerifiedAttention:
                 f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {model.device}; "
                 "analyze again."
             )
-        pattern, _ = _recompute(model, layer, x, None)
+        pattern, _ = _recompute(model, layer, x, None, self._sources[layer])
         if not torch.allclose(_fingerprint(pattern), self._fingerprints[layer], rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS):
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
@@ -114,6 +117,7 @@ def verify_attention(
     tokens: Tokens,
     visit: Callable[[VerifiedLayer], None] = lambda _: None,
     progress: Progress | None = None,
+    target: Tokens | None = None,
 ) -> VerifiedAttention:
     """Run the model once; recompute, compare and hand over its attention layer by layer.
 
@@ -126,43 +130,54 @@ def verify_attention(
         tokens: one text.
         visit: called with each verified layer, first layer first; its pattern is dropped afterwards.
         progress: told of every layer.
+        target: what the decoder of an encoder-decoder reads.
 
     Raises:
         VerificationError: a layer differs by more than the tolerance of the dtype; the message
             names the place of the worst difference.
     """
-    tolerance = TOLERANCES[checkpoint.dtype]
-    checks: list[LayerCheck] = []
-    inputs: list[Tensor] = []
-    outputs: list[Tensor] = []
-    fingerprints: list[Tensor] = []
+    tolerance = checkpoint.tolerance
+    checks: dict[int, LayerCheck] = {}
+    kept: dict[int, tuple[Tensor, Tensor, Tensor, Tensor | None]] = {}
     mismatches: list[tuple[float, str]] = []
 
     def compare(record: LayerRecord) -> None:
-        pattern, output = _recompute(checkpoint, record.layer, record.attention_input, model_inputs["attention_mask"])
+        queries, keys = _read_by(record, tokens, target)
+        mask = torch.ones(1, len(keys), dtype=torch.long, device=checkpoint.device)
+        pattern, output = _recompute(checkpoint, record.layer, record.attention_input, mask, record.source)
         check = compare_layer(record, pattern, output, checkpoint, tolerance)
-        checks.append(check)
+        checks[record.layer] = check
         if not within(check, tolerance):
-            mismatches.append(locate(record, pattern, output, check, checkpoint, tolerance, lambda _: tokens.labels))
+            labels = (lambda _: queries.labels), (lambda _: keys.labels)
+            mismatches.append(locate(record, pattern, output, check, checkpoint, tolerance, *labels))
         if mismatches:
             return
-        inputs.append(record.attention_input)
-        outputs.append(record.output)
-        fingerprints.append(_fingerprint(pattern))
+        kept[record.layer] = record.attention_input, record.output, _fingerprint(pattern), record.source
         visit(VerifiedLayer(check, tolerance, pattern))
         tell(progress, "verifying", len(checks), checkpoint.n_layers)
 
     tell(progress, "verifying", 0, checkpoint.n_layers)
     model_inputs = tokens.model_inputs(checkpoint.device)
+    if target is not None:
+        model_inputs |= {f"decoder_{name}": given for name, given in target.model_inputs(checkpoint.device).items()}
     capture_layers(checkpoint, model_inputs, compare)
     if mismatches:
         _, worst = max(mismatches, key=lambda mismatch: mismatch[0])
         raise VerificationError(
             f"the recomputed heads do not reproduce the model: {len(mismatches)} of {len(checks)} layers differ. "
-            f"{worst} Nothing was drawn. --dtype float64 tells rounding, which it shrinks, from an error, "
-            "which it does not."
+            f"{worst} Nothing was written. Try --dtype float64: it makes rounding smaller, but not an error."
         )
-    return VerifiedAttention(checkpoint, tokens, Verification(tolerance, tuple(checks)), inputs, outputs, fingerprints)
+    verification = Verification(tolerance, tuple(checks[layer] for layer in sorted(checks)))
+    inputs, outputs, fingerprints, sources = map(list, zip(*(kept[layer] for layer in sorted(kept)), strict=True))
+    return VerifiedAttention(checkpoint, tokens, verification, inputs, outputs, fingerprints, sources)
+
+
+def _read_by(record: LayerRecord, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
+    """The tokens of a layer's queries and of its keys."""
+    if target is None or not isinstance(record.layer, LayerId):
+        return tokens, tokens
+    of_decoder = record.layer.stack.first > 0
+    return (target, tokens) if record.source is not None else (target, target) if of_decoder else (tokens, tokens)
 
 
 def verify_record(
@@ -179,7 +194,7 @@ def verify_record(
     Raises:
         VerificationError: they differ by more than the tolerance of the dtype.
     """
-    tolerance = TOLERANCES[checkpoint.dtype]
+    tolerance = checkpoint.tolerance
     pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask)
     check = compare_layer(record, pattern, output, checkpoint, tolerance)
     if not within(check, tolerance):
@@ -188,12 +203,18 @@ def verify_record(
     return VerifiedLayer(check, tolerance, pattern)
 
 
-def _recompute(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _recompute(
+    checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor | None, source: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The pattern and the output of a layer; keys come from ``source``, where that is another text than x."""
     if attention_mask is None:
-        attention_mask = torch.ones(x.shape[:2], dtype=torch.long, device=x.device)
+        keys = x if source is None else source
+        attention_mask = torch.ones(keys.shape[:2], dtype=torch.long, device=x.device)
     with torch.inference_mode(), torch.autocast(x.device.type, enabled=False):
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        allowed = attention.allowed_positions(attention_mask, parameters.causal)
+        if source is not None:
+            return attention.multi_head_attention(x, parameters, attention_mask.bool()[:, None, None, :], source)
+        allowed = attention.allowed_positions(attention_mask, parameters.causal, parameters.window)
         return attention.multi_head_attention(x, parameters, allowed)
 
 
@@ -203,6 +224,7 @@ def _fingerprint(pattern: Tensor) -> Tensor:
     Products with fixed random vectors on both sides, [batch, n_heads, 4].
     """
     generator = torch.Generator().manual_seed(0)
-    vectors = torch.rand(5, pattern.shape[-1], generator=generator).to(pattern)
-    fingerprint: Tensor = vectors[0] @ (pattern @ vectors[1:].T)
+    n_queries, n_keys = pattern.shape[-2:]
+    vectors = torch.rand(5, max(n_queries, n_keys), generator=generator).to(pattern)
+    fingerprint: Tensor = vectors[0, :n_queries] @ (pattern @ vectors[1:, :n_keys].T)
     return fingerprint.float()

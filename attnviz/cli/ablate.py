@@ -15,59 +15,73 @@ from attnviz.errors import UsageError
 __all__ = ["ablate"]
 
 
-@command(figures="Any of heads, map, curve, gradient (with commas between); all; none.")
+@command(figures="heads, map, curve, gradient")
 def ablate(
     run: Run,
     texts: Annotated[
         list[str],
         typer.Argument(
-            metavar="CORPUS|TEXT...",
-            help="Existing files are corpora (.txt, a sentence a line; .conllu), all else texts; - reads a text from "
-            "standard input.",
+            metavar="CORPUS|TEXT",
+            help="Corpora (existing files: .txt with one sentence per line, or .conllu) or texts. Write - to read one "
+            "text from standard input.",
         ),
     ],
     method: Annotated[
         str,
         typer.Option(
-            help="mean (a removed head gives its mean over all tokens), zero (nothing), or uniform (it attends to all "
-            "that it may alike)."
+            metavar="METHOD",
+            help="What takes the place of a removed head: mean (its mean output over all tokens), zero (nothing), or "
+            "uniform (the same attention to every visible token).",
         ),
     ] = "mean",
     select: Annotated[
         list[str] | None,
-        typer.Option(help="Heads to remove: L2H8, 2.8, L2 (a layer), L0-3, L*H8. Repeatable; default all."),
+        typer.Option(
+            metavar="HEADS",
+            help="Heads to remove: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8. "
+            "May be given more than once. Default: all heads.",
+        ),
     ] = None,
     together: Annotated[
-        bool, typer.Option("--together", help="Remove the selected heads as one set too; no layers, no curve.")
+        bool,
+        typer.Option("--together", help="Also remove the selected heads as one set; then no layers and no curve."),
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Sentences of each corpus that are read; default all.")
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option(min=1, max=options.LARGEST_BATCH, help="Inputs that the model reads at once.")
-    ] = 32,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 32,
     seed: Annotated[
-        int, typer.Option(min=0, max=options.LARGEST_SEED, help="Of the bootstrap, the random order and projections.")
+        int,
+        typer.Option(
+            metavar="SEED",
+            min=0,
+            max=options.LARGEST_SEED,
+            help="Random seed of the bootstrap, of the random order and of the random projections.",
+        ),
     ] = 0,
     curve: Annotated[
         bool,
         typer.Option(
             "--curve/--no-curve",
-            help="Also remove heads together: by layer, by two methods (twice the passes), and more and more of all.",
+            help="Also remove heads together: each layer by two methods, and a growing share of all heads.",
         ),
     ] = True,
     gradient: Annotated[
-        bool, typer.Option("--gradient/--no-gradient", help="Also importance by gradients (Michel et al. 2019).")
+        bool,
+        typer.Option("--gradient/--no-gradient", help="Also measure importance by gradients (Michel et al. 2019)."),
     ] = True,
-    top: Annotated[int, typer.Option(min=0, help="Heads in the table and in ablate-heads; 0 for all.")] = 12,
+    top: Annotated[int, options.top_option("Number of heads in the table and in ablate-heads.")] = 12,
 ) -> None:
-    """Remove heads one at a time, or a set, and measure what the model does without them.
+    """Remove heads, one at a time or a set, and measure how much the model changes.
 
-    GPT-2, and BERT with its masked-LM head: loss and KL divergence; BERT without one: how far its final states move.
-    A verdict on heads removed together takes two methods that agree: --method, and mean (beside mean: uniform).
-    Every layer is verified on a sample. Writes ablate-heads.png, ablate-map.png, ablate-curve.png,
-    ablate-gradient.png, captions.md, ablate.json and ablate.csv, and prints the heads ranked.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
+    GPT-2, and BERT with its masked-LM head, are measured by loss and KL divergence; BERT without that head by how far
+    its final states move. Heads removed together get a verdict only if two methods agree: --method, and mean (with
+    --method mean: uniform). Every layer is verified on a sample.
+
+    It writes ablate-heads.png, ablate-map.png, ablate-curve.png, ablate-gradient.png, captions, ablate.json and
+    ablate.csv, and prints the heads ranked.
+
+    Examples:
+        attnviz ablate "The cat ran away" -m tiny-gpt2
+        attnviz ablate corpus.txt --select L2 --together
     """
     if texts.count("-") > 1:
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")

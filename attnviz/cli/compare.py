@@ -18,61 +18,72 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
+_SCALES = ("shared", "per-head")
 _FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 TEXT2 --model M"
 
 
-@command(
-    figures="Any of overview, map, differences, page (with commas between); all; none.",
-    out="Folder for the results; default attnviz-out/compare-MODEL/TEXT. Pictures of an earlier run stay "
-    "there where it was of the same comparison; its other files are replaced or removed, those of another text with "
-    "--overwrite only.",
-)
+@command(figures="overview, map, differences, page")
 def compare(
     run: Run,
     texts: Annotated[
         list[str],
-        typer.Argument(metavar="TEXT", help="One text for two models, or two for one; - reads standard input."),
+        typer.Argument(
+            metavar="TEXT", help="One text for two models, or two texts for one model. Write - to read standard input."
+        ),
     ],
     model: Annotated[
         list[str] | None,
-        typer.Option(
+        options.text_option(
             "--model",
             "-m",
-            help="Built-in name (minilm, tiny-gpt2), checkpoint folder, or hub id; twice for two models. "
-            "Default minilm.",
+            metavar="MODEL",
+            help="A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub id. "
+            "Give it twice for two models. Default: minilm.",
         ),
     ] = None,
     revision: Annotated[
         list[str] | None,
-        typer.Option(help="Branch, tag or commit of a hub model; for two models twice, - for none."),
+        options.text_option(
+            metavar="REVISION",
+            help="Branch, tag or commit of a hub model. For two models give it twice, with - for none.",
+        ),
     ] = None,
     pair: Annotated[
-        str | None, typer.Option(help="A second segment on both sides (BERT: token types 0 and 1).")
+        str | None,
+        options.text_option(metavar="TEXT", help="A second segment, the same on both sides."),
     ] = None,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
     long_range_from: options.LongRangeFrom = 4,
     syntax: Annotated[
-        bool, typer.Option("--syntax/--no-syntax", help="Parse the texts, where spaCy and a pipeline are installed.")
+        bool,
+        typer.Option("--syntax/--no-syntax", help="Parse the texts if spaCy and a pipeline for them are installed."),
     ] = True,
     parser: options.Parser = None,
     truncate: options.Truncate = False,
-    scale: Annotated[str, typer.Option(help="Of a head's picture: shared by all heads, or per-head.")] = "shared",
+    scale: Annotated[
+        str,
+        options.picture_option(
+            metavar="SCALE", help="Colour scale of the heads' pictures: shared by all heads, or per-head."
+        ),
+    ] = "shared",
     top: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Heads in the table and with a picture each, most different first; 0 for all. "
-            "Default 12, with --select all selected.",
+        options.top_option(
+            "Number of heads in the table and with a picture, the most different first. Default: 12, or all that "
+            "--select names."
         ),
     ] = None,
 ) -> None:
     """Compare every head of two models on one text, or of one model on two texts.
 
-    Both sides are verified. Writes compare.png, compare-map.png, differences/L00H00.png …, captions.md, compare.json
-    and compare.csv, and prints the heads ranked by Jensen-Shannon distance.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
+    Both sides are verified. It writes compare.png, compare-map.png, one picture per head (differences/L00H00.png),
+    captions, compare.json and compare.csv, and prints the heads ranked by Jensen-Shannon distance.
+
+    Examples:
+        attnviz compare "The cat ran away" -m minilm -m ./mine
+        attnviz compare "The cat ran away" "The cats ran away"
     """
     names = model or ["minilm"]
     _check_form(texts, names)
@@ -103,7 +114,9 @@ def compare(
             sides.append(analysis)
         return attnviz.compare(*sides)
 
-    run.execute(measure, texts=[*sentences, second], models=names, scale=scale, select=select or (), top=top)
+    run.execute(
+        measure, texts=[*sentences, second], models=names, scale=scale, scales=_SCALES, select=select or (), top=top
+    )
 
 
 def _check_form(texts: list[str], models: list[str]) -> None:

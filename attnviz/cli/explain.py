@@ -12,32 +12,47 @@ from attnviz.cli.terminal import decoded, read_text
 __all__ = ["explain"]
 
 
-@command(figures="Any of path, positions (with commas between); all; none. Positions are of layer 0 only.")
+@command(figures="path, positions", note="Default: all; positions exist for layer 0 only.")
 def explain(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
     layer: Annotated[
-        int | None, typer.Option("--layer", "-l", help="To explain, counted from 0; default that of --head, or 0.")
+        int | None,
+        typer.Option(
+            "--layer",
+            "-l",
+            metavar="LAYER",
+            help="The layer to explain, counted from 0. Default: that of --head, or 0.",
+        ),
     ] = None,
     head: Annotated[
-        str | None, typer.Option(help="To follow with its numbers: 3, or L2H3 (its layer too); default 0.")
+        str | None,
+        typer.Option(
+            metavar="HEAD", help="The head whose numbers are shown: 3, or L2H3 (names the layer). Default: 0."
+        ),
     ] = None,
-    token: Annotated[str | None, options.token_option("To follow with its numbers", "the last of the text")] = None,
+    token: Annotated[
+        str | None, options.token_option("The token whose numbers are shown", "the last of the text")
+    ] = None,
     every_layer: Annotated[
-        bool, typer.Option("--every-layer", help="Also verify every step of all other layers.")
+        bool, typer.Option("--every-layer", help="Also verify every step of the other layers.")
     ] = False,
     truncate: options.Truncate = False,
     save_stages: Annotated[
-        bool, typer.Option("--save-stages", help="Also write stages.safetensors, a tensor a step.")
+        bool,
+        options.output_option("--save-stages", help="Also write stages.safetensors, with one tensor per step."),
     ] = False,
 ) -> None:
-    """Walk through one layer, from its input to its output, with real numbers and shapes.
+    """Walk through one layer step by step, from its input to its output, with real numbers and shapes.
 
-    Every step is recomputed from the step before, and compared with the running model wherever it shows the step.
-    Layer 0 also tells what its scores owe to content and what to positions. Writes explain.png, positions.png (layer
-    0), captions.md, explain.json and explain.csv.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 a step does not reproduce the model, 130 interrupted.
+    Every step is recomputed from the one before, and compared with the running model where the model exposes it.
+    For layer 0 the scores are also split into what comes from content and what from positions. It writes explain.png,
+    positions.png (layer 0), captions, explain.json and explain.csv.
+
+    Examples:
+        attnviz explain "The cat ran away" --head L2H3
+        attnviz explain "The cat ran" -m tiny-gpt2 --token cat
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)

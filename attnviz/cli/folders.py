@@ -34,13 +34,15 @@ def results_folder(
 
 
 def check_out(out: str | None) -> None:
-    """Refuse an empty name of a folder, which Path would take for this one.
+    """Refuse an empty name of a folder, which Path would take for this one, and one that no folder can have.
 
     Raises:
-        UsageError: it is empty or blank.
+        UsageError: it is empty or blank, or has a null character.
     """
     if out is not None and not out.strip():
         raise UsageError("-o is empty; expected a folder (. for this one).")
+    if out is not None and "\0" in out:
+        raise UsageError(f"-o has a null character, {out!r}; expected the name of a folder.")
 
 
 def check_working_folder() -> None:

@@ -14,63 +14,77 @@ from attnviz.progress import Progress
 __all__ = ["heads"]
 
 
-@command(
-    figures="Any of overview, heads, lines, map, mean, pair, panel, page (with commas between); all that the text has; "
-    "none.",
-    drawn="overview,heads",
-    out="Folder for the results; default attnviz-out/MODEL/TEXT. Pictures of an earlier run stay there where it "
-    "was of the same model, text and options; its other files are replaced or removed, those of another text with "
-    "--overwrite only.",
-)
+@command(figures="overview, heads, lines, map, mean, pair, panel, page", note="Default: overview,heads.")
 def heads(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="What the decoder of an encoder-decoder (Marian, BART, T5) reads; default its own, generated greedily."
+        ),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Of a generated target, at most.")] = 40,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
     long_range_from: options.LongRangeFrom = 4,
     syntax: Annotated[
-        bool, typer.Option("--syntax/--no-syntax", help="Parse the text, where spaCy and a pipeline are installed.")
+        bool,
+        typer.Option("--syntax/--no-syntax", help="Parse the text if spaCy and a pipeline for it are installed."),
     ] = True,
     parser: options.Parser = None,
     profile: Annotated[
-        bool, typer.Option("--profile/--no-profile", help="Show what a stored profile says of the model.")
+        bool,
+        typer.Option("--profile/--no-profile", help="Also show the roles that a stored profile gives the heads."),
     ] = True,
     truncate: options.Truncate = False,
     scale: Annotated[
         str,
-        typer.Option(help="Of colours: shared (0 to 1, by all heads), per-head (up to its largest weight), or log."),
+        options.picture_option(
+            metavar="SCALE",
+            help="Colour scale: shared (0 to 1 for all heads), per-head (0 to the largest weight of the head), or log.",
+        ),
     ] = "shared",
     drop_special: Annotated[
         bool,
-        typer.Option(
-            "--drop-special", help="Draw patterns without special tokens (GPT-2: the first token), renormalised."
+        options.picture_option(
+            "--drop-special",
+            help="Draw patterns without special tokens (GPT-2: without the first token), each row scaled to sum to 1.",
         ),
     ] = False,
     token: Annotated[
-        str | None, options.token_option("Whose attention the figures lines show (adds lines)", "all tokens")
+        str | None,
+        options.token_option("Draw the lines of this token only (adds the figure lines)", "all", options.PICTURES),
     ] = None,
     maps: Annotated[
         list[str] | None,
-        typer.Option(
+        options.picture_option(
             "--map",
-            help="Statistic that the figure map shows: entropy, distance, sink, local, ... Repeatable; adds map; "
-            "default entropy.",
+            metavar="STATISTIC",
+            help="Draw a map of this statistic, such as entropy, distance, sink or local (adds the figure map). "
+            "May be given more than once. Default: entropy.",
         ),
     ] = None,
     save_attention: Annotated[
-        bool, typer.Option("--save-attention", help="Also write attention.safetensors, a tensor a layer.")
+        bool,
+        options.output_option("--save-attention", help="Also write attention.safetensors, with one tensor per layer."),
     ] = False,
-    top: Annotated[int, typer.Option(min=0, help="Heads in the table, clearest first; 0 for all.")] = 12,
+    top: Annotated[int, options.top_option("Number of heads in the table, the clearest first.")] = 12,
 ) -> None:
-    """Verify, measure and draw every attention head on one text.
+    """Verify, measure, draw and label every attention head on one text.
 
-    Writes overview.png, heads/L00H00.png …, captions.md, heads.json and heads.csv, and prints tables.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
+    It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
+    tables.
+
+    Examples:
+        attnviz heads "The cat that I saw ran away"
+        attnviz heads "The cat ran away" -m tiny-gpt2 --select L1
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
+    read = None if target is None else decoded("--target", target)
     start = None if token is None else decoded("--token", token)
     statistics = split_names(maps)
     source = run.find_model()
@@ -84,6 +98,8 @@ def heads(
             sentence,
             source,
             pair=second,
+            target=read,
+            max_new_tokens=max_new_tokens,
             device=run.device,
             dtype=run.dtype,
             words=words,
@@ -99,7 +115,7 @@ def heads(
 
     run.execute(
         measure,
-        texts=(sentence, second),
+        texts=(sentence, second, read),
         scale=scale,
         adds=["lines"] * (start is not None) + ["map"] * bool(statistics),
         select=select or (),

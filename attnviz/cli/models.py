@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from attnviz.cli.folders import check_out
-from attnviz.cli.options import AsJson
+from attnviz.cli.options import AsJson, output_option
 from attnviz.cli.runner import Run, errors_to_exit_codes
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
 from attnviz.errors import CheckpointError
@@ -19,20 +19,24 @@ def models(
         list[str] | None,
         typer.Argument(
             metavar="NAME",
-            help="Built-in name, folder, hub id, or paper's model such as bert-large, gpt2-xl, gpt3-175b; "
-            "default all that are known here.",
+            help="A built-in model, a folder, a hub id, or a model of a paper (bert-large, gpt2-xl, gpt3-175b). "
+            "Default: all that are known here.",
         ),
     ] = None,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Folder for models.json and models.csv; default none.")
+        str | None,
+        output_option("--out", "-o", metavar="FOLDER", help="Folder for models.json and models.csv. Default: none."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List layers, heads, widths, positions and parameters of models, and which of them attnviz reproduces.
+    """List the layers, heads, sizes and parameters of models, and say which of them attnviz can measure.
 
-    From configs and papers; no weights are loaded. Without names: the built-in models, those in the hub's cache, and
-    those of the BERT, GPT-2 and GPT-3 papers.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 130 interrupted.
+    The numbers come from config files and papers; no weights are loaded. Without a name it lists the built-in models,
+    those in the cache of the hub, and those of the BERT, GPT-2 and GPT-3 papers.
+
+    Examples:
+        attnviz models
+        attnviz models minilm bert-large --json
     """
     with errors_to_exit_codes(Run()) as run:
         check_out(out)

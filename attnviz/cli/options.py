@@ -1,17 +1,26 @@
-"""The options that several commands share: one name, one help text, one meaning."""
+"""The options that several commands share: one name, one help text, one meaning; and the groups that help shows."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
+from attnviz.arguments import LARGEST_SEED
+
 __all__ = [
+    "GROUPS",
     "LARGEST_BATCH",
     "LARGEST_SEED",
+    "MEASUREMENT",
+    "OUTPUT",
+    "PICTURES",
+    "TEXT_AND_MODEL",
     "AsJson",
+    "BatchSize",
+    "Limit",
     "LocalWindow",
     "LongRangeFrom",
-    "Out",
     "Pair",
     "Parser",
     "Select",
@@ -19,50 +28,98 @@ __all__ = [
     "Text",
     "Truncate",
     "Words",
+    "output_option",
+    "picture_option",
+    "text_option",
     "token_option",
+    "top_option",
 ]
+
+TEXT_AND_MODEL = "Text and model"
+MEASUREMENT = "What to measure"
+PICTURES = "Pictures"
+OUTPUT = "Output"
+
+GROUPS = (TEXT_AND_MODEL, MEASUREMENT, PICTURES, OUTPUT)
+"""The groups of options in the help of every command; an option without a group says what to measure."""
+
+text_option = partial(typer.Option, rich_help_panel=TEXT_AND_MODEL)
+picture_option = partial(typer.Option, rich_help_panel=PICTURES)
+output_option = partial(typer.Option, rich_help_panel=OUTPUT)
 
 _FARTHEST = 1_000_000
 
 LARGEST_BATCH = 1_000_000
 """Texts that can be asked to be read at once."""
 
-LARGEST_SEED = 2**63 - 1
-"""The largest that torch takes."""
-
-Text = Annotated[str, typer.Argument(help="The sentence; - reads standard input.")]
-Pair = Annotated[str | None, typer.Option(help="A second segment (BERT: token types 0 and 1).")]
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="The sentence. Write - to read standard input.")]
+Pair = Annotated[
+    str | None,
+    text_option(metavar="TEXT", help="A second segment, joined as the tokenizer joins pairs."),
+]
 Select = Annotated[
     list[str] | None,
-    typer.Option(help="Heads to draw and list: L2H8, 2.8, L2 (a layer), L0-3, L*H8. Repeatable; default all."),
+    picture_option(
+        metavar="HEADS",
+        help="Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of encoder-decoders "
+        "X0H3, X, E0-2. May be given more than once. Default: all heads.",
+    ),
 ]
-Words = Annotated[bool, typer.Option("--words", help="Merge word pieces into words: sum over keys, mean over queries.")]
+Words = Annotated[
+    bool,
+    typer.Option(
+        "--words", help="Merge word pieces into words: attention to the pieces is summed, from them averaged."
+    ),
+]
 LocalWindow = Annotated[
-    int, typer.Option(min=0, max=_FARTHEST, help="Largest distance that is local, in tokens (words with --words).")
+    int,
+    typer.Option(
+        metavar="DISTANCE",
+        min=0,
+        max=_FARTHEST,
+        help="The largest distance that counts as local, in tokens (in words with --words).",
+    ),
 ]
 LongRangeFrom = Annotated[
-    int, typer.Option(min=1, max=_FARTHEST, help="Smallest distance that is long-range, likewise.")
+    int,
+    typer.Option(
+        metavar="DISTANCE",
+        min=1,
+        max=_FARTHEST,
+        help="The smallest distance that counts as long-range, in tokens (in words with --words).",
+    ),
 ]
 Parser = Annotated[
     str | None,
     typer.Option(
-        help="spaCy pipeline to parse with, whatever the text looks like; default an installed one of its language, "
-        "English if in doubt, and none where the text looks like none of theirs, or like program code."
+        metavar="PIPELINE",
+        help="The spaCy pipeline that parses the text. Default: an installed one for the language of the text, English "
+        "if in doubt. Code, and text in any other language, is not parsed unless this option is given.",
     ),
 ]
 Truncate = Annotated[
-    bool, typer.Option("--truncate", help="Cut a text that is longer than the model instead of refusing it.")
+    bool,
+    text_option("--truncate", help="Cut a text that is too long for the model. Without this option it is refused."),
 ]
-Out = Annotated[
-    str | None, typer.Option("--out", "-o", help="Folder for the results; default attnviz-out/COMMAND-MODEL/TEXT.")
+Limit = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Read only the first N sentences of each corpus. Default: all."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON document, and nothing else.")]
+BatchSize = Annotated[
+    int, typer.Option(metavar="N", min=1, max=LARGEST_BATCH, help="How many texts the model reads at once.")
+]
+AsJson = Annotated[bool, output_option("--json", help="Print the JSON document and nothing else.")]
 
 
-def token_option(what: str, default: str) -> Any:
+def token_option(what: str, default: str, group: str = MEASUREMENT) -> Any:
     """The option that names a token, wherever one can be named: what it is for, and which one it is by default."""
-    named = "a token or word of the text (cat), its second occurrence (cat#2), or a position counted from 0 (#3)"
-    return typer.Option("--token", metavar="TOKEN", help=f"{what}: {named}; default {default}.")
+    named = "Name a word (cat), its second occurrence (cat#2), or a position counted from 0 (#3)."
+    return typer.Option("--token", metavar="TOKEN", help=f"{what}. {named} Default: {default}.", rich_help_panel=group)
+
+
+def top_option(what: str) -> Any:
+    """The option that says how many rows a table has."""
+    return output_option(metavar="N", min=0, help=f"{what} 0 stands for all.")
 
 
 @dataclass
@@ -70,33 +127,69 @@ class Shared:
     """The options of every command that measures; :func:`attnviz.cli.runner.command` adds them to the command's own."""
 
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Built-in name (minilm, tiny-gpt2), checkpoint folder, or hub id.")
+        str,
+        text_option(
+            "--model",
+            "-m",
+            metavar="MODEL",
+            help="A built-in model (minilm, tiny-gpt2, smollm2), a checkpoint folder, or a Hugging Face hub id.",
+        ),
     ] = "minilm"
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None
+    revision: Annotated[
+        str | None,
+        text_option(metavar="REVISION", help="Branch, tag or commit of a hub model."),
+    ] = None
+    device: Annotated[
+        str,
+        text_option("--device", "-d", metavar="DEVICE", help="Where to compute: auto, cpu, cuda, cuda:N or mps."),
+    ] = "auto"
+    dtype: Annotated[
+        str,
+        text_option(metavar="DTYPE", help="Number format: float32, float64, bfloat16 or float16."),
+    ] = "float32"
     figures: str | None = None  # its help names the command's figures
-    no_figures: Annotated[bool, typer.Option("--no-figures", help="Draw nothing; the same as --figures none.")] = False
-    formats: Annotated[list[str] | None, typer.Option("--format", help="png, svg or pdf. Repeatable; default png.")] = (
-        None
-    )
-    theme: Annotated[str, typer.Option(help="light or dark.")] = "light"
+    no_figures: Annotated[
+        bool,
+        picture_option("--no-figures", help="Draw nothing (the same as --figures none)."),
+    ] = False
+    formats: Annotated[
+        list[str] | None,
+        picture_option(
+            "--format", metavar="FORMAT", help="png, svg or pdf. May be given more than once. Default: png."
+        ),
+    ] = None
+    theme: Annotated[str, picture_option(metavar="THEME", help="light or dark.")] = "light"
     width: Annotated[
         str | None,
-        typer.Option(
-            help="Of every figure: 3.3in, 8.4cm, 84mm, 240pt (a bare number is inches); "
-            "default as its content asks for."
+        picture_option(
+            metavar="WIDTH",
+            help="Width of every figure: 3.3in, 8.4cm, 84mm, 240pt, or a number of inches. "
+            "Default: what the content needs.",
         ),
     ] = None
     bare: Annotated[
-        bool, typer.Option("--bare", help="Figures without title and notes, for a paper with captions of its own.")
+        bool,
+        picture_option("--bare", help="Leave out title and notes, for a paper with captions of its own."),
     ] = False
-    panel: Annotated[str, typer.Option(metavar="LETTER", help="A panel letter at the top left of every figure: a.")] = (
-        ""
-    )
-    device: Annotated[str, typer.Option("--device", "-d", help="auto, cpu, cuda, cuda:N or mps.")] = "auto"
-    dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32"
-    out: Out = None
+    panel: Annotated[
+        str,
+        picture_option(metavar="LETTER", help="Write a panel letter, such as a, at the top left of every figure."),
+    ] = ""
+    out: Annotated[
+        str | None,
+        output_option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for the results. Default: a folder of attnviz-out, named after model and text.",
+        ),
+    ] = None
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Remove pictures of another text that are in the folder.")
+        bool,
+        output_option("--overwrite", help="Remove pictures of another text from the folder."),
     ] = False
     as_json: AsJson = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no tables, no progress, no messages.")] = False
+    quiet: Annotated[
+        bool,
+        output_option("--quiet", "-q", help="Print no tables, no progress and no messages."),
+    ] = False

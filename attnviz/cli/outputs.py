@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-import typer
-
 import attnviz
 from attnviz.cli import options
 from attnviz.cli.runner import Run, command
@@ -13,42 +11,53 @@ from attnviz.progress import Progress
 __all__ = ["outputs"]
 
 
-@command(figures="Any of overview, shares, effects, heads (with commas between); all; none.")
+@command(figures="overview, shares, effects, heads")
 def outputs(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
     select: options.Select = None,
     token: Annotated[
-        str | None, options.token_option("Where promoted tokens are read (GPT-2)", "the last token")
+        str | None, options.token_option("GPT-2: show the tokens that heads promote at this position", "the last token")
     ] = None,
     truncate: options.Truncate = False,
     scale: Annotated[
         str,
-        typer.Option(help="Of norms: per-head (0 to the head's largest) or shared (0 to the largest of all heads)."),
+        options.picture_option(
+            metavar="SCALE",
+            help="Colour scale of norms: per-head (0 to the largest of the head) or shared (0 to the largest of all).",
+        ),
     ] = "per-head",
     save_outputs: Annotated[
-        bool, typer.Option("--save-outputs", help="Also write outputs.safetensors, [n_heads, n, d_model] a layer.")
+        bool,
+        options.output_option(
+            "--save-outputs", help="Also write outputs.safetensors, with one tensor [n_heads, n, d_model] per layer."
+        ),
     ] = False,
     top: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Heads in the tables and with a picture each, the largest share first; 0 for all. "
-            "Default 12, with --select all selected.",
+        options.top_option(
+            "Number of heads in the tables and with a picture, the largest share first. Default: 12, or all that "
+            "--select names."
         ),
     ] = None,
 ) -> None:
-    """Show what each head adds to the residual stream: its output, norm-weighted attention, and tokens promoted.
+    """Show what each head adds to the residual stream: its output, norm-weighted attention and promoted tokens.
 
-    Every head is verified, and so is that heads and bias sum to the model's attention output. Norm-weighted attention
-    is ‖A[q, k] f(x_k)‖ with f(x) = (x W_V + b_V) W_O (Kobayashi et al. 2020). In GPT-2 the tokens that a head promotes
-    are read through the final layer norm and the unembedding: the head's output less its own mean, divided by the
-    standard deviation that the last residual stream has at that position (held fixed), times gamma, times W_U, mean
-    over the vocabulary removed; embeddings, heads, biases and feed-forward networks then sum to the model's logits.
-    Writes outputs.png, outputs-shares.png, outputs-effects.png (GPT-2), outputs/L00H00.png …, captions.md, outputs.json
-    and outputs.csv.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
+    Every head is verified. The outputs of the heads and the bias must sum to the attention output of the model.
+
+    Norm-weighted attention is ‖A[q, k] f(x_k)‖ with f(x) = (x W_V + b_V) W_O (Kobayashi et al. 2020).
+
+    For GPT-2, promoted tokens are those whose logits the head raises most. Its output goes through the final layer
+    norm, with the scale of the whole residual stream held fixed, and through the unembedding; then the mean over the
+    vocabulary is subtracted. The parts of all heads, embeddings, biases and feed-forward networks sum to the logits.
+
+    It writes outputs.png, outputs-shares.png, outputs-effects.png (GPT-2), one picture per head (outputs/L00H00.png),
+    captions, outputs.json and outputs.csv.
+
+    Examples:
+        attnviz outputs "The cat that I saw ran away"
+        attnviz outputs "one two one two" -m tiny-gpt2 --token two
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
@@ -70,4 +79,5 @@ def outputs(
             progress=progress,
         )
 
-    run.execute(measure, texts=(sentence, second), scale=scale, select=select or (), top=top, tensors=save_outputs)
+    scales, texts = ("shared", "per-head"), (sentence, second)
+    run.execute(measure, texts=texts, scale=scale, scales=scales, select=select or (), top=top, tensors=save_outputs)

@@ -1,8 +1,10 @@
 """The command ``attnviz profile``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,70 +16,77 @@ from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
 
-if TYPE_CHECKING:
-    from attnviz.model.sources import Source
-
 __all__ = ["profile"]
 
 
-@command(
-    figures="Any of roles, scores, relations, layers, likeness, page (with commas between); all; none.",
-    out="Folder for the results; default attnviz-out/MODEL/CORPUS.",
-)
+@command(figures="roles, scores, relations, layers, likeness, page")
 def profile(
     run: Run,
     corpora: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="CORPUS...", help=".conllu treebanks, .txt files (a sentence a line), GAP .tsv files (coreference)."
+            metavar="CORPUS",
+            help="Text files (.txt, one sentence per line), treebanks (.conllu), or GAP files for coreference (.tsv).",
         ),
     ] = None,
     repeats: Annotated[
-        bool, typer.Option("--repeats", help="Also measure random tokens, repeated: induction, duplicate-token.")
+        bool,
+        typer.Option("--repeats", help="Also measure induction and duplicate-token heads on repeated random tokens."),
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Sentences (or rows) of each corpus that are read; default all.")
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option(min=1, max=options.LARGEST_BATCH, help="Texts that the model reads at once.")
-    ] = 32,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 32,
     seed: Annotated[
         int,
-        typer.Option(min=0, max=options.LARGEST_SEED, help="Of the verified sample, the bootstrap and the repeats."),
+        typer.Option(
+            metavar="SEED",
+            min=0,
+            max=options.LARGEST_SEED,
+            help="Random seed of the verified sample, the bootstrap and the random tokens.",
+        ),
     ] = 0,
     syntax: Annotated[
-        bool, typer.Option("--syntax/--no-syntax", help="Parse .txt files, where spaCy and a pipeline are installed.")
+        bool,
+        typer.Option("--syntax/--no-syntax", help="Parse .txt files if spaCy and a pipeline for them are installed."),
     ] = True,
     parser: Annotated[
         str | None,
-        typer.Option(help="spaCy pipeline that parses .txt files; default an English one, whatever their language."),
+        typer.Option(
+            metavar="PIPELINE",
+            help="The spaCy pipeline that parses .txt files. Default: an English one, whatever their language.",
+        ),
     ] = None,
     control: Annotated[
         bool,
         typer.Option(
             "--control/--no-control",
-            help="Measure a freshly initialised copy of the model, too, on up to 500 texts of each corpus; a role "
-            "passes only above it.",
+            help="Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role passes only "
+            "if its score is above that of the copy.",
         ),
     ] = True,
     confirm: Annotated[
         list[Path] | None,
-        typer.Option(metavar="CORPUS", help="Measure the roles that pass on this other corpus, too; may be repeated."),
+        typer.Option(
+            metavar="CORPUS", help="Measure the roles that pass on another corpus too. May be given more than once."
+        ),
     ] = None,
     store: Annotated[
         bool | None,
-        typer.Option(
+        options.output_option(
             "--store/--no-store",
-            help="Keep the profile for attnviz heads to show; default unless one of more texts is kept already.",
+            help="Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts "
+            "than before.",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="Rows of the tables; 0 for all.")] = 15,
+    top: Annotated[int, options.top_option("Number of rows in each table.")] = 15,
 ) -> None:
-    """Measure what every head of a model does on corpora, beside honest baselines.
+    """Measure what every head of a model does on many texts, compared with baselines.
 
-    Writes profile.json, profile.csv and figures, and prints tables. Interrupted, it goes on where it was when the
-    same command is given again; torchrun -m attnviz profile … splits the work over processes.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
+    It writes figures, captions, profile.json and profile.csv, and prints tables. After an interruption the same command
+    goes on where it stopped. To split the work over processes, start it with torchrun -m attnviz profile.
+
+    Examples:
+        attnviz profile corpus.txt --repeats
+        attnviz profile train.conllu --confirm dev.conllu
     """
     process = this_process()
     run.silent = not process.first
@@ -116,27 +125,32 @@ def profile(
             from attnviz.commands.profile.likeness import scikit_learn_missing
 
             yield from filter(None, [scikit_learn_missing()])
-        yield from _keep(document, source, store)
+        yield from _keep(document, store)
 
     run.execute(measure, corpora=corpora or (), top=top, rate=True, finish=finish)
 
 
-def _keep(document: dict[str, Any], source: "Source", store: bool | None) -> Iterator[str]:
-    """Keep the profile for ``attnviz heads``, and say what was done and what could not be."""
-    from attnviz.patterns.profile_store import find_profile, model_shape, store_profile
+def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
+    """Keep the profile for ``attnviz heads``, and say what became of each part and what could not be kept."""
+    from attnviz.patterns.profile_parts import measured_on
+    from attnviz.patterns.profile_store import store_profile
 
     if store is False:
         return
-    model = document["model"]
-    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
-    before = find_profile(source, shape, lambda _: None)
-    texts = sum(corpus["sentences"] for corpus in document["corpora"])
-    if before is not None and before.sentences > texts and store is None:
-        yield f"not kept for attnviz heads, which has a profile of more texts ({before.measured_on}); --store keeps it"
-        return
     try:
-        path = store_profile(document)
-        instead = "" if before is None else f", instead of that of {before.measured_on}"
-        yield f"kept for attnviz heads{instead}: {path}"
+        path, merged = store_profile(document, date.today().isoformat(), smaller=bool(store))
     except OutputError as error:
         yield str(error)
+        return
+
+    def earlier(names: Sequence[str]) -> str:
+        same = groupby(names, lambda name: measured_on(merged.before[name]))
+        return "; ".join(f"{', '.join(parts)} ({corpora})" for corpora, parts in same)
+
+    larger = f"{earlier(merged.larger)} of more texts; --store replaces" if merged.larger else ""
+    if not merged.new and not merged.replaced:
+        yield f"not kept for attnviz heads, which has {larger}"
+        return
+    told = {"new": ", ".join(merged.new), "replaced": earlier(merged.replaced), "kept": earlier(merged.kept)}
+    clauses = [f"{verb} {parts}" for verb, parts in told.items() if parts]
+    yield f"kept for attnviz heads: {'; '.join([*clauses, *([f'left {larger}'] if larger else [])])}: {path}"

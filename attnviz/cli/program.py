@@ -4,6 +4,8 @@ Data goes to standard output, progress and messages to standard error. Everythin
 inside the command, so that ``attnviz --help`` answers at once.
 """
 
+import inspect
+import re
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ from attnviz.cli.compare import compare
 from attnviz.cli.explain import explain
 from attnviz.cli.heads import heads
 from attnviz.cli.models import models
+from attnviz.cli.options import GROUPS, MEASUREMENT, OUTPUT, TEXT_AND_MODEL
 from attnviz.cli.outputs import outputs
 from attnviz.cli.profile import profile
 from attnviz.cli.rollout import rollout
@@ -25,15 +28,43 @@ app = typer.Typer(
     name="attnviz",
     help="What the attention heads of a pretrained BERT or GPT-2 do: recomputed, verified, drawn and labelled.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
+_EXIT_CODES = (
+    "Exit codes: 0 done; 1 an error that you can fix; 2 wrong usage; 3 the recomputed numbers differ from the model's; "
+    "130 interrupted."
+)
+
+_TYPE = re.compile(r" <[^ ]+>$")
+_RANGE = re.compile(r"(; )?[\d<=]*x[<>]=\d+")
+
+
 class _Command(TyperCommand):
-    """A command that knows what a text without quotes looks like to it."""
+    """A command whose help has groups and examples, and that knows what a text without quotes looks like to it."""
+
+    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 # click's signature
+        """The whole first sentence, which wraps where the terminal is narrow."""
+        return (self.help or "").partition("\n")[0]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments and options by the groups of :data:`attnviz.cli.options.GROUPS`."""
+        parameters = sorted(self.get_params(ctx), key=lambda each: each.param_type_name)
+        for group in GROUPS:
+            records = filter(None, (each.get_help_record(ctx) for each in parameters if _group(each) == group))
+            rows = [(_TYPE.sub("", name), _RANGE.sub("", text).removesuffix("  []")) for name, text in records]
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 # click's signature
+        """The examples, each on a line of its own, to be copied."""
+        with formatter.section("Examples"):
+            for example in (self.epilog or "").splitlines():
+                formatter.write(f"  {example}\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -45,8 +76,17 @@ class _Command(TyperCommand):
             raise
 
 
+def _group(parameter: Any) -> str:
+    """The group that the help shows an argument or an option in."""
+    if parameter.name == "help":
+        return OUTPUT
+    default = TEXT_AND_MODEL if parameter.param_type_name == "argument" else MEASUREMENT
+    return parameter.rich_help_panel or default
+
+
 for command in (heads, compare, profile, explain, outputs, ablate, rollout, models):
-    app.command(cls=_Command)(command)
+    text, _, examples = inspect.cleandoc(command.__doc__ or "").partition("\n\nExamples:\n")
+    app.command(cls=_Command, help=f"{text}\n\n{_EXIT_CODES}", epilog=inspect.cleandoc(examples))(command)
 
 
 def _show_version(wanted: bool) -> None:

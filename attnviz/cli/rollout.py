@@ -12,41 +12,57 @@ from attnviz.cli.terminal import decoded, read_text
 __all__ = ["rollout"]
 
 
-@command(figures="Any of rollout, layers, from (with commas between); all; none.")
+@command(figures="rollout, layers, from")
 def rollout(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
     token: Annotated[
-        str | None, options.token_option("Whose inputs to rank", "the first token ([CLS]), in GPT-2 the last")
+        str | None,
+        options.token_option("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last"),
     ] = None,
     layer: Annotated[
-        int | None, typer.Option(min=0, help="Roll out up to this layer, counted from 0; default the last.")
+        int | None,
+        typer.Option(metavar="LAYER", min=0, help="Roll out up to this layer, counted from 0. Default: the last."),
     ] = None,
     residual: Annotated[
-        float, typer.Option(help="Share of the identity (what a token keeps of itself) in every layer, 0 to 1.")
+        float,
+        typer.Option(
+            metavar="SHARE", help="What a token keeps of itself in every layer: the weight of the identity, 0 to 1."
+        ),
     ] = 0.5,
     flow: Annotated[
         bool,
-        typer.Option("--flow/--no-flow", help="Also the maximum flow from that token: n problems (attnviz[flow])."),
+        typer.Option(
+            "--flow/--no-flow",
+            help="Also compute the maximum flow from that token to each of the n inputs (needs attnviz[flow]).",
+        ),
     ] = False,
     all_flows: Annotated[
-        bool, typer.Option("--all-flows", help="The maximum flow from every token: n² problems, up to 128 tokens.")
+        bool,
+        typer.Option("--all-flows", help="Compute the maximum flow from every token (n² flows, up to 128 tokens)."),
     ] = False,
     words: Annotated[
-        bool, typer.Option("--words", help="Merge word pieces after rolling out: sum over inputs, mean over outputs.")
+        bool,
+        typer.Option(
+            "--words", help="Merge word pieces into words after the rollout: inputs summed, outputs averaged."
+        ),
     ] = False,
     truncate: options.Truncate = False,
     save_rollout: Annotated[
-        bool, typer.Option("--save-rollout", help="Also write rollout.safetensors, the matrices of every layer.")
+        bool,
+        options.output_option("--save-rollout", help="Also write rollout.safetensors, with the matrix of every layer."),
     ] = False,
-    top: Annotated[int, typer.Option(min=0, help="Input tokens in the table; 0 for all.")] = 12,
+    top: Annotated[int, options.top_option("Number of input tokens in the table.")] = 12,
 ) -> None:
-    """Roll attention out through all layers: how much of each input token comes to each position.
+    """Roll attention out through all layers: how much of each input token reaches each position.
 
-    Every head is verified. Writes rollout.png, rollout-layers.png, rollout-from.png, captions.md, rollout.json and
+    Every head is verified. It writes rollout.png, rollout-layers.png, rollout-from.png, captions, rollout.json and
     rollout.csv, and prints the inputs of one token, ranked.
-    Exit codes: 0 done, 1 an error to mend, 2 wrong usage, 3 the heads do not reproduce the model, 130 interrupted.
+
+    Examples:
+        attnviz rollout "The cat that I saw ran away"
+        attnviz rollout "The cat ran away" --token cat --flow
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Unpack
 import typer
 
 from attnviz.cli.folders import check_out, check_working_folder, results_folder
-from attnviz.cli.options import Shared
+from attnviz.cli.options import Shared, picture_option
 from attnviz.cli.start import INTERRUPTED
 from attnviz.cli.terminal import print_results, printable, progress, say, say_what_was_written, split_names
 from attnviz.errors import AttnvizError, ProcessError, UsageError, VerificationError
@@ -59,6 +59,7 @@ class Run(Shared):
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),
         scale: str = "shared",
+        scales: Sequence[str] = ("shared", "per-head", "log"),
         adds: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
@@ -75,6 +76,7 @@ class Run(Shared):
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
             scale: of colours.
+            scales: that the command has.
             adds: figures that other options ask for, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: what else is to be done once everything is written; told the document, gives messages.
@@ -84,13 +86,14 @@ class Run(Shared):
             AttnvizError: see :mod:`attnviz.errors`.
         """
         from attnviz.figures.fonts import fonts_to_install
-        from attnviz.figures.look import Look
+        from attnviz.figures.look import SCALES, Look
         from attnviz.results.output_folder import OutputFolder
         from attnviz.results.result import checked_views, layout_of, report_of
-        from attnviz.results.tables import spaced
         from attnviz.results.view import Choices
 
         report = report_of(self.command)
+        if scale not in SCALES:
+            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}.")
         wanted = report.completed(Choices.of(Look(self.theme, scale, self.width, self.bare, self.panel), choices))
         figures, formats = self._figure_names(adds), split_names(self.formats) or ["png"]
         checked_views(self.command, figures, formats)
@@ -111,9 +114,7 @@ class Run(Shared):
                 return
             document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
         messages = list(finish(document))
-        print_results(
-            path, document, lambda width: spaced(report.tables(result, wanted, width)), self.as_json, self.quiet
-        )
+        print_results(path, document, lambda width: result.tables(wanted, width), self.as_json, self.quiet)
         for message in [*report.afterwards(result, wanted, document), *messages, fonts_to_install()]:
             if message:
                 say(message, self.quiet)
@@ -162,7 +163,7 @@ def _which(file: Path) -> tuple[int, int] | None:
 
 
 def command(
-    *, figures: str, drawn: str = "", out: str = ""
+    *, figures: str, note: str = "Default: all."
 ) -> Callable[[Callable[Concatenate[Run, ...], None]], Callable[..., None]]:
     """Make a command of a function of a :class:`Run` and of the command's own options.
 
@@ -170,21 +171,17 @@ def command(
     Run. Errors become exit codes.
 
     Args:
-        figures: help of ``--figures``, with the names of the command's views.
-        drawn: those drawn by default, where not all are.
-        out: help of ``--out``, where there is more to say of it.
+        figures: the names of the command's views, for the help of ``--figures``.
+        note: what else is to be said of them.
     """
-    own_help: dict[str, Any] = {
-        "figures": Annotated[str | None, typer.Option(help=figures, show_default=drawn or False)],
-    }
-    if out:
-        own_help["out"] = Annotated[str | None, typer.Option("--out", "-o", help=out)]
+    text = f"Any of {figures} (with commas between), all, or none. {note}"
+    of_figures = Annotated[str | None, picture_option(metavar="FIGURES", help=text)]
 
     def decorate(function: Callable[Concatenate[Run, ...], None]) -> Callable[..., None]:
         _, *own = inspect.signature(function).parameters.values()
         declared = {option.name for option in own}
         shared = [
-            option.replace(annotation=own_help.get(option.name, option.annotation))
+            option.replace(annotation=of_figures if option.name == "figures" else option.annotation)
             for option in inspect.signature(Shared).parameters.values()
             if option.name not in declared
         ]

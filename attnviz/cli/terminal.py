@@ -5,6 +5,7 @@ Data goes to standard output, progress and messages to standard error.
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ __all__ = [
 ]
 
 _NARROWEST = 60
+
+_STRANGE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates that stand for no byte, which no command line gives, but a caller from Python may."""
 
 
 @contextmanager
@@ -88,7 +92,8 @@ def read_text(text: str) -> str:
 
 def decoded(name: str, text: str) -> str:
     """An argument as UTF-8, whatever the locale; bytes that are not UTF-8 reach Python as lone surrogates."""
-    return _decode(name, text.encode("utf-8", "surrogateescape"), "utf-8", "expected text encoded as UTF-8.")
+    data = text.encode("utf-8", "surrogateescape" if not _STRANGE.search(text) else "surrogatepass")
+    return _decode(name, data, "utf-8", "expected text encoded as UTF-8.")
 
 
 def _decode(name: str, data: bytes, encoding: str, advice: str) -> str:
@@ -123,7 +128,7 @@ def print_results(
         if sys.stdout is None and (as_json or not quiet):
             raise OSError(errno.EBADF, "standard output is closed")
         if as_json:
-            from attnviz.results.output_folder import json_text
+            from attnviz.results.manifest import json_text
 
             sys.stdout.write(json_text(document))
         elif not quiet:

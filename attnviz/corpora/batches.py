@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.capture import LayerRecord, capture_layers
-from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import LayerCheck, Verification, verify_record, worse_of
 from attnviz.corpora.reading import Span, Text
 from attnviz.errors import TextError
@@ -88,7 +87,7 @@ def encode(
     """
     if not texts:
         return []
-    limit = int(checkpoint.config.max_position_embeddings)
+    limit = checkpoint.positions
     items = []
     for text, encoding in zip(texts, checkpoint.encode([text.text for text in texts]), strict=True):
         special = [segment is None for segment in encoding.sequence_ids]
@@ -213,7 +212,7 @@ class SampledAttention:
     def verification(self) -> Verification:
         """The largest differences found in each layer."""
         checks = tuple(check for check in self._checks if check is not None)
-        return Verification(TOLERANCES[self._checkpoint.dtype], checks)
+        return Verification(self._checkpoint.tolerance, checks)
 
     def state(self) -> dict[str, Any]:
         """What was verified so far."""

@@ -39,7 +39,11 @@ a lilac.
 OTHER, NO_ROLE = FAMILIES[-2:]
 
 _NAMED = {family.name: family for family in FAMILIES}
-_FAMILY_OF = _NAMED | {spec.name: _NAMED[spec.family] for spec in PATTERNS} | {"offset": _NAMED["positional"]}
+_FAMILY_OF = (
+    _NAMED
+    | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
+    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
+)
 _WITHOUT = ("heterogeneous", "too short")
 
 

@@ -21,7 +21,7 @@ from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
 from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fitting_grid, planned_grid
 from attnviz.figures.look import Look, outer_ink
-from attnviz.figures.matrix import Array
+from attnviz.figures.matrix import Array, Labels, name_axis
 from attnviz.figures.page import (
     MARGIN,
     ColourScale,
@@ -45,7 +45,8 @@ class HeadCell:
     """The small matrix of one head."""
 
     id: HeadId  # of the head
-    # [m, m], pooled by grid_pooling; NaN where there is nothing; on each head's own scale the share of its largest
+    # [rows, columns], pooled by grid_pooling and stretched to a square; NaN where there is nothing; on each head's own
+    # scale the share of its largest
     values: Array
     beside: str = ""  # a short text: a distance, a share, a label
     family: Family | None = None  # whose mark stands before that text, which then stands on a line of its own
@@ -53,16 +54,24 @@ class HeadCell:
     muted: bool = False  # whether that text is grey
     # of another kind, right of the id: the family of its mark, texts beside it, whether the mark is filled
     right: tuple[Family, tuple[str, ...], bool] | None = None
+    sinks: frozenset[int] | None = None  # as those of the plan, where this head's own are others
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadGridPlan(ColourScale, PagePlan):
     """Matrices of many heads to draw."""
 
-    cells: tuple[HeadCell, ...]  # at least one; all matrices have the same size
+    cells: tuple[HeadCell, ...]  # at least one
     beside: str = ""  # what the texts beside the ids are: a further note, where there is room for these texts
     roles: str = ""  # what the marks and texts right of the ids are, likewise
     sinks: frozenset[int] = frozenset()  # cells of a row that stand for sinks, which get a tick below their column
+    labels: Labels | None = None  # of the positions, of few heads; they are named where there is room
+    pooled: int = 1  # positions in one cell
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Names of tokens to find room for."""
+        return () if self.labels is None else self.labels.texts
 
 
 def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:
@@ -72,7 +81,7 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
         UsageError: the width is too small for so many heads.
     """
     del vector  # the grid is an image in either
-    grid = planned_grid((cell.id for cell in plan.cells), len(plan.cells[0].values), look, _marked(plan))
+    grid = planned_grid((cell.id for cell in plan.cells), _most_cells(plan), look, _marked(plan), plan.named)
     across, down = grid.extent
     width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - LAYER_NAMES)
@@ -106,13 +115,18 @@ def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
     for _ in range(4):
-        grid = fitting_grid([cell.id for cell in plan.cells], room, _marked(plan))
+        grid = fitting_grid([cell.id for cell in plan.cells], room, _marked(plan), plan.named)
         if grid.extent[1] <= box.height / pixel:
             break
         room *= box.height / pixel / grid.extent[1]
     _lay_out(ax, plan, grid, look, grid.extent[0])
     settled(ax.figure)
     return _fill(ax, plan, grid, look)
+
+
+def _most_cells(plan: HeadGridPlan) -> int:
+    """Rows or columns of the largest matrix."""
+    return max(int(n) for cell in plan.cells for n in cell.values.shape)
 
 
 def _marked(plan: HeadGridPlan) -> bool:
@@ -130,7 +144,7 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, width: 
     block = grid.rows * grid.row
     middles = [grid.first + at * block + (block + grid.above - 6) / 2 for at in range(len(grid.layers))]
     full = text_width(f"layer {grid.layers[-1]}", 7, DPI) <= block - grid.above
-    names = [f"layer {layer}" if full else f"L{layer}" for layer in grid.layers]
+    names = [f"layer {layer}" if full else HeadId(layer, 0).layer_name for layer in grid.layers]
     turned: dict[str, Any] = {"rotation": 90, "va": "center"} if full else {}
     if grid.packed:  # ids name the layers
         middles, names = [], []
@@ -185,15 +199,17 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesIma
         if grid.named:
             ax.text(left, top - (19 if grid.marked else 5), name, fontsize=grid.size, weight="bold", **style)
         if right and cell.right is not None:
-            room = pitch - grid.pitch + side / pixels - 17 - text_width(name, grid.size, DPI, "bold")
+            room = pitch - grid.pitch + grid.square - 21 - text_width(name, grid.size, DPI, "bold")
             role, paler = _fullest(cell.right[1], small, room), style | {"color": look.greys.quiet}
-            ax.text(left + side / pixels - 12, top - 19, role, fontsize=small, ha="right", **paler)
+            ax.text(left + grid.square - 15, top - 19, role, fontsize=small, ha="right", **paler)
         text, x, aligned = cell.beside if beside else "", left + side / pixels, "right"
         if cell.family is not None:
-            text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 17), left + 13, "left"
+            text, x, aligned = _fullest((cell.beside, *cell.shorter), small, pitch - 18), left + 14, "left"
         if text:
             inked = style | {"color": look.greys.quiet if cell.muted else look.greys.ink}
             ax.text(x, top - 5, text, fontsize=small, ha=aligned, family=font_families([text]), **inked)
+    if grid.tokens:
+        _name_tokens(ax, plan, grid, look, side / pixels, shown)
     if not grid.named:
         every = math.ceil((text_width(f"H{grid.columns[-1]}", 5.5, DPI, "bold") + 3) / pitch)
         for at in range(0, len(grid.columns), every):
@@ -202,17 +218,35 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesIma
     return drawn
 
 
+def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, side: float, shown: float) -> None:
+    """The names of tokens left of a row's first square and below a column's last, as beside any matrix.
+
+    A square is ``side`` wide, in pixels of the grid, of which each takes ``shown`` of the figure.
+    """
+    for cell in plan.cells:
+        n, (left, top) = len(cell.values), grid.corner(cell.id)
+        across, down = ax.get_xlim()[1], ax.get_ylim()[0]
+        beside = ax.inset_axes(
+            (left / across, 1 - (top + side) / down, side / across, side / down), facecolor="none", zorder=2
+        )
+        beside.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), in_layout=False)
+        beside.spines[:].set_visible(False)
+        points = side * shown * 72 / ax.figure.dpi / n
+        for axis, letter in ((beside.yaxis, "l"), (beside.xaxis, "b")):
+            name_axis(axis, plan.labels if letter in grid.sides(cell.id) else None, n, points, plan.pooled, look)
+        beside.tick_params(length=0, pad=4)
+
+
 def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> tuple[NDArray[np.uint8], int]:
     """All squares with their frames, so many pixels for one of the grid, and pixels of a square.
 
     Cells are equal squares wherever that does not waste room; otherwise they differ by one pixel.
     """
-    m, colours = len(plan.cells[0].values), plan.colours or look.colour_map()
+    m, colours = _most_cells(plan), plan.colours or look.colour_map()
     room = grid.square * pixels
     side = max(1, int(room / m + 0.1)) * m
     if (look.width is not None and side < _EVEN * room) or side > 1.1 * room:
         side = int(room)
-    nearest = np.arange(side) * m // side
     greys = (look.greys.paper, look.greys.frame, look.greys.quiet)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
@@ -223,9 +257,10 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
         image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
         painted = colours(plan.norm(np.ma.masked_invalid(cell.values)), bytes=True)
         opaque = np.where(painted[..., 3:] > 0, painted[..., :3], paper).astype(np.uint8)
-        image[top : top + side, left : left + side, :3] = opaque[nearest][:, nearest]
+        rows, columns = (np.arange(side) * n // side for n in cell.values.shape)
+        image[top : top + side, left : left + side, :3] = opaque[rows][:, columns]
         below = image[top + side + 2 : top + side + 2 + max(1, round(2 * pixels)), left : left + side, :3]
-        below[:, np.isin(nearest, list(plan.sinks))] = sink
+        below[:, np.isin(columns, list(plan.sinks if cell.sinks is None else cell.sinks))] = sink
     return image, side
 
 

@@ -37,19 +37,23 @@ class HeatmapPlan(ColourScale, PagePlan):
     """One head's pattern, ready to draw."""
 
     evidence: str  # the score behind the label, with its baseline: below the title, above the notes
-    values: Array  # [m, m], rows attend to columns; pooled by heatmap_pooling
+    values: Array  # [rows, columns], rows attend to columns; pooled by heatmap_pooling
     labels: Labels  # of the positions, before pooling
     bar_norm: Normalize  # the scale of the colour bar, the same for every head
     pooled: int = 1  # positions in one cell
     outlined: tuple[int, int] | None = None  # row and column of a cell to outline
     forms: tuple[Callable[[float], str], ...] = (hundredths,)  # a value as text in its cell, the fullest form first
+    keys: Labels | None = None  # of the columns, where they are other positions than the rows
 
 
-def heatmap_pooling(labels: Sequence[str], look: Look) -> tuple[int, int]:
-    """How many positions share a cell, so that every cell has a pixel, and every which position is named."""
-    most = _MOST_CELLS if look.width is None else min(_MOST_CELLS, _room(labels, look))
-    pooled = math.ceil(len(labels) / most)
-    return pooled, named_every(_cell(labels, math.ceil(len(labels) / pooled), look) * 72 / file_dpi(look), pooled)
+def heatmap_pooling(labels: Sequence[str], look: Look, n_keys: int = 0) -> tuple[int, int]:
+    """How many positions share a cell, so that every cell has a pixel, and every which position is named.
+
+    ``labels`` are those of the rows; ``n_keys`` is the number of columns, where that is another one.
+    """
+    n, most = max(len(labels), n_keys), _MOST_CELLS if look.width is None else min(_MOST_CELLS, _room(labels, look))
+    pooled = math.ceil(n / most)
+    return pooled, named_every(_cell(labels, math.ceil(n / pooled), look) * 72 / file_dpi(look), pooled)
 
 
 def heatmap_figure(plan: HeatmapPlan, look: Look, vector: bool = False) -> Figure:
@@ -65,13 +69,14 @@ def heatmap_page(plan: HeatmapPlan, look: Look, vector: bool = False) -> tuple[F
 
     Cells begin at whole pixels of the file, and each is a whole number of them wide.
     """
-    texts, m, dpi = plan.labels.texts, len(plan.values), file_dpi(look)
-    cell = _cell(texts, m, look)
-    points, side = cell * 72 / dpi, cell * m / dpi
-    longest = (label_pixels(texts, label_size(points)) + _TICK) / DPI
-    width = page_width(look, side + longest + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
-    across = min(side, width - longest - 2 * MARGIN)
-    body = side + longest + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
+    texts, dpi, (rows, columns) = plan.labels.texts, file_dpi(look), plan.values.shape
+    cell = _cell(texts, max(rows, columns), look)
+    points = cell * 72 / dpi
+    size = label_size(points)
+    beside, below = ((label_pixels(each.texts, size) + _TICK) / DPI for each in (plan.labels, plan.keys or plan.labels))
+    width = page_width(look, cell * columns / dpi + beside + 2 * MARGIN + _AXIS_NAME / DPI + _SLACK)
+    across = min(cell * columns / dpi, width - beside - 2 * MARGIN)
+    body = cell * rows / dpi + below + _AXIS_NAME / DPI + max(_BAR, bar_inches(plan.bar, across)) + _SLACK
     figure = new_page(plan.title, (plan.evidence, *plan.notes), look, width=width, body=body)
     ax = figure.add_subplot()
     cells = _draw(ax, plan, look, vector=vector, points=points)
@@ -79,10 +84,11 @@ def heatmap_page(plan: HeatmapPlan, look: Look, vector: bool = False) -> tuple[F
     settled(figure)
     figure.set_layout_engine("none")
     box, pixel = ax.get_window_extent(), dpi / DPI
-    cell = max(1, min(cell, int(min(box.width, box.height) * pixel / m)))
+    cell = max(1, min(cell, int(min(box.width * pixel / columns, box.height * pixel / rows))))
     whole_width, whole_height = (inches * dpi for inches in figure.get_size_inches())
-    left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * m
-    ax.set_position((left / whole_width, bottom / whole_height, cell * m / whole_width, cell * m / whole_height))
+    left, bottom = round(box.x0 * pixel) + 1, whole_height - round(whole_height - box.y1 * pixel) - 1 - cell * rows
+    place = left / whole_width, bottom / whole_height
+    ax.set_position((*place, cell * columns / whole_width, cell * rows / whole_height))
     return figure, ax, cells
 
 
@@ -104,12 +110,16 @@ def draw_heatmap(ax: Axes, plan: HeatmapPlan, look: Look) -> Cells:
 def _draw(ax: Axes, plan: HeatmapPlan, look: Look, *, vector: bool = False, points: float | None = None) -> Cells:
     """Cells, labels of positions and names of the axes."""
     cells = draw_matrix(
-        ax, plan.values, plan.norm, look, labels=plan.labels, pooled=plan.pooled, colours=plan.colours,
+        ax, plan.values, plan.norm, look, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
         vector=vector, outlined=plan.outlined, cell=points,
     )  # fmt: skip
-    side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * len(plan.values) / 72
     size, ink = outer_size("axes.labelsize", 7.5), outer_ink(look, "axes.labelcolor")
-    for name, setting in (("key (attended to)", ax.set_xlabel), ("query (attends from)", ax.set_ylabel)):
+    names = ("query (attends from)", "key (attended to)")
+    if plan.keys is not None:
+        names = ("target (attends from)", "source (attended to)")
+    settings: tuple[Any, Any] = ax.set_ylabel, ax.set_xlabel
+    for name, setting, count in zip(names, settings, plan.values.shape, strict=True):
+        side = ax.get_window_extent().height / ax.figure.dpi if points is None else points * count / 72
         shown = name if text_width(name, size, DPI) <= side * DPI + 20 else name.partition(" ")[0]
         setting(shown, fontsize=size, color=ink, labelpad=2)
     return cells

@@ -101,14 +101,14 @@ class _Page:
         self.texts = self.figure.texts[: len(self.lines(plan))]
         box, pixel = self.axes.get_window_extent(), self.dpi / DPI
         self.left, self.top = round(box.x0 * pixel), round((self.figure.bbox.height - box.y1) * pixel)
-        self.cell = round(box.width * pixel / len(plan.values))
+        self.cell = round(box.width * pixel / plan.values.shape[1])
 
     def lines(self, plan: HeatmapPlan) -> list[tuple[str, float, str]]:
         return heading(plan.title, (plan.evidence,), self.look, self.figure.get_figwidth())
 
     def number_size(self, plan: HeatmapPlan) -> float | None:
         """Points of the numbers in the cells; None where they cannot be read."""
-        if len(plan.values) > MOST_NUMBERED:
+        if max(plan.values.shape) > MOST_NUMBERED:
             return None
         points = self.cell * 72 / self.dpi
         texts = [text for value in np.unique(_in_hundredths(plan)) if (text := hundredths(value / 100))]
@@ -127,8 +127,8 @@ class _Raster(_Page):
         with figure_style():
             canvas.draw()
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-        line, side = round(self.dpi / DPI), self.cell * len(plan.values)
-        box = pixels[self.top - line :, self.left - line :][: side + 2 * line, : side + 2 * line]
+        line, (down, across) = round(self.dpi / DPI), (self.cell * n for n in plan.values.shape)
+        box = pixels[self.top - line :, self.left - line :][: down + 2 * line, : across + 2 * line]
         box[:] = np.round(np.array(to_rgb(look.greys.frame)) * 255)  # the frame is around the cells, not on them
         packed: NDArray[np.int64] = pixels @ np.array([1 << 16, 1 << 8, 1])
         distinct, back = np.unique(packed, return_inverse=True)
@@ -149,7 +149,7 @@ class _Raster(_Page):
                 np.copyto(place, (LEVELS + ink * _INK).round().astype(np.uint8), where=ink > 0)
                 x += text_width(f"{piece}|", size, self.dpi, weight) - text_width("|", size, self.dpi, weight)
         cells = self._cells(plan)
-        picture[self.top :, self.left :][: len(cells), : len(cells)] = cells
+        picture[self.top :, self.left :][: len(cells), : cells.shape[1]] = cells
         return picture
 
     def encoded(self, picture: _Pixels) -> bytes:
@@ -157,13 +157,13 @@ class _Raster(_Page):
 
     def _cells(self, plan: HeatmapPlan) -> _Pixels:
         """The cells with their numbers; there are few different ones, each of which is made once."""
-        cell, m, size = self.cell, len(plan.values), self.number_size(plan)
+        cell, (rows, columns), size = self.cell, plan.values.shape, self.number_size(plan)
         if size is None:
             return _levels(plan).astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)
         kinds, places = np.unique(_levels(plan) * 101 + _in_hundredths(plan), return_inverse=True)
-        tiles = np.stack([self._tile(int(kind), size) for kind in kinds])[places.reshape(m, m)]
-        square: _Pixels = tiles.transpose(0, 2, 1, 3).reshape(m * cell, m * cell)
-        return square
+        tiles = np.stack([self._tile(int(kind), size) for kind in kinds])[places.reshape(rows, columns)]
+        cells: _Pixels = tiles.transpose(0, 2, 1, 3).reshape(rows * cell, columns * cell)
+        return cells
 
     def _tile(self, kind: int, size: float) -> _Pixels:
         if (kind, size) not in self._tiles:
@@ -208,17 +208,18 @@ class _Svg(_Page):
 
     def _cells(self, plan: HeatmapPlan) -> Iterator[str]:
         """Cells of one colour are one path; in large matrices all cells are an image, a pixel each."""
-        m, levels, size = len(plan.values), _levels(plan), self.number_size(plan)
+        (rows, columns), levels, size = plan.values.shape, _levels(plan), self.number_size(plan)
         left, top, cell = (pixels * 72 / self.dpi for pixels in (self.left, self.top, self.cell))
-        if m > _SVG_RECTANGLES:
+        if max(rows, columns) > _SVG_RECTANGLES:
             data = base64.b64encode(_png(levels.astype(np.uint8), DPI, self.look.theme)).decode("ascii")
             yield (
-                f'<image x="{left:.6g}" y="{top:.6g}" width="{m * cell:.6g}" height="{m * cell:.6g}" '
+                f'<image x="{left:.6g}" y="{top:.6g}" width="{columns * cell:.6g}" height="{rows * cell:.6g}" '
                 'preserveAspectRatio="none" style="image-rendering:crisp-edges;image-rendering:pixelated" '
                 f'xlink:href="data:image/png;base64,{data}"/>\n'
             )
             return
-        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(m)] for begin in (left, top))
+        corners = ((left, columns), (top, rows))
+        xs, ys = ([f"{begin + place * cell:.6g}" for place in range(n)] for begin, n in corners)
         for level in np.unique(levels[levels > 0]):
             colour = to_hex(palette(self.look.theme)[level] / 255)
             path = "".join(
@@ -255,14 +256,14 @@ def _letters(text: str, size: float, weight: str, dpi: float) -> tuple[_Pixels, 
 
 
 def _levels(plan: HeatmapPlan) -> NDArray[np.int64]:
-    """[m, m], each weight's step of the colour scale."""
+    """[rows, columns], each weight's step of the colour scale."""
     shares = np.ma.filled(plan.norm(plan.values), 0.0)
     levels: NDArray[np.int64] = (np.clip(shares, 0, 1) * (LEVELS - 1)).round().astype(np.int64)
     return levels
 
 
 def _in_hundredths(plan: HeatmapPlan) -> NDArray[np.int64]:
-    """[m, m], the weights as they are written."""
+    """[rows, columns], the weights as they are written."""
     written: NDArray[np.int64] = np.rint(np.clip(plan.values, 0, 1) * 100).astype(np.int64)
     return written
 

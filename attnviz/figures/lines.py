@@ -57,6 +57,7 @@ class LinesPlan(PagePlan):
     samples: tuple[tuple[float, str], ...]  # examples for reading the lines: strength and the weight that it stands for
     written: dict[int, str]  # by row, a weight to write before the label attended to
     unit: str  # token or word
+    keys: tuple[str, ...] | None = None  # of the right side, where another text stands there; it has no breaks then
 
     @property
     def rows(self) -> Array:
@@ -67,15 +68,24 @@ class LinesPlan(PagePlan):
         return rows
 
     @property
+    def sides(self) -> tuple[Array, Array]:
+        """The rows left and right; of two texts the shorter one is spread over the height of the longer."""
+        if self.keys is None:
+            return self.rows, self.rows
+        last = max(len(self.labels), len(self.keys)) - 1
+        left, right = (np.linspace(0, last, n) for n in (len(self.labels), len(self.keys)))
+        return left, right
+
+    @property
     def extent(self) -> float:
         """Height of all rows, in rows, with the gaps between texts."""
-        return float(self.rows[-1]) + 1
+        return max(float(rows[-1]) for rows in self.sides) + 1
 
 
 def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure of lines, at most nine inches high: where there are many rows, only some are named."""
     del vector  # lines are drawn alike for every format
-    pitch = max(_LEAST_PITCH, min(_LARGEST_PITCH, _COMFORTABLE / len(plan.labels)))
+    pitch = max(_LEAST_PITCH, min(_LARGEST_PITCH, _COMFORTABLE / max(len(plan.labels), len(plan.keys or ()))))
     natural = _LINES_WIDTH + 2 * (_column_points(plan, pitch) + _PAD) / 72 + 2 * MARGIN
     width = page_width(look, max(_NARROWEST, natural))
     room = (width - 2 * MARGIN) * 72
@@ -112,9 +122,9 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
     ax.set(xlim=(0, width), ylim=(plan.extent - 0.5, -0.5 - _HEADING / pitch))
     left, right = room + _PAD, width - room - _PAD
-    rows, n_heads = plan.rows, len(plan.heads)
+    (rows, key_rows), n_heads = plan.sides, len(plan.heads)
     shifts = (plan.head - (n_heads - 1) / 2) * _SPREAD / n_heads  # heads side by side, so that none covers another
-    starts, ends = (rows[side] + shifts for side in (plan.query, plan.key))
+    starts, ends = rows[plan.query] + shifts, key_rows[plan.key] + shifts
     opacities, widths = _strokes(plan, pitch, plan.strengths)
     colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[look.theme]])[plan.head]
     bend, codes = _BEND * (right - left), [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
@@ -154,13 +164,20 @@ def _points(text: str, size: float) -> float:
 def _column_points(plan: LinesPlan, pitch: float) -> float:
     """Points that the longest label takes, or the name of its column."""
     labels = {*_column(plan, 0), *_column(plan, 1)}
-    return max(*(_points(label, _letters(pitch)) for label in labels), *(_points(name, _LETTERS) for name in _COLUMNS))
+    names = (_headings(plan, side)[0] for side in (0, 1))
+    return max(*(_points(label, _letters(pitch)) for label in labels), *(_points(name, _LETTERS) for name in names))
 
 
 def _column(plan: LinesPlan, side: int) -> list[str]:
     """The labels of one side, weights before those attended to where they are to be written."""
-    written = plan.written if side else {}
-    return [f"{written[row]} {label}" if row in written else label for row, label in enumerate(plan.labels)]
+    written, labels = (plan.written, plan.keys or plan.labels) if side else ({}, plan.labels)
+    return [f"{written[row]} {label}" if row in written else label for row, label in enumerate(labels)]
+
+
+def _headings(plan: LinesPlan, side: int) -> tuple[str, str]:
+    """What stands above a side, and shorter."""
+    of = "" if plan.keys is None else (" (target)", " (source)")[side]
+    return f"{_COLUMNS[side]}{of}", ("from", "to")[side]
 
 
 def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Array]:
@@ -177,21 +194,23 @@ def _strokes(plan: LinesPlan, pitch: float, strengths: Array) -> tuple[Array, Ar
 
 def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pitch: float) -> None:
     """The labels of one side, as many as have room, and above them what the column is."""
-    labels, rows, size = _column(plan, side), plan.rows, _letters(pitch)
+    labels, rows, size = _column(plan, side), plan.sides[side], _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
-    name = _COLUMNS[side] if _points(_COLUMNS[side], _LETTERS) <= width + _PAD else ("from", "to")[side]
+    name, short = _headings(plan, side)
+    name = name if _points(name, _LETTERS) <= width + _PAD else short
     style: dict[str, Any] = {"ha": ("right", "left")[side], "va": "center_baseline", "parse_math": False}
     ax.text(x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, **style)
-    for row in _named(plan, plan.key if side else plan.query, pitch):
+    for row in _named(plan, side, pitch):
         text, ink = fitted(labels[row], size, DPI, width / PIXEL), outer_ink(look)
         colour = ink if row in plan.bright[side] else look.greys.quiet
         ax.text(x, rows[row], text, size=size, color=colour, family=font_families([text]), **style)
 
 
-def _named(plan: LinesPlan, touched: NDArray[np.intp], pitch: float) -> list[int]:
+def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:
     """As many rows as can be named, those with more of the drawn attention first, near equals from the top."""
-    sums = np.bincount(touched, plan.weights, len(plan.labels))
-    ranks, places = np.round(np.log2(np.maximum(sums, 1e-9))), plan.rows * pitch
+    rows = plan.sides[side]
+    sums = np.bincount(plan.key if side else plan.query, plan.weights, len(rows))
+    ranks, places = np.round(np.log2(np.maximum(sums, 1e-9))), rows * pitch
     chosen: list[int] = []
     for row in sorted(range(len(ranks)), key=lambda row: (-ranks[row], row)):
         if all(abs(places[row] - places[other]) >= _LEAST_PITCH for other in chosen):

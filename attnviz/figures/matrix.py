@@ -25,8 +25,8 @@ from attnviz.figures.page import PIXEL
 
 __all__ = [
     "LONGEST", "MOST_NUMBERED", "Array", "Cells", "Labels", "cell_points", "contrasting_ink", "draw_matrix",
-    "hundredths", "label_pixels", "label_size", "max_pool", "named_every", "pooled_for", "value_size", "write_numbers",
-    "write_texts",
+    "hundredths", "label_pixels", "label_size", "max_pool", "name_axis", "named_every", "pooled_for", "value_size",
+    "write_numbers", "write_texts",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -60,6 +60,7 @@ def draw_matrix(
     look: Look,
     *,
     labels: Labels | None = None,
+    keys: Labels | None = None,
     sides: str = "lb",
     pooled: int = 1,
     colours: Colormap | None = None,
@@ -76,6 +77,7 @@ def draw_matrix(
         norm: from values to colours.
         look: theme.
         labels: of the positions.
+        keys: of the columns, where they are other positions than the rows.
         sides: where they are named: left (``l``), bottom (``b``).
         pooled: positions in one cell.
         colours: others than those of the look.
@@ -107,8 +109,8 @@ def draw_matrix(
         (row, column), across, down = outlined, max(1.0, _LEAST_OUTLINE / width), max(1.0, _LEAST_OUTLINE / height)
         stroke: dict[str, Any] = {"edgecolor": look.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
         ax.add_patch(Rectangle((column - across / 2, row - down / 2), across, down, fill=False, **stroke))
-    _name(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, look)
-    _name(ax.xaxis, labels if "b" in sides else None, n_columns, width, pooled, look)
+    name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, look)
+    name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, look)
     return cells
 
 
@@ -221,8 +223,8 @@ def label_pixels(labels: Iterable[str], size: float) -> float:
     return max(text_width(fitted(label, size, DPI, LONGEST), size, DPI) for label in set(labels))
 
 
-def _name(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, look: Look) -> None:
-    """Ticks and labels of one side, as many as fit."""
+def name_axis(axis: XAxis | YAxis, labels: Labels | None, n: int, cell: float, pooled: int, look: Look) -> None:
+    """Ticks and labels of one side, as many as fit beside n cells of so many points; none without labels."""
     if labels is None:
         axis.set_ticks([], [])
         return

@@ -17,6 +17,7 @@ from matplotlib.transforms import Bbox
 from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.look import Look
+from attnviz.model.wording import rounded
 
 __all__ = [
     "MARGIN", "PIXEL", "ColourScale", "Mark", "PagePlan", "add_legend", "bar_inches", "colour_bar", "frozen",
@@ -225,8 +226,7 @@ def written(value: float) -> str:
     if not math.isfinite(value):
         return "–"
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    text = f"{value:.{digits}f}"
-    return text.replace("-", "−") if float(text) else text.removeprefix("-")
+    return rounded(value, digits)
 
 
 def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
@@ -248,7 +248,7 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
         exponent = math.log10(value) if logarithmic and high / low > 100.5 else 0.0
         if exponent < -0.5 and abs(exponent - round(exponent)) < 1e-9:
             return "10⁻" + str(-round(exponent)).translate(_RAISED)
-        return ("+" if scale.signed and value > 0 else "") + format(value, ".3g").replace("-", "−")
+        return ("+" if scale.signed and value > 0 else "") + format(value + 0.0, ".3g").replace("-", "−")
 
     # what is beyond an end looks the same
     shown = [(low, ("≤ " if logarithmic else "") + number(low)), (high, ("≥ " if scale.cut else "") + number(high))]

@@ -1,27 +1,38 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from attnviz.attention.norms import Norm
+from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import ARCHITECTURES, SIZES, Architecture, architecture_of
+from attnviz.model.architectures import (
+    ARCHITECTURES,
+    SIZES,
+    Architecture,
+    EncoderDecoder,
+    architecture_of,
+    first_position,
+    n_layers_of,
+    norm_of,
+    stacks_of,
+)
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
-from attnviz.model.encoding import encodings
+from attnviz.model.encoding import encodings, load_tokenizer
+from attnviz.model.head_ids import Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
+from attnviz.model.weights import check_parts, check_weights, parameters_sha256, read_weights, refuse_rounded
+from attnviz.model.wording import shortened
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
+_NO_LIMIT = 1_000_000
 _SPARE_NUMBERS = 10_000_000
 """By so many a config may exceed its weights and still get a message that names the weights."""
 
@@ -61,9 +72,19 @@ class Checkpoint:
         return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
 
     @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+        return stacks_of(self.architecture, self.config)
+
+    @property
+    def layers(self) -> Sequence[int]:
+        """The attention layers: numbers, which in an encoder-decoder go through its stacks and carry their names."""
+        return [layer for stack in self.stacks for layer in stack.layers] or range(self.n_layers)
+
+    @property
     def n_layers(self) -> int:
-        """Layers."""
-        return int(self.config.num_hidden_layers)
+        """Attention layers; in an encoder-decoder those of all stacks."""
+        return n_layers_of(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -77,8 +98,14 @@ class Checkpoint:
 
     @property
     def d_head(self) -> int:
-        """Width of one head: d_model / n_heads."""
-        return self.d_model // self.n_heads
+        """Width of one head."""
+        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
+
+    @property
+    def positions(self) -> int:
+        """Tokens that a text may have: RoBERTa's first rows of the table are for no text; T5 has no limit."""
+        positions = int(getattr(self.config, "max_position_embeddings", _NO_LIMIT))
+        return positions - first_position(self.architecture, self.config)
 
     @property
     def device(self) -> torch.device:
@@ -90,18 +117,35 @@ class Checkpoint:
         """The number format of the parameters."""
         return next(self.model.parameters()).dtype
 
-    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False) -> Tokens:
-        """Tokenize a text or a pair for this model; see :func:`attnviz.model.tokens.tokenize`."""
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """By layer, how many tokens a query sees, itself and those before it; None for all."""
+        layers = range(self.n_layers)
+        return tuple(self.architecture.parameters(self.model, layer).window for layer in layers)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a correct recomputation may be from this model."""
+        return tolerance_of(self.dtype, self.architecture.float32_steps)
+
+    def norm(self, module: nn.Module) -> Norm:
+        """The parameters of one of the model's norms."""
+        return norm_of(self.architecture, self.config, module)
+
+    def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
+        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.model.tokens.tokenize`."""
+        size = getattr(self.config, "decoder_vocab_size", None) if target else None
         return tokenize(
             self.tokenizer,
             text,
             pair,
-            max_positions=int(self.config.max_position_embeddings),
-            vocabulary_size=int(self.config.vocab_size),
+            max_positions=self.positions,
+            vocabulary_size=int(size or self.config.vocab_size),
             segments=self.architecture.segments,
             sink_first=self.architecture.sink_first,
             truncate=truncate,
             token_types=getattr(self.config, "type_vocab_size", None),
+            target=target,
         )
 
     def encode(self, texts: Sequence[str]) -> Sequence[Any]:
@@ -117,7 +161,7 @@ class Checkpoint:
 def load_checkpoint(
     source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
 ) -> Checkpoint:
-    """Load a BERT or GPT-2 checkpoint with its tokenizer, every weight accounted for.
+    """Load a checkpoint with its tokenizer, every weight accounted for.
 
     The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM,
     GPT2LMHeadModel, …); the head is left out, since no attention depends on it, unless the language-modelling head
@@ -135,11 +179,12 @@ def load_checkpoint(
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
     config, architecture = _config_in(source.folder, dtype)
-    weights = _read_weights(source.folder, config)
+    weights = _read_weights(source.folder, config, architecture)
+    language_head = language_head or isinstance(architecture, EncoderDecoder)  # they may have to generate
     model, head = _model_and_head(source, architecture, config, weights, dtype, language_head)
     if head is not None:
         head.to(device).eval()
-    tokenizer = _load_tokenizer(source.folder)
+    tokenizer = load_tokenizer(source.folder)
     digest = weights_sha256(source)
     return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head, digest)
 
@@ -148,8 +193,9 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     """Wrap a transformers model that is already in memory; it is neither moved nor converted.
 
     Raises:
-        ArchitectureError: the reference attention does not reproduce this architecture.
-        CheckpointError: no tokenizer was given.
+        ArchitectureError: the reference attention does not reproduce this architecture, or the model lacks a part.
+        CheckpointError: no tokenizer was given, the weights are no numbers to compute with, or conversion has rounded
+            what the model keeps in float32.
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
@@ -157,18 +203,12 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
+    check_parts(architecture, base)
+    check_weights(model.named_parameters(), "the loaded model")
+    refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
     head = architecture.language_head(model)
-    return Checkpoint(str(name), None, architecture, base, tokenizer, head, _parameters_sha256(model))
-
-
-def _parameters_sha256(model: nn.Module) -> str:
-    """Of a model in memory, with the names and shapes of its parameters."""
-    digest = hashlib.sha256()
-    for name, parameter in model.state_dict().items():
-        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model))
 
 
 def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
@@ -188,13 +228,14 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
 
-def _read_weights(folder: Path, config: Any) -> dict[str, Tensor]:
-    """All weights of a checkpoint, from the very files that are hashed; transformers reads no file by itself."""
+def _read_weights(folder: Path, config: Any, architecture: Architecture) -> dict[str, Tensor]:
+    """All weights of a checkpoint, after a look at their sizes; masks that old versions saved are no weights."""
     files = weight_files(folder)
     _check_sizes(folder, config, sum(path.stat().st_size for path in files))
-    weights: dict[str, Tensor] = {}
-    for path in files:
-        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    weights = read_weights(files)
+    check_weights(
+        ((name, each) for name, each in weights.items() if not name.endswith(architecture.old_buffers)), str(folder)
+    )
     return weights
 
 
@@ -205,38 +246,13 @@ def _check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
         if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
     except CheckpointError as error:
-        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES)
+        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
         raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
 
 
 def _spare(n_bytes: int) -> int:
     """The most modules for which a file of so many bytes could have weights, with some to spare."""
     return 2000 + n_bytes // 50
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        weights: dict[str, Tensor] = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
-            "download or save the checkpoint again."
-        ) from error
-    return weights
-
-
-def _read_pickle(path: Path) -> dict[str, Tensor]:
-    with calling_transformers(f"cannot read the weights in {path}"):
-        try:
-            weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        except UnpicklingError as error:
-            raise CheckpointError(
-                f"the weights in {path.parent} are a pickle that torch's weights-only loader refuses, because reading "
-                "it would run code; expected model.safetensors: convert it on a machine where you trust it."
-            ) from error
-        if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-            raise TypeError("expected a dict of tensors by name, as torch.save(model.state_dict()) writes it")
-    return weights
 
 
 def _model_and_head(
@@ -293,7 +309,7 @@ def _check_report(source: Source, architecture: Architecture, report: dict[str, 
     )
     reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
     found = [
-        f"{len(keys)} {kind} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
+        f"{len(keys)} {kind} ({', '.join(shortened(key, 150) for key in keys[:3])}{', …' if len(keys) > 3 else ''})"
         for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
         if keys
     ]
@@ -302,15 +318,3 @@ def _check_report(source: Source, architecture: Architecture, report: dict[str, 
             f"the weights in {source.folder} do not fit its config.json ({architecture.name}): {'; '.join(found)}. "
             "Heads computed from such weights would mean nothing; save the whole model, or mend config.json."
         )
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise CheckpointError(
-            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
-            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
-        )
-    with calling_transformers(f"cannot read the tokenizer in {folder}"):
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

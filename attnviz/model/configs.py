@@ -7,6 +7,7 @@ take memory or time before anything is checked are refused first.
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import CRITICAL
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from attnviz.errors import AttnvizError, CheckpointError
+from attnviz.model.panics import is_panic
 from attnviz.model.sources import read_json
 
 __all__ = ["calling_transformers", "empty_model", "read_config", "refuse_other_weights"]
@@ -99,7 +101,7 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     from transformers.utils import logging
 
     verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
+    logging.set_verbosity(CRITICAL)
     logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
@@ -108,9 +110,10 @@ def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointE
     except (AttnvizError, MemoryError):
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        reason = " ".join(reason.split())[:300] or type(error).__name__
         raise error_type(f"{what}: {reason}") from error
     finally:
         logging.set_verbosity(verbosity)

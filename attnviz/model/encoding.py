@@ -1,21 +1,53 @@
-"""Text through a tokenizer: the one door, where whatever a tokenizer does to a text is caught and named."""
+"""Tokenizers and text through them: the one door, where whatever a tokenizer does to a text is caught and named."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.configs import calling_transformers
+from attnviz.model.panics import panics_unprinted
+from attnviz.model.sources import read_json, refuse_pointer
 from attnviz.model.wording import quoted
 
 _SHOWN = 100
 """Characters of a text that a message may show; of a text of megabytes no more is looked at."""
 
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+
 if TYPE_CHECKING:
     from attnviz.model.tokens import Tokens
 
-__all__ = ["encodings", "lost_segments", "mask_token", "rough_cut", "texts_read"]
+__all__ = ["Pieces", "encodings", "load_tokenizer", "lost_segments", "mask_token", "pieces_of", "rough_cut",
+           "texts_read"]  # fmt: skip
+
+_SPACES = ("▁", "Ġ")
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a checkpoint's folder; CheckpointError where there is none, or it cannot be read."""
+    from transformers import AutoTokenizer
+
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder} has no tokenizer: expected one of {', '.join(_TOKENIZER_FILES)}; in Python: "
+            f"AutoTokenizer.from_pretrained(the model it was trained from).save_pretrained({str(folder)!r})"
+        )
+    for name in _TOKENIZER_FILES:
+        refuse_pointer(folder / name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            read_json(folder / name)
+    if (folder / "source.spm").is_file() and find_spec("sentencepiece") is None:
+        raise CheckpointError(
+            f"the tokenizer in {folder} is a pair of SentencePiece models, which need a library that is not installed: "
+            "pip install sentencepiece"
+        )
+    what = f"cannot read the tokenizer in {folder}; download or save it again"
+    with calling_transformers(what), panics_unprinted():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def encodings(
@@ -26,6 +58,7 @@ def encodings(
     vocabulary_size: int,
     token_types: int | None = None,
     max_length: int | None = None,
+    target: bool = False,
 ) -> Sequence[Any]:
     """What a fast tokenizer makes of texts, with special tokens: its own encodings, checked against the model's tables.
 
@@ -36,25 +69,93 @@ def encodings(
         vocabulary_size: rows of the model's embedding matrix.
         token_types: rows of the model's table of token types; None where it has none.
         max_length: in tokens; longer texts are cut.
+        target: for the decoder of an encoder-decoder, whose tokenizer may have a vocabulary of its own for it.
 
     Raises:
         CheckpointError: the tokenizer is not a fast one, fails on a text, or gives ids that the model has no rows for.
         TextError: it gives token types that the model has no rows for.
     """
-    if not getattr(tokenizer, "is_fast", False):
+    two_models = hasattr(tokenizer, "spm_target")
+    if not getattr(tokenizer, "is_fast", False) and not two_models:
         raise CheckpointError(
             f"expected a fast tokenizer (backed by the tokenizers library), found {type(tokenizer).__name__}; "
-            "it alone says which characters and words its tokens come from."
+            "only a fast tokenizer knows which characters and words its tokens come from."
         )
     cut = {"truncation": max_length is not None, "max_length": max_length}
     what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
-    with calling_transformers(what), _short_panics():
-        made: Sequence[Any] = tokenizer(
-            list(texts), None if pair is None else [pair], **cut, return_token_type_ids=True, verbose=False
-        ).encodings
+    with calling_transformers(what), panics_unprinted():
+        if two_models:
+            made: Sequence[Any] = [_of_two_models(tokenizer, text, target, max_length) for text in texts]
+        else:
+            given: dict[str, Any] = {"text_target" if target else "text": list(texts)}
+            second = None if pair is None else [pair]
+            made = tokenizer(**given, text_pair=second, **cut, return_token_type_ids=True, verbose=False).encodings
     for encoding in made:
         _check_ids(encoding, vocabulary_size, token_types)
     return made
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A text by the pieces of a vocabulary alone, with what a fast tokenizer's encoding tells of one text."""
+
+    ids: list[int]
+    tokens: list[str]
+    special_tokens_mask: list[int]
+    offsets: list[tuple[int, int]]  # in :attr:`text`
+    text: str  # that the pieces make up
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        """All of one text."""
+        return [None if special else 0 for special in self.special_tokens_mask]
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        """A piece that begins with a space begins a word; special tokens are in none."""
+        words, word = [], -1
+        for place, (piece, special) in enumerate(zip(self.tokens, self.special_tokens_mask, strict=True)):
+            word += not special and (word < 0 or piece.startswith(_SPACES) or self.special_tokens_mask[place - 1] == 1)
+            words.append(None if special else word)
+        return words
+
+    @property
+    def type_ids(self) -> list[int]:
+        """One type."""
+        return [0] * len(self.ids)
+
+
+def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection[int], decode: Any) -> Pieces:
+    """What a text is made of, from its ids and pieces alone: offsets are those in the text that the pieces make up.
+
+    Args:
+        ids: of the text, with special tokens.
+        pieces: their names in the vocabulary.
+        special_ids: which of them are no text.
+        decode: from pieces to the text that they stand for.
+    """
+    special, offsets, before = [int(token in special_ids) for token in ids], [], 0
+    content: list[str] = []
+    for piece, is_special in zip(pieces, special, strict=True):
+        content += [] if is_special else [piece]
+        after = before if is_special else len(decode(content))
+        offsets.append((before, after))
+        before = after
+    return Pieces(list(ids), list(pieces), special, offsets, decode(content))
+
+
+def _of_two_models(tokenizer: Any, text: str, target: bool, max_length: int | None) -> Pieces:
+    """Through one of Marian's two SentencePiece models, which tell no characters: the pieces say where words begin."""
+    cut = {"truncation": max_length is not None, "max_length": max_length}
+    ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
+    vocabulary = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
+    names = {number: piece for piece, number in vocabulary.items()}
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return pieces_of(ids, [names.get(token, f"id {token}") for token in ids], special, _spaced)
+
+
+def _spaced(pieces: Sequence[str]) -> str:
+    return "".join(pieces).replace("▁", " ").removeprefix(" ")
 
 
 def lost_segments(encoding: Any, n_segments: int) -> bool:
@@ -91,19 +192,6 @@ def mask_token(tokenizer: Any, vocabulary_size: int) -> int:
     if not 0 <= mask < vocabulary_size:
         raise _beyond(mask, vocabulary_size)
     return mask
-
-
-@contextmanager
-def _short_panics() -> Iterator[None]:
-    """A panic of the library, which is written in Rust, prints two lines, not 250, whatever the environment says."""
-    before = os.environ.get("RUST_BACKTRACE")
-    os.environ["RUST_BACKTRACE"] = "0"
-    try:
-        yield
-    finally:
-        del os.environ["RUST_BACKTRACE"]
-        if before is not None:
-            os.environ["RUST_BACKTRACE"] = before
 
 
 def _named(texts: Sequence[str]) -> str:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 
-__all__ = ["HeadId", "all_heads", "head_named", "select_heads", "selection_texts"]
+__all__ = ["HeadId", "LayerId", "Stack", "all_heads", "head_named", "select_heads", "selection_texts"]
 
 _ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
 _SELECTION = re.compile(
@@ -18,19 +19,82 @@ _SELECTION = re.compile(
 _FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
 
 
+@dataclass(frozen=True)
+class Stack:
+    """Attention layers of one kind in a model with several: those of the encoder, of the decoder, cross-attention.
+
+    Attributes:
+        letter: with which ids begin: ``E``, ``D``, ``X``.
+        name: of the kind.
+        first: place of its first layer among all attention layers of the model, stack after stack.
+        n_layers: its layers.
+        n_heads: heads in each of them.
+    """
+
+    letter: str
+    name: str
+    first: int
+    n_layers: int
+    n_heads: int
+
+    def layer(self, number: int) -> "LayerId":
+        """One of its layers, counted from 0."""
+        return LayerId(self, number)
+
+    @property
+    def layers(self) -> "list[LayerId]":
+        """All of them."""
+        return [self.layer(number) for number in range(self.n_layers)]
+
+    @property
+    def heads(self) -> "list[HeadId]":
+        """All their heads, layer by layer."""
+        return [HeadId(layer, head) for layer in self.layers for head in range(self.n_heads)]
+
+
+class LayerId(int):
+    """A layer of a model with several stacks: as a number its place among all attention layers; prints as ``X0``."""
+
+    stack: Stack
+    number: int
+
+    def __new__(cls, stack: Stack, number: int) -> "LayerId":
+        """The layer of a stack with this number, counted from 0."""
+        layer = super().__new__(cls, stack.first + number)
+        layer.stack, layer.number = stack, number
+        return layer
+
+    def __str__(self) -> str:
+        return f"{self.stack.letter}{self.number}"
+
+    def __reduce__(self) -> tuple[type["LayerId"], tuple[Stack, int]]:
+        return LayerId, (self.stack, self.number)
+
+
 class HeadId(NamedTuple):
-    """A head by layer and position in the layer, both counted from 0; prints as ``L2H8``."""
+    """A head by layer and position in the layer, both counted from 0; prints as ``L2H8``.
+
+    Of a model with several stacks the layer is a :class:`LayerId`, and the head prints as ``X2H8``.
+    """
 
     layer: int
     head: int
 
     def __str__(self) -> str:
-        return f"L{self.layer}H{self.head}"
+        return f"{self.layer_name}H{self.head}"
+
+    @property
+    def layer_name(self) -> str:
+        """``L2``, or with the letter of its stack."""
+        return str(self.layer) if isinstance(self.layer, LayerId) else f"L{self.layer}"
 
     @property
     def file_stem(self) -> str:
         """The id zero-padded so that a file listing sorts in the model's order: ``L02H08``."""
-        return f"L{self.layer:02d}H{self.head:02d}"
+        letter, number = (
+            (self.layer.stack.letter, self.layer.number) if isinstance(self.layer, LayerId) else ("L", self.layer)
+        )
+        return f"{letter}{number:02d}H{self.head:02d}"
 
     @classmethod
     def parse(cls, text: str) -> "HeadId":
@@ -45,7 +109,7 @@ class HeadId(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
 
-def head_named(given: object, n_layers: int, n_heads: int, others: str = "") -> HeadId:
+def head_named(given: object, n_layers: int, n_heads: int, others: str = "", stacks: Sequence[Stack] = ()) -> HeadId:
     """One head of a model, as a caller names it.
 
     Args:
@@ -53,10 +117,13 @@ def head_named(given: object, n_layers: int, n_heads: int, others: str = "") -> 
         n_layers: layers of the model.
         n_heads: heads in each layer.
         others: what could have been given instead, for the message; ends in ``or``.
+        stacks: of a model with several; its heads are named ``X2H8``.
 
     Raises:
         UsageError: it names no head, or one that the model lacks.
     """
+    if stacks:
+        return _head_of_stacks(given, stacks)
     match = _ONE_HEAD.fullmatch(given.strip()) if isinstance(given, str) else None
     pair = (int(match[1]), int(match[2])) if match else given if isinstance(given, tuple) else ()
     if [is_whole(number) for number in pair] != [True, True]:
@@ -72,7 +139,9 @@ def all_heads(n_layers: int, n_heads: int) -> list[HeadId]:
     return [HeadId(layer, head) for layer in range(n_layers) for head in range(n_heads)]
 
 
-def select_heads(selections: str | HeadId | Iterable[str | HeadId], n_layers: int, n_heads: int) -> list[HeadId]:
+def select_heads(
+    selections: str | HeadId | Iterable[str | HeadId], n_layers: int, n_heads: int, stacks: Sequence[Stack] = ()
+) -> list[HeadId]:
     """The heads that any of the selections names, in the model's order; none given means all.
 
     Args:
@@ -80,13 +149,16 @@ def select_heads(selections: str | HeadId | Iterable[str | HeadId], n_layers: in
             single one may stand without a list around it.
         n_layers: layers of the model.
         n_heads: heads in each layer.
+        stacks: of a model with several; selections then begin with the letter of one: ``X0H3``, ``X``, ``E0-2``.
 
     Raises:
         UsageError: a selection cannot be read, or names a layer or head that the model lacks.
     """
     parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     if not parts:
-        return all_heads(n_layers, n_heads)
+        return [head for stack in stacks for head in stack.heads] or all_heads(n_layers, n_heads)
+    if stacks:
+        return sorted({head for part in parts for head in _of_stacks(part, stacks)})
     chosen = {head for part in parts for head in _heads_of(part, n_layers, n_heads)}
     return sorted(chosen)
 
@@ -115,6 +187,36 @@ def _heads_of(part: str, n_layers: int, n_heads: int) -> Sequence[HeadId]:
     layers = _span("layer", first, last, n_layers, part)
     heads = _span("head", match["h1"] or "*", match["h2"], n_heads, part)
     return [HeadId(layer, head) for layer in layers for head in heads]
+
+
+def _head_of_stacks(given: object, stacks: Sequence[Stack]) -> HeadId:
+    """One head by its id; a HeadId has the layer by its stack."""
+    text = str(given).strip() if isinstance(given, str | HeadId) else ""
+    match = re.fullmatch(r"([A-Z])[0-9]{1,6}(?:H|\.)[0-9]{1,6}", text, re.IGNORECASE)
+    if match is None or not any(stack.letter == match[1].upper() for stack in stacks):
+        raise UsageError(f"expected a head such as {_examples(stacks)}, found {given!r}.")
+    return _of_stacks(text, stacks)[0]
+
+
+def _of_stacks(part: str, stacks: Sequence[Stack]) -> list[HeadId]:
+    """The heads of one selection, in a model with several stacks."""
+    stack = next((stack for stack in stacks if stack.letter == part[:1].upper()), None)
+    layer, last = r"(?P<l1>[0-9]{1,6}|\*)", rf"(?:-{part[:1]}?(?P<l2>[0-9]{{1,6}}))?"
+    heads = r"(?:(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?)?"
+    match = re.fullmatch(f"(?:{layer}{last}{heads})?", part[1:], re.IGNORECASE) if stack is not None else None
+    if stack is None or match is None:
+        kinds = ", ".join(f"{each.letter} ({each.name})" for each in stacks)
+        raise UsageError(
+            f"cannot read the selection {part!r}: this model has attention of several kinds; expected one of "
+            f"{_examples(stacks)}, X (all of a kind), E0-2 (layers), X*H1 (head 1 of every layer), with {kinds}."
+        )
+    layers = _span("layer", match["l1"] or "*", match["l2"], stack.n_layers, part)
+    of_layer = _span("head", match["h1"] or "*", match["h2"], stack.n_heads, part)
+    return [HeadId(stack.layer(layer), head) for layer in layers for head in of_layer]
+
+
+def _examples(stacks: Sequence[Stack]) -> str:
+    return ", ".join(str(stack.heads[0]) for stack in stacks)
 
 
 def _span(kind: str, first: str, last: str | None, count: int, part: str) -> range:

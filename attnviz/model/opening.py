@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnviz.errors import DeviceError, UsageError
+from attnviz.errors import ArchitectureError, DeviceError, UsageError
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 
-__all__ = ["DTYPES", "Model", "open_checkpoint", "resolve_device", "resolve_dtype"]
+__all__ = ["DTYPES", "Model", "named_source", "open_checkpoint", "refuse_encoder_decoder", "resolve_device",
+           "resolve_dtype"]  # fmt: skip
 
 DTYPES = {
     "float32": torch.float32,
@@ -33,6 +34,7 @@ def open_checkpoint(
     dtype: str | torch.dtype | None = None,
     *,
     language_head: bool = False,
+    encoder_decoders: bool = False,
 ) -> tuple[Checkpoint, Source | None]:
     """The model, and where its weights lie; a model in memory may have others than any file.
 
@@ -43,11 +45,37 @@ def open_checkpoint(
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or torch's own.
         language_head: also load the head that gives logits, where the checkpoint has one.
+        encoder_decoders: whether the caller can tell their kinds of attention apart.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
+        ArchitectureError: an encoder-decoder, for a caller that cannot.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
+    opened = _opened(model, tokenizer, revision, device, dtype, language_head)
+    if not encoder_decoders:
+        refuse_encoder_decoder(opened[0])
+    return opened
+
+
+def refuse_encoder_decoder(checkpoint: Checkpoint) -> None:
+    """Refuse a model of several kinds of attention.
+
+    Raises:
+        ArchitectureError: by its name, with what shows them.
+    """
+    if not checkpoint.stacks:
+        return
+    raise ArchitectureError(
+        f"{checkpoint.architecture.name!r} is an encoder-decoder, of which only heads (analyze) shows encoder, decoder "
+        "and cross-attention; expected a model of one kind of attention, such as BERT or GPT-2."
+    )
+
+
+def _opened(
+    model: Model, tokenizer: Any, revision: str | None, device: Any, dtype: Any, language_head: bool
+) -> tuple[Checkpoint, Source | None]:
+    """The same for any architecture."""
     if isinstance(model, Checkpoint | nn.Module):
         if any(option is not None for option in (revision, device, dtype)):
             raise UsageError(
@@ -60,7 +88,7 @@ def open_checkpoint(
         raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
     if isinstance(model, Checkpoint):
         return model, None
-    source = model if isinstance(model, Source) else _found(model, revision)
+    source = model if isinstance(model, Source) else named_source(model, revision)
     place = resolve_device(_name("device", device, torch.device, "auto"))
     number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
     return load_checkpoint(source, place, number_format, language_head), source
@@ -110,8 +138,13 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def _found(model: object, revision: object) -> Source:
-    """The checkpoint of a model by name."""
+def named_source(model: object, revision: object) -> Source:
+    """Where the checkpoint of a model by name lies.
+
+    Raises:
+        UsageError: it is no name, or the revision is none.
+        CheckpointError: see :func:`attnviz.model.sources.find_checkpoint`.
+    """
     if not isinstance(model, str | Path):
         raise UsageError(
             "expected a model as a built-in name, a folder, a hub id or a transformers model, "

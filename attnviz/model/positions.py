@@ -51,7 +51,10 @@ def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
             if 1 <= number <= len(found):
                 return found[number - 1]
             times = "once" if len(found) == 1 else f"{len(found)} times"
-            raise UsageError(f"the token “{visible(text)}” stands in the text {times}, found {visible(token)}.")
+            raise UsageError(
+                f"the token “{visible(text)}” stands in the text {times}, found {visible(token)}: occurrences count "
+                f"from {visible(text)}#1."
+            )
     raise UsageError(_unknown(units, token))
 
 

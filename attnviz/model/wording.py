@@ -2,7 +2,7 @@
 
 import unicodedata
 
-__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "shortened", "signed",
+__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "rounded", "shortened", "signed",
            "unisolated", "visible"]  # fmt: skip
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -43,13 +43,19 @@ def ordinal(number: int) -> str:
 
 def percent(share: float | None) -> str:
     """A share in whole per cent, with no minus before a zero; a dash for what cannot be measured."""
-    return "–" if share is None else f"{100 * share:.0f} %".replace("-0 %", "0 %").replace("-", "−")
+    return "–" if share is None else f"{rounded(100 * share, 0)} %"
+
+
+def rounded(value: float, digits: int = 2) -> str:
+    """So many decimals, with a true minus sign, and none before a zero: ``0.31``, ``−0.08``, ``0.00``."""
+    text = f"{value:.{digits}f}"
+    return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
 def signed(value: float) -> str:
     """Two decimals with a sign: ``+0.31``, ``−0.08``; 0.00 without one."""
-    text = f"{value:+.2f}"
-    return text.replace("-", "−") if float(text) else text[1:]
+    text = rounded(value)
+    return f"+{text}" if float(text.replace("−", "-")) > 0 else text
 
 
 def right_to_left(text: str) -> bool:

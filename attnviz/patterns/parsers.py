@@ -62,7 +62,7 @@ def parsed_words(pipeline: Any, text: str) -> list[ParsedWord]:
     """
     try:
         document = pipeline(text)
-    except (ValueError, RuntimeError) as error:  # a text that is too long for it, first of all
+    except Exception as error:
         raise ParserError(
             f"the parser fails on a text of {len(text):,} characters: {' '.join(str(error).split())[:160]}; "
             "shorten it, or leave syntax out with --no-syntax."
@@ -106,7 +106,7 @@ def parser_for(texts: Sequence[str], name: str | None = None) -> tuple[Any, str]
         if reason and why == _NOT_INSTALLED:
             why = (
                 f"the text does not look {language_name(language)}, which {languages[language][0]} parses: {reason}. "
-                "A pipeline that is named is used in any case (--parser)."
+                "A pipeline named with --parser is always used."
             )
     return None, why
 
@@ -166,9 +166,13 @@ def _load_pipeline(name: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # spaCy warns where a pipeline was trained with another minor version
             pipeline = spacy.load(name, exclude=list(_ONLY_FOR_OTHER_TASKS))
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ParserError(f"spaCy cannot load the pipeline {name!r}: {reason}") from error
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        installed = ", ".join(_installed()) or "none"
+        raise ParserError(
+            f"spaCy cannot load the pipeline {name!r}: {reason} Installed pipelines: {installed}; to add one of "
+            "spaCy's own, type: python -m spacy download NAME"
+        ) from error
     if "parser" not in pipeline.pipe_names:
         raise ParserError(
             f"the spaCy pipeline {name!r} has no dependency parser; "

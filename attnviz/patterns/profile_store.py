@@ -1,7 +1,8 @@
 """Profiles on disk, kept by the hash of the weights, for ``attnviz heads`` to find.
 
 A profile lies in the user's data folder (of the platform, through platformdirs) or ships with attnviz. The name of its
-file begins with the model's shape, so that no weights are hashed for a model of which there is no profile.
+file begins with the model's shape, so that no weights are hashed for a model of which there is no profile. Its parts
+may be of several runs (:mod:`attnviz.patterns.profile_parts`).
 """
 
 import importlib.util
@@ -19,13 +20,11 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import Source, weights_sha256
 from attnviz.model.wording import counted
 from attnviz.patterns.guesses import error_reduction
+from attnviz.patterns.profile_parts import PARTS, SYNTACTIC, Merged, merged
 from attnviz.patterns.registry import GENERAL
 
 __all__ = ["SYNTACTIC", "HeadProfile", "StoredCorpus", "StoredProfile", "StoredRole", "find_profile", "model_shape",
            "profile_file_name", "store_profile"]  # fmt: skip
-
-SYNTACTIC = "syntactic:"
-"""Prefix of the roles of relations."""
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -150,11 +149,16 @@ def profile_file_name(document: dict[str, Any]) -> str:
     return f"{shape}-{model['weights_sha256']}.json"
 
 
-def store_profile(document: dict[str, Any]) -> Path:
-    """Keep the document of profile.json in the user's data folder; an older one of the same weights is replaced.
+def store_profile(run: dict[str, Any], date: str, *, smaller: bool = False) -> tuple[Path, Merged]:
+    """Keep what a run has measured in the user's data folder, with the other parts of the profile that is there.
+
+    Args:
+        run: the document of profile.json.
+        date: of the run.
+        smaller: whether parts replace earlier ones of more texts, too.
 
     Returns:
-        the file, whole.
+        the file, whole, and what became of each part; where nothing is new, nothing is written.
 
     Raises:
         OutputError: platformdirs is not installed, or the folder cannot be written to; the older one stays.
@@ -165,8 +169,19 @@ def store_profile(document: dict[str, Any]) -> Path:
             "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
             "installed; type: pip install 'attnviz[profile]'"
         )
-    path = folder / profile_file_name(document)
-    content = json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+    model = run["model"]
+    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
+    earlier = _search(shape, model["weights_sha256"], lambda _: None)
+    after = merged(run, None if earlier is None else earlier[2], date, smaller=smaller)
+    path = folder / profile_file_name(run)
+    if after.new or after.replaced:
+        _write(path, json.dumps(after.document, separators=(",", ":"), allow_nan=False) + "\n")
+    return path, after
+
+
+def _write(path: Path, content: str) -> None:
+    """Write a file whole or not at all; OutputError where the folder cannot be written to."""
+    folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".attnviz-", dir=folder)
@@ -182,7 +197,6 @@ def store_profile(document: dict[str, Any]) -> Path:
             f"the profile was not stored, and attnviz heads will not show it: cannot write to {folder}: "
             f"{error.strerror or error}; make room or mend its permissions, and profile again."
         ) from error
-    return path
 
 
 def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:
@@ -193,20 +207,31 @@ def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> Sto
         shape: from :func:`model_shape`.
         warn: told of a file that cannot be used; the search goes on without it.
     """
-    folders = [(folder, folder == _SHIPPED) for folder in (_user_folder(), _SHIPPED) if folder is not None]
-    if not any(any(folder.glob(f"{shape}-*.json")) for folder, _ in folders):
+    if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
         return None
-    weights = weights_sha256(source)
-    for folder, shipped in folders:
-        path = folder / f"{shape}-{weights}.json"
+    found = _search(shape, weights_sha256(source), warn)
+    return None if found is None else _profile(*found)
+
+
+def _folders() -> list[Path]:
+    return [folder for folder in (_user_folder(), _SHIPPED) if folder is not None]
+
+
+def _search(shape: str, weights: str, warn: Callable[[str], None]) -> tuple[Path, bool, dict[str, Any]] | None:
+    """The file of a model's profile, whether it is the shipped one, and its document, checked."""
+    for folder in _folders():
+        path, shipped = folder / f"{shape}-{weights}.json", folder == _SHIPPED
         try:
-            return _read(path, shipped, shape, weights)
+            document = _read(path)
+            _profile(path, shipped, document)
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError) as error:
             mend = "reinstall attnviz" if shipped else "delete it, or make it again with attnviz profile"
             reason = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
             warn(f"the stored profile {path} was left out: expected a profile.json of these weights, {reason}; {mend}.")
+        else:
+            return path, shipped, document
     return None
 
 
@@ -219,28 +244,48 @@ def _user_folder() -> Path | None:
     return user_data_path("attnviz", appauthor=False) / "profiles"
 
 
-def _read(path: Path, shipped: bool, shape: str, weights: str) -> StoredProfile:
-    """A stored profile; OSError where it cannot be read, ValueError where it is damaged or of other weights."""
+def _read(path: Path) -> dict[str, Any]:
+    """The document of a file; OSError where it cannot be read, ValueError where it is no JSON."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
         raise ValueError("found something that is no file")
-    content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    document = _entry(content, "the document")
+    return _entry(json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant), "the document")
+
+
+def _profile(path: Path, shipped: bool, document: dict[str, Any]) -> StoredProfile:
+    """A stored profile; ValueError where it is damaged or of another model than its file's name says."""
     model = _typed(document, "model", dict)
     strings = {key: _typed(model, key, str) for key in ("architecture", "weights_sha256")}
     sizes = {key: _typed(model, key, int) for key in ("n_layers", "n_heads", "d_model")}
-    if f"{shape}-{weights}.json" != profile_file_name({"model": {**strings, **sizes}}):
+    if path.name != profile_file_name({"model": {**strings, **sizes}}):
         raise ValueError("found one of another model")
+    _check_parts(document)
     roles: dict[HeadId, tuple[StoredRole, ...]] = {}
     for entry in _typed(document, "roles", list):
         head, role = _role(_entry(entry, "a role"), sizes)
         roles[head] = (*roles.get(head, ()), role)
-    corpora = [_entry(entry, "a corpus") for entry in _typed(document, "corpora", list)]
-    names = [PurePath(_typed(corpus, "path", str)).name for corpus in corpora]
-    counts = [_typed(corpus, "sentences", int) for corpus in corpora]
     return StoredProfile(
-        path, shipped, tuple(map(StoredCorpus, names, counts)), _typed(document, "seed", int),
-        _typed(document, "attnviz", str), roles,
-    )  # fmt: skip
+        path, shipped, _corpora(document), _typed(document, "seed", int), _typed(document, "attnviz", str), roles
+    )
+
+
+def _corpora(content: dict[str, Any]) -> tuple[StoredCorpus, ...]:
+    corpora = [_entry(entry, "a corpus") for entry in _typed(content, "corpora", list)]
+    names = [PurePath(_typed(corpus, "path", str)).name for corpus in corpora]
+    return tuple(map(StoredCorpus, names, [_typed(corpus, "sentences", int) for corpus in corpora]))
+
+
+def _check_parts(document: dict[str, Any]) -> None:
+    """ValueError where a part, or what it was measured on, cannot be read."""
+    parts = _typed(document, "parts", dict) if "parts" in document else {}
+    for name in PARTS:
+        if name in parts or document.get(name) is not None:
+            _typed(document, name, dict)
+    for name in filter(parts.__contains__, PARTS):
+        part = _typed(parts, name, dict)
+        _corpora(part)
+        for key, kind in (("n", int), ("date", str)):
+            if part.get(key) is not None:
+                _typed(part, key, kind)
 
 
 def _role(content: dict[str, Any], sizes: dict[str, int]) -> tuple[HeadId, StoredRole]:

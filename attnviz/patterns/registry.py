@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["GENERAL", "NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "SHARES", "MaskInput", "PatternSpec",
-           "allowed_units", "distances", "duplicate", "induction", "masks_of"]  # fmt: skip
+__all__ = ["GENERAL", "NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "SHARES", "TYPES", "MaskInput",
+           "PatternSpec", "allowed_units", "distances", "duplicate", "induction", "masks_of"]  # fmt: skip
 
 
 def distances(n: int) -> Tensor:
@@ -154,6 +154,9 @@ REPEATS = tuple(spec.statistic for spec in PATTERNS if spec.on_repeats)
 
 ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 """From such a share to the statistic that looks only at the queries with a copy before them."""
+
+TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
+"""From such a share to the number of different tokens from which a head attends so."""
 
 
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:

@@ -14,15 +14,21 @@ from torch import Tensor
 
 from attnviz.attention.verify import VerifiedLayer
 from attnviz.model.tokens import Units, merge_pattern
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, allowed_units, distances
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TYPES, allowed_units, distances
 
-__all__ = ["SCALARS", "TextContext", "measure"]
+__all__ = ["DIAGONALITY", "SCALARS", "TextContext", "alignment", "measure"]
 
 SCALARS = (
     "entropy", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES, *REPEATS,
     *ON_REPEATS.values(),
 )  # fmt: skip
-"""All statistics that :func:`measure` gives for every head."""
+"""All statistics that :func:`measure` gives for every head, but the counts of :data:`TYPES`."""
+
+_HALF = 0.5
+"""A head attends so from a token where its mean over the token's places is above this."""
+
+DIAGONALITY = "diagonality"
+"""What it gives for heads of cross-attention, too, where those of positions in one text are None."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +40,53 @@ class TextContext:
         causal: whether a query sees only itself and what precedes it.
         masks: by statistic, boolean [n, n], from :func:`attnviz.patterns.registry.masks_of`; None where one cannot
             apply to this architecture.
+        source: of cross-attention, the units of the text attended to; None where that is the same text.
+        window: how many tokens a query sees, itself and those before it; None for all.
     """
 
     units: Units
     causal: bool
     masks: dict[str, Tensor | None]
+    source: Units | None = None
+    window: int | None = None
+
+    @property
+    def keys(self) -> Units:
+        """What is attended to."""
+        return self.units if self.source is None else self.source
 
     @cached_property
     def content(self) -> Tensor:
-        """Positions that are not sinks, boolean [n]."""
-        return ~torch.tensor(self.units.sink, dtype=torch.bool)
+        """Queries that are not sinks, boolean [n_queries]."""
+        return _content(self.units)
+
+    @cached_property
+    def key_content(self) -> Tensor:
+        """Keys that are not sinks, boolean [n_keys]."""
+        return _content(self.keys)
 
     @property
     def n_content(self) -> int:
-        """How many positions are content."""
+        """How many queries are content."""
         return int(self.content.sum())
 
     @cached_property
     def allowed(self) -> Tensor:
-        """Keys that each query may attend to, boolean [n, n]."""
-        return allowed_units(len(self.units), self.causal)
+        """Keys that each query may attend to, boolean [n_queries, n_keys]."""
+        if self.source is not None:
+            return torch.ones(len(self.units), len(self.source), dtype=torch.bool)
+        allowed = allowed_units(len(self.units), self.causal)
+        if self.window is None:
+            return allowed
+        firsts, lasts = (torch.tensor([unit[end] for unit in self.units.members]) for end in (0, -1))
+        return allowed & (firsts[:, None] - lasts[None, :] < self.window)
+
+    @cached_property
+    def diagonality_baseline(self) -> float | None:
+        """The diagonality of uniform attention; None of self-attention, or where it is not defined."""
+        if self.source is None:
+            return None
+        return _diagonality(self.allowed[None].double(), self)[0]
 
     @cached_property
     def entropy_uniform(self) -> float:
@@ -64,14 +97,14 @@ class TextContext:
     def sink_baseline(self) -> float | None:
         """Mean over content queries of the share of allowed keys that are sinks; None without either."""
         allowed = self.allowed[self.content]
-        if not len(allowed) or bool(self.content.all()):
+        if not len(allowed) or bool(self.key_content.all()):
             return None
-        return _mean_share((allowed & ~self.content).sum(1), allowed.sum(1))
+        return _mean_share((allowed & ~self.key_content).sum(1), allowed.sum(1))
 
     @cached_property
     def content_pairs(self) -> Tensor:
-        """Pairs of a content query and a content key, boolean [n, n]."""
-        return self.content[:, None] & self.content[None, :]
+        """Pairs of a content query and a content key, boolean [n_queries, n_keys]."""
+        return self.content[:, None] & self.key_content[None, :]
 
     @cached_property
     def selected(self) -> dict[str, Tensor]:
@@ -109,6 +142,23 @@ class TextContext:
         shares = {name: _mean_share(mask.sum(1)[mask.any(1)], keys[mask.any(1)]) for name, mask in repeated.items()}
         return {name: shares.get(name) for name in REPEATS}
 
+    def types(self, name: str) -> Tensor:
+        """The different tokens that a label of :data:`REPEATS` can rest on, [n_types, n]: each row a mean over places.
+
+        Places are content queries with an earlier copy; of induction only those that are followed by what followed an
+        earlier copy, as all are in the repeated random tokens of Olsson et al. 2022. Where "the" alone comes back, and
+        before other words, attention to what followed it is not told from attention to nouns.
+        """
+        copies = self.selected["duplicate"]
+        places = copies.any(1)
+        if name == "induction":
+            places = torch.nn.functional.pad((copies[:-1, :-1] & copies[1:, 1:]).any(1), (0, 1))
+        own = torch.arange(len(copies))
+        types = torch.where(copies.any(1), copies.int().argmax(1), own)  # the first place of the same token
+        rows = (types == own[:, None]) & places
+        rows = rows[rows.any(1)].float()
+        return rows / rows.sum(1, keepdim=True)
+
 
 def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float | None]]:
     """The statistics of every head of one verified layer, for a single text.
@@ -121,39 +171,111 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     confidence_content  the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
     sink                mean over q in C of sum over k in S of A[q,k], 0-1          Xiao et al. 2023
     share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
+    diagonality         see :func:`_diagonality`; of cross-attention alone          after Shim et al. 2022
     on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
+    types               tokens of :meth:`TextContext.types` with over half there    attnviz
     ==================  ==========================================================  =======================
 
     Voita et al. 2019 leave the end-of-sentence token out of confidence, since heads that do nothing rest on it; here
-    all sinks are left out of the two numbers of content, and rows of which nothing is left.
+    all sinks are left out of the two numbers of content, and rows of which nothing is left. Of cross-attention,
+    q runs over the target and k over the source; distances and shares, which compare places in one text, are None.
 
     Args:
-        layer: pattern [1, n_heads, n_tokens, n_tokens]; merged to the context's units here.
+        layer: pattern [1, n_heads, n_queries, n_keys] of tokens; merged to the context's units here.
         context: units and masks of the text.
 
     Returns:
-        by name (:data:`SCALARS`), one number a head; None for what this text cannot measure.
+        by name (:data:`SCALARS`, :data:`TYPES`), one number a head; None for what this text cannot measure.
     """
-    pattern = merge_pattern(layer.wide[0], context.units.members)
+    pattern = merge_pattern(layer.wide[0], context.units.members, context.keys.members)
     n_heads, n, _ = pattern.shape
     content = context.content.to(pattern.device)
+    if context.source is not None:
+        return _of_cross_attention(pattern, context)
     distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ context.weights.to(pattern)).T]
     result: dict[str, list[float | None]] = {
         "entropy": _numbers(torch.special.entr(pattern).sum(-1).mean(-1)),
         "distance": [_ratio(of_head, n) for of_head in distance],
         "confidence": _numbers(pattern.amax(-1).mean(-1)),
-        **{name: [None] * n_heads for name in SCALARS if name not in ("entropy", "distance", "confidence")},
+        **{
+            name: [None] * n_heads
+            for name in (*SCALARS, *TYPES.values())
+            if name not in ("entropy", "distance", "confidence")
+        },
     }
     if not content.any():
         return result
-    result |= _on_content(pattern[:, content][..., content], distances(n).abs().to(pattern)[content][:, content])
+    kept = _in_a_row(content)
+    result |= _on_content(pattern[:, kept][..., kept], distances(n).abs().to(pattern)[kept][:, kept])
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
     for name, values in zip(context.selected, shares, strict=True):
         result[name] = [_ratio(value, of) for value, of in zip(values, total, strict=True)]
         if name in REPEATS:
             result[ON_REPEATS[name]] = [_ratio(value, context.counts[name]) for value in values]
+            seen = (pattern * context.selected[name].to(pattern)).sum(-1)
+            result[TYPES[name]] = _numbers((seen @ context.types(name).T.to(seen) > _HALF).sum(-1))
     return result
+
+
+def _of_cross_attention(pattern: Tensor, context: TextContext) -> dict[str, list[float | None]]:
+    """The statistics that have a meaning between two texts, of patterns [n_heads, n_queries, n_keys]."""
+    content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
+    result: dict[str, list[float | None]] = {name: [None] * len(pattern) for name in (*SCALARS, *TYPES.values())}
+    result["entropy"] = _numbers(torch.special.entr(pattern).sum(-1).mean(-1))
+    result["confidence"] = _numbers(pattern.amax(-1).mean(-1))
+    result[DIAGONALITY] = _diagonality(pattern, context)
+    if content.any() and not keys.all():
+        result["sink"] = _numbers(pattern[..., ~keys][:, content].sum(-1).mean(-1))
+    if content.any() and keys.any():
+        own = pattern[:, content][..., keys]
+        result["confidence_content"] = _on_content(own, torch.zeros_like(own[0]))["confidence_content"]
+    return result
+
+
+def _diagonality(pattern: Tensor, context: TextContext) -> list[float | None]:
+    """How far a head goes through the source as the decoder goes through the target, 0-1, of each head.
+
+    1 - mean over q in C of |sum_k A[q,k] k / (n_keys - 1) - q / (n_queries - 1)|: both places as shares of their texts,
+    among content alone, rows divided by what they sum to there. 1 is a straight diagonal. After the diagonality of Shim
+    et al. 2022, "Understanding the Role of Self Attention for Efficient Speech Recognition", section 3, which measures
+    distances from the diagonal of one text. None where either text has fewer than two content positions.
+
+    Args:
+        pattern: [n_heads, n_queries, n_keys].
+        context: of cross-attention.
+    """
+    content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
+    own = pattern[:, content][..., keys]
+    n_queries, n_keys = own.shape[-2:]
+    if min(n_queries, n_keys) < 2:
+        return [None] * len(pattern)
+    places, expected = (torch.linspace(0, 1, n, dtype=own.dtype, device=own.device) for n in (n_keys, n_queries))
+    totals = own.sum(-1)
+    rows = totals > 0
+    apart = torch.where(rows, ((own @ places) / totals - expected).abs(), 0.0)
+    return _numbers(1 - apart.sum(-1) / rows.sum(-1))
+
+
+def alignment(pattern: Tensor) -> list[int]:
+    """For each query its key of the largest weight, the word alignment of a head (Koehn & Knowles 2017, section 3.6).
+
+    Args:
+        pattern: of one head, [n_queries, n_keys].
+    """
+    positions: list[int] = pattern.argmax(-1).tolist()
+    return positions
+
+
+def _content(units: Units) -> Tensor:
+    return ~torch.tensor(units.sink, dtype=torch.bool)
+
+
+def _in_a_row(content: Tensor) -> Tensor | slice:
+    """The positions as a slice, which copies no pattern, where they stand in a row: all but the first, say."""
+    places = content.nonzero()[:, 0]
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else content
 
 
 def _on_content(pattern: Tensor, apart: Tensor) -> dict[str, list[float | None]]:

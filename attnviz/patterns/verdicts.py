@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.patterns.guesses import error_reduction
-from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES
-from attnviz.patterns.statistics import TextContext
+from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TYPES
+from attnviz.patterns.statistics import DIAGONALITY, TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
-__all__ = ["BROAD_SHARE", "ENOUGH", "HALF_OF_THE_REST", "HETEROGENEOUS", "LEAST_N", "MAJORITY", "MARGIN", "SINK_ONLY",
-           "SINK_SHARE", "TOO_SHORT", "Label", "Verdict", "judge", "label_of"]  # fmt: skip
+__all__ = ["BROAD_SHARE", "DIAGONAL", "ENOUGH", "HALF_OF_THE_REST", "HETEROGENEOUS", "LEAST_N", "LEAST_TYPES",
+           "MAJORITY", "MARGIN", "SINK_ONLY", "SINK_SHARE", "TOO_SHORT", "Label", "Verdict", "judge",
+           "label_of"]  # fmt: skip
 
 MAJORITY = 0.5
 """A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
@@ -46,18 +47,30 @@ ENOUGH = 10
 LEAST_N = 3
 """Below this ``n`` there is no verdict and no label: one or two agree by chance (our own choice)."""
 
+LEAST_TYPES = 2
+"""Different tokens from which a head has to attend to a copy, or to what followed it: one that comes back often, "the",
+says nothing of any other (our own choice; all tokens differ in the random sequences of paper: Olsson et al. 2022)."""
+
 HETEROGENEOUS = "heterogeneous"
 """The label of a head that shows none of the patterns (paper: Kovaleva et al. 2019)."""
 
 TOO_SHORT = "too short"
 """The label of every head where the text has fewer than :data:`LEAST_N` content positions."""
 
+DIAGONAL = "diagonal"
+"""The label of a head of cross-attention that goes through the source as the decoder goes through the target."""
+
 _AT_LEAST = f"n at least {LEAST_N} (our own)"
 _ABOVE_UNIFORM = "0.10 above uniform attention (our own, after Voita et al. 2019)"
 _NOT_RESTING = "sink at most 0.9 (paper: Vig & Belinkov 2019)"
 _POSITIONAL = f"over 0.5 (paper and code: Clark et al. 2019), {_ABOVE_UNIFORM}, {_NOT_RESTING}, {_AT_LEAST}"
 _DISTANCE = f"over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
-_REPEATED = f"on repeats (paper: Olsson et al. 2022) over 0.5 (our own), {_ABOVE_UNIFORM}, {_AT_LEAST}"
+_DIAGONAL = f"diagonality over 0.5 of what uniform attention leaves (our own), {_NOT_RESTING}, {_AT_LEAST}"
+_REPEATED = (
+    f"on repeats (paper: Olsson et al. 2022) over 0.5 (our own), {_ABOVE_UNIFORM}, {_AT_LEAST}, and over 0.5 from each "
+    f"of {LEAST_TYPES} different tokens"
+)
+_FOLLOWED = f"{_REPEATED} that come back with what followed them (our own, after Olsson et al. 2022)"
 _SINK = f"over 0.6 (code: plotting code of Clark et al. 2019), {_ABOVE_UNIFORM}, {_AT_LEAST}"
 _BROAD = f"entropy at least 0.84 of the uniform entropy (code: plotting code of Clark et al. 2019), {_AT_LEAST}"
 _SYNTACTIC = f"0.10 above (paper: Voita et al. 2019) the largest of its baselines (our own), {_AT_LEAST}"
@@ -81,6 +94,7 @@ class Verdict:
         on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
             that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
         baseline_on_repeats: the same under uniform attention.
+        types: likewise of how many different tokens that is above a half; None where no token repeats.
     """
 
     name: str
@@ -94,6 +108,7 @@ class Verdict:
     offset: int | None = None
     on_repeats: float | None = None
     baseline_on_repeats: float | None = None
+    types: int | None = None
     baselines: dict[str, float] | None = None
 
     @property
@@ -172,6 +187,9 @@ def judge(
         head: the head's place in its layer.
     """
     resting = (statistics["sink"] or 0.0) > SINK_ONLY
+    if context.source is not None:
+        diagonal = _diagonal(statistics[DIAGONALITY], context, resting)
+        return [diagonal, _sink(statistics["sink"], context), _broad(statistics["entropy"], context)]
     verdicts = [_positional(name, statistics[name], context, resting) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
     verdicts += [_sink(statistics["sink"], context), _broad(statistics["entropy"], context)]
@@ -230,12 +248,20 @@ def _positional(name: str, score: float | None, context: TextContext, resting: b
     return Verdict(NAMES[name], "positional", score, baseline, n, passed and not resting and n >= LEAST_N, rule)
 
 
+def _diagonal(score: float | None, context: TextContext, resting: bool) -> Verdict:
+    baseline, n = context.diagonality_baseline, context.n_content if score is not None else 0
+    passed = (error_reduction(score, baseline) or 0.0) > HALF_OF_THE_REST and not resting and n >= LEAST_N
+    return Verdict(DIAGONAL, "positional", score, baseline, n, passed, _DIAGONAL)
+
+
 def _repeats(name: str, statistics: dict[str, float | None], context: TextContext) -> Verdict:
     on_repeats, uniform, n = statistics[ON_REPEATS[name]], context.baselines_on_repeats[name], context.counts[name]
+    types = statistics.get(TYPES[name])
+    passed = _above(on_repeats, MAJORITY, uniform) and n >= LEAST_N and (types or 0) >= LEAST_TYPES
     return Verdict(
-        NAMES[name], "repeats", statistics[name], context.baselines[name], n,
-        _above(on_repeats, MAJORITY, uniform) and n >= LEAST_N, _REPEATED,
-        on_repeats=on_repeats, baseline_on_repeats=uniform,
+        NAMES[name], "repeats", statistics[name], context.baselines[name], n, passed,
+        _FOLLOWED if name == "induction" else _REPEATED, on_repeats=on_repeats, baseline_on_repeats=uniform,
+        types=None if types is None else int(types),
     )  # fmt: skip
 
 

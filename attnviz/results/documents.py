@@ -1,4 +1,4 @@
-"""What every command writes beside its figures: parts of the JSON document, the CSV table, captions.md.
+"""What every command writes beside its figures: parts of the JSON document, the CSV table, the captions.
 
 What cannot be measured is None.
 """
@@ -10,29 +10,53 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnviz.model.head_ids import LayerId
 from attnviz.results.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from attnviz.attention.verify import LayerCheck, Verification
     from attnviz.model.checkpoint import Checkpoint
+    from attnviz.model.head_ids import Stack
     from attnviz.model.tokens import Tokens
 
 __all__ = [
     "CAPTIONS",
+    "LATEX_CAPTIONS",
     "captions_text",
     "csv_text",
+    "latex_captions_text",
     "model_entry",
     "read_captions",
+    "stack_entry",
     "tokens_entry",
     "verification_entry",
     "write_captions",
 ]
 
 CAPTIONS = "captions.md"
-"""The name of the file."""
+"""The file of captions in Markdown."""
+
+LATEX_CAPTIONS = "captions.tex"
+"""The file of captions in LaTeX."""
 
 _ENTRY = re.compile(r"\*\*([^*]+)\*\*: (.*)")
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_LATEX = {
+    **{character: f"\\{character}" for character in "#$%&_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\symbol{34}",
+    "`": r"\textasciigrave{}",
+}
+"""The ten characters that LaTeX reads as commands, and those that its old font encoding prints as others."""
+
+_LIGATURE = re.compile(r"([-',])(?=\1)")
+"""Before a character that LaTeX would join to the one before: ``--`` is a dash."""
+
 _FORMULA = ("=", "+", "-", "@", "\t")
 """What a spreadsheet takes for the beginning of a formula."""
 
@@ -46,11 +70,21 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "weights_sha256": model.weights_sha256,
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
+        **({"stacks": [_stack(stack) for stack in model.stacks]} if model.stacks else {}),
         "d_model": model.d_model,
         "d_head": model.d_head,
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
     }
+
+
+def _stack(stack: "Stack") -> dict[str, Any]:
+    return {"name": stack.name, "letter": stack.letter, "n_layers": stack.n_layers, "n_heads": stack.n_heads}
+
+
+def stack_entry(layer: int) -> dict[str, Any]:
+    """Of a layer of an encoder-decoder, its kind of attention and its number there; nothing for other models."""
+    return {"stack": layer.stack.name, "layer": layer.number} if isinstance(layer, LayerId) else {}
 
 
 def tokens_entry(tokens: "Tokens") -> list[dict[str, Any]]:
@@ -72,6 +106,7 @@ def verification_entry(
     """
     return {
         "passed": True,
+        "level": verification.level,
         "heads_compared": verification.heads_compared,
         "pattern_tolerance": verification.tolerance.pattern,
         "output_tolerance": verification.tolerance.output,
@@ -110,7 +145,7 @@ def _text(value: Any) -> Any:
 
 
 def write_captions(output: OutputFolder, document: dict[str, Any], captions: dict[str, str]) -> None:
-    """Write the file for these figures and for those of an earlier run that stay in the folder.
+    """Write the two files for these figures and for those of an earlier run that stay in the folder.
 
     Args:
         output: the folder, open.
@@ -125,23 +160,42 @@ def write_captions(output: OutputFolder, document: dict[str, Any], captions: dic
         text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")
         earlier = {name: sentence for name, sentence in read_captions(text) if name in kept}
     output.write(CAPTIONS, captions_text((earlier | captions).items()))
+    output.write(LATEX_CAPTIONS, latex_captions_text((earlier | captions).items()))
 
 
 def captions_text(captions: Iterable[tuple[str, str]]) -> str:
-    """The content of the file.
+    """The content of the Markdown file.
 
     Args:
         captions: file name and sentence of each figure; files with the same sentence that differ only in their
             format share an entry. Sentences are taken as plain text.
     """
-    entries: dict[tuple[str, str], list[str]] = {}
+    entries = [(names, _MARKUP.sub(r"\\\1", sentence)) for names, sentence in _of_figures(captions)]
+    return "\n\n".join(["# Captions", *(f"**{names}**: {escaped}" for names, escaped in entries)]) + "\n"
+
+
+def latex_captions_text(captions: Iterable[tuple[str, str]]) -> str:
+    r"""The content of the LaTeX file: a comment with the file names and a ``\caption`` for each figure.
+
+    Args:
+        captions: as for :func:`captions_text`.
+    """
+    header = "% Captions, ready to paste. XeLaTeX and LuaLaTeX print every character (UTF-8), pdfLaTeX most of them."
+    entries = [f"% {names}\n\\caption{{{_in_latex(sentence)}}}" for names, sentence in _of_figures(captions)]
+    return "\n\n".join([header, *entries]) + "\n"
+
+
+def _in_latex(sentence: str) -> str:
+    escaped = "".join(_LATEX.get(character, character) for character in sentence)
+    return _LIGATURE.sub(r"\1{}", escaped)
+
+
+def _of_figures(captions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """File names and sentence of each figure; its formats stand together."""
+    figures: dict[tuple[str, str], list[str]] = {}
     for name, sentence in captions:
-        entries.setdefault((name.rpartition(".")[0], sentence), []).append(name)
-    lines = []
-    for (_, sentence), names in entries.items():
-        escaped = _MARKUP.sub(r"\\\1", sentence)
-        lines.append(f"**{', '.join(names)}**: {escaped}")
-    return "\n\n".join(["# Captions", *lines]) + "\n"
+        figures.setdefault((name.rpartition(".")[0], sentence), []).append(name)
+    return [(", ".join(names), sentence) for (_, sentence), names in figures.items()]
 
 
 def read_captions(text: str) -> list[tuple[str, str]]:

@@ -1,7 +1,6 @@
 """Results on disk: every file whole or not at all, and nothing touched that attnviz did not write."""
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -15,10 +14,11 @@ from typing import Any
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.wording import quoted
 from attnviz.results.folder_lock import LockedError, alone_in, lock, unlock
+from attnviz.results.manifest import files_of, json_text, read_document, texts_of
 from attnviz.signals import held_back
 from attnviz.version import __version__
 
-__all__ = ["Layout", "OutputFolder", "check_folder", "json_text"]
+__all__ = ["Layout", "OutputFolder", "check_folder"]
 
 
 _COMMANDS = Path(__file__).parents[1] / "commands"
@@ -144,14 +144,14 @@ class OutputFolder:
         Raises:
             OutputError: with both.
         """
-        earlier, now = _document(self.path / self.layout.manifest), frozenset(texts)
-        if self.overwrite or _MOVING in earlier or not earlier or (before := _texts(earlier)) == now:
+        earlier, now = read_document(self.path / self.layout.manifest), frozenset(texts)
+        if self.overwrite or _MOVING in earlier or not earlier or (before := texts_of(earlier)) == now:
             return
         pictures = self._earlier() - {self.layout.manifest, self.layout.table}
         if any((self.path / name).exists() for name in pictures):
             raise OutputError(
-                f"{self.path} holds pictures of {_named(before)}, which this run, of {_named(now)}, would remove; "
-                "choose another folder with -o, or remove them with --overwrite (in Python overwrite=True)."
+                f"{self.path} holds pictures of {_named(before)}; this run is of {_named(now)} and would remove them. "
+                "Choose another folder with -o, or remove them with --overwrite (in Python overwrite=True)."
             )
 
     def write(self, name: str, content: bytes | str) -> None:
@@ -181,7 +181,7 @@ class OutputFolder:
         """
         manifest = self.layout.manifest
         with self.alone():
-            self.refuse_other_texts(_texts(content))
+            self.refuse_other_texts(texts_of(content))
             self.write(self.layout.table, self.layout.table_text(content))
             earlier, kept = self._earlier(), self.kept(content)
             complete = {**content, "files": sorted({*self._staged, *kept, manifest})}
@@ -218,7 +218,7 @@ class OutputFolder:
 
     def kept(self, content: dict[str, Any]) -> set[str]:
         """What earlier runs wrote here that a run with this document leaves, or replaces by the same name."""
-        manifest = _document(self.path / self.layout.manifest)
+        manifest = read_document(self.path / self.layout.manifest)
         same = _MOVING not in manifest and all(manifest.get(key) == content.get(key) for key in self.layout.same)
         return self._earlier() if same else set()
 
@@ -250,13 +250,19 @@ class OutputFolder:
 
     def _earlier(self) -> set[str]:
         """What earlier runs wrote here, by their own document; only names that we give are believed."""
-        manifest = _document(self.path / self.layout.manifest)
-        ours = {name for name in _listed(manifest) if self.layout.owns(name)}
+        manifest = read_document(self.path / self.layout.manifest)
+        ours = {name for name in files_of(manifest) if self.layout.owns(name)}
         return ours | ({self.layout.manifest} if manifest else set())
 
     def _refuse_foreign(self, names: Iterable[str]) -> None:
-        earlier = self._earlier()
-        foreign = sorted(name for name in {*names, self.layout.manifest} - earlier if (self.path / name).exists())
+        earlier, names = self._earlier(), {*names, self.layout.manifest}
+        places = {name: self.path / name for name in sorted(names | earlier)}
+        if folders := [name for name, place in places.items() if place.is_dir() and not place.is_symlink()]:
+            raise OutputError(
+                f"{self.path} holds a folder named {folders[0]}, where attnviz writes a file of that name; move it "
+                "away, or choose another folder with -o."
+            )
+        foreign = sorted(name for name in names - earlier if os.path.lexists(places[name]))
         for folder in self.layout.folders:
             below = self.path / folder
             if below.is_symlink() or (below.exists() and not below.is_dir()):
@@ -264,7 +270,7 @@ class OutputFolder:
         if not foreign:
             return
         some = f"{', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}"
-        listed = {name: set(foreign) & _listed(_document(self.path / name)) for name in _MANIFESTS}
+        listed = {name: set(foreign) & files_of(read_document(self.path / name)) for name in _MANIFESTS}
         if set().union(*listed.values()) == set(foreign):
             others = ", ".join(name for name, files in listed.items() if files)
             holds = f"results of another attnviz command ({others}), with files of the same names ({some})"
@@ -296,42 +302,9 @@ class OutputFolder:
             ) from error
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """A document that attnviz wrote; empty where it is another's, or none."""
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            return {}
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) and "attnviz" in content else {}
-
-
-def _listed(document: dict[str, Any]) -> set[str]:
-    """The files that a document lists."""
-    files = document.get("files", [])
-    return {str(name) for name in files} if isinstance(files, list) else set()
-
-
-def _texts(document: dict[str, Any]) -> frozenset[str]:
-    """The texts that a document is of, and the paths of its corpora."""
-    lists = {
-        key: found if isinstance(found := document.get(key), list) else [] for key in ("corpora", "texts", "pairs")
-    }
-    corpora = [corpus.get("path") for corpus in lists["corpora"] if isinstance(corpus, dict)]
-    several = [*lists["texts"], *lists["pairs"]]
-    found = [document.get("text"), document.get("pair"), *several, *corpora]
-    return frozenset(text for text in found if isinstance(text, str))
-
-
 def _named(texts: frozenset[str]) -> str:
     some = [quoted(text) for text in sorted(texts)[:2]]
     return ", ".join([*some, *["…"] * (len(texts) > 2)]) or "random tokens"
-
-
-def json_text(content: dict[str, Any]) -> str:
-    """The document as JSON; ASCII only, so that no text can steer a terminal."""
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def check_folder(folder: object) -> None:
@@ -340,5 +313,6 @@ def check_folder(folder: object) -> None:
     Raises:
         UsageError: it is no text or path, or empty.
     """
-    if not isinstance(folder, str | Path) or not str(folder).strip() or "\0" in str(folder):
+    named = isinstance(folder, str | Path) and str(folder).strip() and "\0" not in str(folder)
+    if not named or re.search("[\ud800-\udc7f\udd00-\udfff]", str(folder)):  # which stand for no byte of a name
         raise UsageError(f"expected a folder as a text or a Path ('.' for this one), found {folder!r}.")

@@ -45,6 +45,6 @@ def published_table(published: Sequence[PublishedHead]) -> Group:
     lines = sorted({head.measured for head in published})
     lines += [f"{role_name(head.role, None)}: {head.note}" for head in published if head.note]
     if any(head.by_name for head in published):
-        lines.append("That this is the papers' model is judged by its name: a fine-tuned one may be another.")
+        lines.append("The model is recognised by its name only: a fine-tuned model of this name is another one.")
     papers = ", ".join(sorted({head.paper for head in published}))
     return Group(Text(f"Published ({papers}; not measured here)", style="bold"), table, notes(*lines))

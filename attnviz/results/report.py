@@ -26,6 +26,7 @@ class Report(Generic[R]):
     Attributes:
         content: the JSON document but for its version and its list of figures; what was not measured is None.
         columns: of the CSV file.
+        more_columns: of the CSV file for some documents only, after the others.
         rows: of the CSV file, from the document; values of other names are left out.
         tables: what the terminal shows, for a width in columns.
         same: keys of the document; where they are equal to those of an earlier run, its files stay in the folder.
@@ -46,6 +47,7 @@ class Report(Generic[R]):
     look: Look = PLAIN
     tensors: tuple[str, Callable[[R, Choices], bytes]] | None = None
     afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = _nothing
+    more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = lambda _: ()
 
     def completed(self, choices: Choices) -> Choices:
         """With the command's own number of rows where the caller gave none."""

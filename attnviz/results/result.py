@@ -6,7 +6,9 @@ frozen dataclass of numbers. ``views.py`` lists the command's figures (``VIEWS``
 imports neither matplotlib nor rich.
 """
 
+import html
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from rich.console import RenderableType
 
     from attnviz.figures.look import Look
     from attnviz.results.output_folder import Layout, OutputFolder
@@ -54,6 +57,11 @@ class Result:
     command: ClassVar[str]
     first_view: ClassVar[str] = ""
 
+    @property
+    def pair_note(self) -> str:
+        """How a pair of texts reached the model, where that needs saying; else empty."""
+        return ""
+
     def figure(self, name: str = "", look: "Look | None" = None, **choices: "Unpack[ChoiceNames]") -> "Figure":
         """A new figure; of a view with several pictures the first.
 
@@ -83,7 +91,11 @@ class Result:
         Raises:
             UsageError: no such figure, option or head, or a figure of several panels.
         """
+        from matplotlib.axes import Axes
+
         view, wanted = self._view(name), self._choices(look, choices)
+        if not isinstance(ax, Axes):
+            raise UsageError(f"expected ax as matplotlib Axes, such as plt.figure().add_subplot(), found {ax!r}.")
         if view.draw is None:
             single = [each.name for each in views_of(self.command) if each.draw is not None]
             raise UsageError(f"the figure {view.name!r} has several panels: expected one of {', '.join(single)}.")
@@ -96,6 +108,8 @@ class Result:
             figures: paths of the figures, relative to the folder.
             choices: what to list; see :class:`attnviz.results.view.Choices`.
         """
+        if isinstance(figures, str) or not isinstance(figures, Sequence):
+            raise UsageError(f"expected a list of figures, found {figures!r}.")
         return self._document(figures, self._choices(None, choices))
 
     def report(self, width: int = 100, **choices: "Unpack[ChoiceNames]") -> str:
@@ -108,10 +122,17 @@ class Result:
         Raises:
             UsageError: no such option or head, or a width of less than 20 columns.
         """
-        from attnviz.results.tables import plain_text, spaced
+        from attnviz.results.tables import plain_text
 
         wanted = self._choices(None, choices)
-        return plain_text(lambda columns: spaced(report_of(self.command).tables(self, wanted, columns)), width)
+        return plain_text(lambda columns: self.tables(wanted, columns), width)
+
+    def tables(self, choices: "Choices", width: int) -> "RenderableType":
+        """The tables that the command prints, as :mod:`rich` prints them, for a width in columns."""
+        from attnviz.results.tables import notes, spaced
+
+        note = [notes(self.pair_note)] if self.pair_note else []
+        return spaced([*report_of(self.command).tables(self, choices, width), *note])
 
     def save(
         self,
@@ -124,7 +145,7 @@ class Result:
         progress: Progress | None = None,
         **choices: "Unpack[ChoiceNames]",
     ) -> Document:
-        """Write figures with captions.md, the JSON document and the CSV table into a folder: all of them, or nothing.
+        """Write figures with captions, the JSON document and the CSV table into a folder: all of them, or nothing.
 
         Args:
             folder: made where it is missing. Pictures of an earlier run there stay where it was of the same model, text
@@ -201,6 +222,17 @@ class Result:
                 raise UsageError(f"there is no figure {view.name!r}: {why}.")
         return views
 
+    def _repr_html_(self) -> str:
+        """For a notebook: the main figure, and below it the tables."""
+        views = {view.name: view for view in self.wanted_views(None)}
+        main = views.get(self.first_view) or next(iter(views.values()), None)
+        picture = ""
+        if main is not None:
+            _, content, _ = next(iter(main.written(self, self._choices(None, {}), ("png",))))
+            source = f"data:image/png;base64,{b64encode(content).decode('ascii')}"
+            picture = f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="{source}">'
+        return f"{picture}<pre>{html.escape(self.report())}</pre>"
+
     def page(self, look: "Look | None" = None, budget: int | None = None, **choices: "Unpack[ChoiceNames]") -> str:
         """The interactive page as one HTML document, as ``--figures page`` writes it.
 
@@ -223,6 +255,8 @@ class Result:
         return content.decode()
 
     def _view(self, name: str) -> "View[Any, Any]":
+        if not isinstance(name, str):
+            raise UsageError(f"expected the name of a figure as a string, found {name!r}.")
         (view,) = self.wanted_views([name or self.first_view or views_of(self.command)[0].name])
         if view.suffix:
             raise UsageError(f"{view.name!r} is no figure: expected result.page(), or save(figures=[{view.name!r}]).")
@@ -236,7 +270,8 @@ class Result:
 
     def _document(self, figures: Sequence[str], choices: "Choices") -> dict[str, Any]:
         content = report_of(self.command).content(self, choices)
-        return {"attnviz": __version__, **content, "figures": list(figures)}
+        note = {"pair_note": self.pair_note} if self.pair_note else {}
+        return {"attnviz": __version__, **content, **note, "figures": list(figures)}
 
 
 def views_of(command: str) -> "tuple[View[Any, Any], ...]":
@@ -283,18 +318,18 @@ def checked_views(
 def layout_of(command: str) -> "Layout":
     """The files of a command, by its views and its report."""
     from attnviz.figures.files import FORMATS
-    from attnviz.results.documents import CAPTIONS, csv_text
+    from attnviz.results.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
     from attnviz.results.output_folder import Layout
 
     report = report_of(command)
     views = views_of(command)
-    others = [re.escape(CAPTIONS), *([] if report.tensors is None else [re.escape(report.tensors[0])])]
+    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *([] if report.tensors is None else report.tensors[:1])])
     pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
     folders = [view.stems.partition("/")[0] for view in views if "/" in view.stems]
     return Layout(
         manifest=f"{command}.json",
         table=f"{command}.csv",
-        table_text=lambda content: csv_text(report.columns, report.rows(content)),
+        table_text=lambda content: csv_text((*report.columns, *report.more_columns(content)), report.rows(content)),
         others=re.compile("|".join([*pictures, *others])),
         same=report.same,
         folders=tuple(folders),

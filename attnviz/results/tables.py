@@ -15,7 +15,7 @@ from rich.text import Text
 
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
-from attnviz.model.wording import counted, visible
+from attnviz.model.wording import counted, rounded, visible
 
 if TYPE_CHECKING:
     from attnviz.attention.verify import Verification
@@ -220,9 +220,10 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     return Text.assemble(
         ("Verified", "bold green"),
         f" {compared} of {visible(model.name)} ({dtype}, "
-        f"{model.device}){sample}: weights within {error(verification.pattern_error)} of the model's own (tolerance "
-        f"{tolerance.pattern:.0e}), outputs within {error(verification.output_error)} of the largest{more} (tolerance "
-        f"{tolerance.output:.0e}).{_coarsely(verification, dtype)}",
+        f"{model.device}){sample}: attention weights differ from the model's own by at most "
+        f"{error(verification.pattern_error)} (tolerance {tolerance.pattern:.0e}), attention outputs by at most "
+        f"{error(verification.output_error)} of the largest{more} (tolerance {tolerance.output:.0e}). "
+        f"Level {verification.level} of 4.{_coarsely(verification, dtype)}",
     )
 
 
@@ -232,13 +233,14 @@ def _coarsely(verification: "Verification", dtype: str) -> str:
     if seen is None or row is None:
         return ""
     scale = (
-        f"an error of a layer's scale shows from {100 * seen:.1f} % on"
+        f"a wrong scale of all scores of a layer from {100 * seen:.1f} % on"
         if seen < 1
-        else "no error of a layer's scale shows, since its weights are too even or too few"
+        else "no wrong scale of scores, because the weights are too even or too few"
     )
     return (
-        f" Compared coarsely: in {dtype} {scale}, one of a single weight from {row:.0%} of its row's largest on; "
-        "smaller ones, or a scale wrong in one head alone, do not; --dtype float32 shows them."
+        f" In {dtype} the comparison is coarse. It finds {scale}, and a wrong single weight from {row:.0%} of the "
+        "largest in its row on. It does not find smaller errors, or a scale that is wrong in one head only; --dtype "
+        "float32 finds them."
     )
 
 
@@ -298,5 +300,5 @@ def error(value: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Two decimals, with no minus before a zero; a dash for what cannot be measured."""
-    return "–" if value is None else f"{round(value, 2) + 0.0:.2f}"
+    """Two decimals; a dash for what cannot be measured."""
+    return "–" if value is None else rounded(value)

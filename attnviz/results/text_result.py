@@ -46,6 +46,11 @@ class TextResult(Result):
         return Facts(visible(self.checkpoint.short_name), texts, len(self.tokens))
 
     @property
+    def pair_note(self) -> str:
+        """How the pair reached a model without token types; see :attr:`attnviz.model.tokens.Tokens.pair_note`."""
+        return self.tokens.pair_note
+
+    @property
     def sinks(self) -> str:
         """The sink positions of this text, in words; empty where it has none."""
         tokens = self.tokens
@@ -68,7 +73,8 @@ class OfHeads(Generic[E]):
         Raises:
             UsageError: a selection cannot be read or names what the model lacks.
         """
-        chosen = set(select_heads(selections, self.checkpoint.n_layers, self.checkpoint.n_heads))
+        model = self.checkpoint
+        chosen = set(select_heads(selections, model.n_layers, model.n_heads, model.stacks))
         return [entry for entry in self.heads if entry.id in chosen]
 
     def head(self, head: str | HeadId) -> E:
@@ -77,5 +83,5 @@ class OfHeads(Generic[E]):
         Raises:
             UsageError: the model has no such head.
         """
-        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads)
+        wanted = head_named(head, self.checkpoint.n_layers, self.checkpoint.n_heads, stacks=self.checkpoint.stacks)
         return next(entry for entry in self.heads if entry.id == wanted)

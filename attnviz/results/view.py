@@ -1,7 +1,7 @@
 """A view: one kind of figure that a command draws, registered once in the command's ``views.py``.
 
 Everything that speaks of figures reads the registry: ``--figures``, ``result.figure(name)``, the files of a folder,
-their captions, and the table of views in the README.
+their captions, and the table of views in the guide.
 """
 
 from collections.abc import Callable, Iterator, Sequence

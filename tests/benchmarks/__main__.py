@@ -157,13 +157,24 @@ def _number_text(weight: float) -> str:
 
 
 def long_text() -> list[Row]:
-    """A GPT-2-small-sized model (random weights) on 1,024 tokens, no figures."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+    """Models of the sizes of GPT-2 small and SmolLM2-135M (random weights) on 1,024 tokens, no figures."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+    smollm2 = LlamaConfig(
+        vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        num_key_value_heads=3, max_position_embeddings=8192, tie_word_embeddings=True,
+    )  # fmt: skip
+    return [
+        *_long_text("GPT-2 small", GPT2LMHeadModel(GPT2Config()), 1.2),
+        *_long_text("SmolLM2-135M", LlamaForCausalLM(smollm2), 1.3),
+    ]
+
+
+def _long_text(name: str, model: object, memory: float) -> list[Row]:
     from tests.models import gpt2_tokenizer, save_checkpoint
 
     with tempfile.TemporaryDirectory() as folder:
-        save_checkpoint(GPT2LMHeadModel(GPT2Config()), gpt2_tokenizer(), Path(folder))
+        save_checkpoint(model, gpt2_tokenizer(), Path(folder))
         text = "cat" + " cat" * 1023
         ours, plain = [], []
         for turn in range(RUNS + 1):
@@ -179,8 +190,8 @@ def long_text() -> list[Row]:
     )
     rival = "eager forward pass, no attentions"
     return [
-        _ratio("GPT-2 small, 1,024 tokens: peak memory", our_peak, rival, peak, "MiB", 1.2),
-        _ratio("GPT-2 small, 1,024 tokens: time", our_time, rival, time, "s", 2.5),
+        _ratio(f"{name}, 1,024 tokens: peak memory", our_peak, rival, peak, "MiB", memory),
+        _ratio(f"{name}, 1,024 tokens: time", our_time, rival, time, "s", 2.5),
     ]
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
+from attnviz.attention.capture import refuse_not_finite
 from attnviz.commands.ablate.inputs import InputBatch, metrics_of
 from attnviz.corpora.batches import Text
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
@@ -69,14 +70,18 @@ class BatchMetrics:
             before, after = _wide(self._states), _wide(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
             cosine = towards.square().sum(-1) / 2  # 1 - cos, without its rounding
-            return self._by_row(torch.stack([cosine, (after - before).norm(dim=-1)], dim=-1))
+            return self._summed(torch.stack([cosine, (after - before).norm(dim=-1)], dim=-1))
         changes = []
         for part in self._parts():
             predicted, before = self._predict(states[part]), self._predicted[part]
             loss = nll_loss(predicted, self._labels[part], reduction="none") - self._losses[part]
             divergence = (before.exp() * (before - predicted)).sum(-1).clamp_min(0)  # negative only by rounding
             changes.append(torch.stack([loss, divergence], dim=-1))
-        return self._by_row(torch.cat(changes))
+        return self._summed(torch.cat(changes))
+
+    def _summed(self, changes: Tensor) -> Tensor:
+        refuse_not_finite(changes, "change without some of its heads")
+        return self._by_row(changes)
 
     def loss_gradient(self, weights: Tensor) -> Tensor:
         """The derivative by the final states, [rows, n, d_model], of each row's summed loss times its weight [rows]."""
@@ -94,7 +99,9 @@ class BatchMetrics:
         """Log-probabilities, [.., vocabulary], in float32 at least."""
         head = self._checkpoint.language_head
         assert head is not None
-        return log_softmax(_wide(head(states)), dim=-1)
+        predicted = log_softmax(_wide(head(states)), dim=-1)
+        refuse_not_finite(predicted, "prediction of tokens")
+        return predicted
 
     def _parts(self) -> Iterator[slice]:
         step = max(1, _CHUNK // int(self._checkpoint.config.vocab_size))

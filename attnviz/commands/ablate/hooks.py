@@ -93,7 +93,7 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
             stack.enter_context(_pre_hook(modules.concatenated, lambda args, _: concatenated.append(args[0])))
             if inside:
                 stack.enter_context(_pre_hook(modules.pattern, lambda *given: attention_calls.append(given)))
-        final = checkpoint.model(**inputs, use_cache=False).last_hidden_state
+        final = checkpoint.model(**inputs, use_cache=False)[0]  # a tuple, or what can be read as one
     return KeptPass(
         calls=calls,
         attention_inputs=[_attention_input(*given) for given in attention_calls],
@@ -195,8 +195,8 @@ def removed_heads(
         yield
     if wrong := {layer: count for layer, count in runs.items() if count != 1}:
         raise VerificationError(
-            f"expected every layer that lacks a head to run once, found {wrong} (runs by layer); "
-            "what the model does without its heads cannot be measured."
+            f"expected every layer with a removed head to run once, found {wrong} (runs by layer); "
+            "the model without these heads cannot be measured."
         )
 
 
@@ -213,8 +213,8 @@ def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableH
 def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor) -> Tensor:
     """What every head would give with uniform attention, [copies * rows, n, n_heads, d_head]."""
     parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-    allowed = attention.allowed_positions(attention_mask, parameters.causal).to(x.dtype)
-    pattern = allowed / allowed.sum(-1, keepdim=True)  # [rows, 1, n, n]
-    value = attention.project(x, parameters.value)
+    allowed = attention.allowed_positions(attention_mask, parameters.causal, parameters.window).to(x.dtype)
+    pattern = allowed / allowed.sum(-1, keepdim=True).clamp_min(1)  # [rows, 1, n, n]; padding may have none
+    value = attention.values(x, parameters)
     copies = value.reshape(-1, len(attention_mask), *value.shape[1:])
     return torch.matmul(pattern, copies).flatten(0, 1).transpose(1, 2)

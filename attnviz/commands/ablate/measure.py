@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from attnviz.arguments import check_sampling, checked
 from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect, spearman
 from attnviz.commands.ablate.hooks import METHODS, Replacement
 from attnviz.commands.ablate.inputs import STATES, Metric, Sources, kind_of, metrics_of, model_inputs, read_sources
@@ -46,11 +47,7 @@ class AblationOptions:
         """Raise UsageError for an unknown method, or numbers that make no sense."""
         if self.method not in METHODS:
             raise UsageError(f"unknown method {self.method!r}: expected one of {', '.join(METHODS)}.")
-        for name, least in (("batch_size", 1), ("limit", 1), ("seed", 0)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (whole and value >= least) and (name, value) != ("limit", None):
-                raise UsageError(f"expected {name.replace('_', '-')} of at least {least}, found {value!r}.")
+        check_sampling(self.limit, self.batch_size, self.seed)
 
     @property
     def second_method(self) -> str:
@@ -128,7 +125,7 @@ class Ablation(Result):
         """
         wanted, removed = HeadId.parse(str(head)), {each.id: each for each in self.heads}
         if wanted not in removed:
-            raise UsageError(f"head {wanted} was not removed: {len(removed)} heads were.")
+            raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
         return removed[wanted]
 
     def __repr__(self) -> str:
@@ -140,6 +137,7 @@ class Ablation(Result):
         )
 
 
+@checked
 def ablate(
     texts: str | Path | Sequence[str | Path],
     model: Model = "minilm",

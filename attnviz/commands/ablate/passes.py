@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attention import reference as attention
-from attnviz.attention.tolerances import TOLERANCES
+from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.verify import Verification
 from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
@@ -111,6 +111,7 @@ def _gradients(after: Tensor, of: tuple[Tensor, Tensor], gradient: Tensor, layer
             f"the output of layer {layer} does not depend on its input and its heads, so that no gradient reaches "
             f"them ({' '.join(str(error).split())[:120]}); expected a layer that passes on what its heads add."
         ) from error
+    refuse_not_finite(by_gates, f"gradient by the heads of layer {layer}")
     return by_input, by_gates
 
 
@@ -143,7 +144,7 @@ class Passes:
         for each in inputs:
             self.counts[each.text] += len(each.positions)
         self.baseline: Tensor | None = None
-        self._attention, self._tolerance = SampledAttention(checkpoint), TOLERANCES[checkpoint.dtype].output
+        self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
         self._values_error = self._resumed_error = 0.0
 
     @property
@@ -231,7 +232,7 @@ class Passes:
 
     def _compare_values(self, inputs: InputBatch, kept: hooks.KeptPass, layer: int, pattern: Tensor) -> None:
         model = self._checkpoint
-        value = attention.project(kept.attention_inputs[layer], model.architecture.parameters(model.model, layer).value)
+        value = attention.values(kept.attention_inputs[layer], model.architecture.parameters(model.model, layer))
         expected = torch.matmul(pattern, value).transpose(1, 2)[inputs.batch.valid]  # [tokens, n_heads, d_head]
         replaced = kept.concatenated[layer][inputs.batch.valid].reshape(expected.shape)
         difference = (replaced - expected).abs().amax((0, 2))
@@ -240,7 +241,7 @@ class Passes:
         if not error <= self._tolerance:
             head = HeadId(layer, int(difference.nan_to_num(nan=torch.inf).argmax()))
             raise VerificationError(
-                f"what would be removed of {head} is not what the reference gives for it: they differ by {error:.1e} "
+                f"what is to be removed of {head} differs from what the reference gives for it by {error:.1e} "
                 f"of the layer's largest weighted value (tolerance {self._tolerance:g}). Nothing was written."
             )
 

@@ -136,7 +136,7 @@ def _tables(result: Ablation, choices: Choices, width: int) -> Iterator[Renderab
     yield Text(f"{visible(result.checkpoint.short_name)} on {unisolated(source_line(result))}", style="bold")
     yield Text(f"{capital(what_is_measured(result))}. {capital(method_words(result))}.")
     more = (
-        f", what is replaced of each head within {error(checked.values_error)}, final states of resumed passes within "
+        f", replaced values by at most {error(checked.values_error)}, final states of resumed passes by at most "
         f"{error(checked.resumed_error)}, on {counted(checked.n_inputs, 'input')}"
     )
     yield verification_line(checked.attention, result.checkpoint, more)
@@ -236,18 +236,18 @@ def _notes(result: Ablation) -> Iterator[str]:
         )
     if result.curve is not None:
         yield (
-            "The order of the curve was found on the texts that it is measured on, so the sum of the least important "
-            "heads is smaller than it would be on others."
+            "The heads were ranked on the same texts that the curve is measured on, so the sum of the least important "
+            "heads is smaller than it would be on other texts."
         )
     if result.sets:
         yield (
-            f"By {result.methods[1]}, a removed head {GIVES[result.methods[1]]}. A verdict takes both methods: "
-            "super-additive (sub-additive) where heads do more (less) together than the sum of one at a time, 95 % "
-            "interval of the difference on that side of zero; no cost where it is on one, but what they cost together "
-            "is not clearly above zero. No verdict says why."
+            f"With the method {result.methods[1]}, a removed head {GIVES[result.methods[1]]}. For a verdict both "
+            "methods must agree. Super-additive (sub-additive): together the heads do more (less) than the sum of one "
+            "at a time, and zero is outside the 95 % interval of the difference. No cost: zero is outside too, but "
+            "what they cost together is not clearly above zero. A verdict does not say why."
         )
     if result.has_intervals:
-        yield "Intervals: bootstrap over texts, 95 % each; they speak of texts like these, not of all."
+        yield "Intervals: 95 % each, bootstrap over texts; they hold for texts like these, not for all texts."
 
 
 REPORT = Report[Ablation](

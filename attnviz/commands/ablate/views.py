@@ -121,7 +121,7 @@ def _plan_gradient(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
     first = result.heads[:_NAMED]
     by_gradient = sorted(result.heads, key=lambda head: -(head.gradient or 0.0))[:_NAMED]
     named = (*first, *(head for head in by_gradient if head not in first))
-    yield _plan(result, "gradient", title, what, how, first_order(result), "one dot a head", heads=named)
+    yield _plan(result, "gradient", title, what, how, first_order(result), "one dot per head", heads=named)
 
 
 def _intervals(result: Ablation, drawn: str) -> str:

@@ -14,12 +14,12 @@ __all__ = [
     "what_is_measured",
 ]  # fmt: skip
 
-_LESS = "together, less the sum of one at a time"
-_MISSED = "the loss is clearly higher already without the least important head"
+_LESS = "together, minus the sum of one at a time"
+_MISSED = "the loss is clearly higher as soon as the least important head is removed"
 GIVES = {
-    "zero": "gives zeros (b_O stays)",
-    "mean": "gives its mean over all tokens of the texts",
-    "uniform": "attends to all that it may alike",
+    "zero": "outputs zeros (b_O stays)",
+    "mean": "outputs its mean over all tokens of the texts",
+    "uniform": "attends equally to every visible token",
 }
 """What stands in the place of a removed head, by method."""
 
@@ -71,8 +71,8 @@ def compensation_text(result: Ablation) -> str:
     if not result.has_intervals:
         few = "1 text is" if result.n_texts == 1 else f"{result.n_texts} texts are"
         sentences.append(
-            f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so whether heads do more together than one at a "
-            "time is not concluded from these numbers."
+            f"{few} too few for intervals (at least {ENOUGH_TEXTS}), so these numbers do not show whether heads do "
+            "more together than one at a time."
         )
         for each in result.sets[:1]:
             name = "selected heads" if each.layer is None else f"{len(each.heads)} heads of layer {each.layer}"
@@ -87,8 +87,8 @@ def compensation_text(result: Ablation) -> str:
         sentences += _curve(result, metric)
     if result.kind == STATES and result.sets:
         sentences.append(
-            "Changes of the states in unrelated directions add up in cosine distance, and changes in one direction "
-            "give more than the sum: some of an excess may be that."
+            "Part of an excess may come from the measure: in cosine distance, changes in unrelated directions add up, "
+            "but changes in one direction give more than their sum."
         )
     return " ".join(sentences)
 
@@ -108,8 +108,8 @@ def _singles(result: Ablation, metric: Metric) -> str:
         return text
     raised, lowered = (sum(value.side == side for value in values) for side in (1, -1))
     return (
-        f"{text} {raised} raise the loss and {lowered} lower it (95 % interval on that side of zero, of each head by "
-        f"itself); for {len(values) - raised - lowered} it is not decided."
+        f"{text} {raised} raise the loss and {lowered} lower it (zero is outside the 95 % interval of the head); "
+        f"{len(values) - raised - lowered} are undecided."
     )
 
 
@@ -149,7 +149,7 @@ def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
         excess = half.least.excess[metric.name]
         more = " ".join(part for part in (amount(excess.value), interval(excess)) if part)
         yield (
-            f"The less important half of all heads ({half.removed}) gives {least} together, as many in a random order "
-            f"{drawn}; less the sum of one at a time, the former is {more} by {result.options.method} alone, which is "
-            "no verdict."
+            f"Removing the less important half of all heads ({half.removed}) gives {least}, removing as many in a "
+            f"random order {drawn}. Minus the sum of one at a time, the former is {more}. That is by one method, "
+            f"{result.options.method}, so it is no verdict."
         )

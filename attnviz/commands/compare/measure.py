@@ -22,6 +22,7 @@ from torch import Tensor
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.measure import Analysis
 from attnviz.model.head_ids import HeadId, select_heads
+from attnviz.model.opening import refuse_encoder_decoder
 from attnviz.model.wording import counted
 from attnviz.patterns.verdicts import Label
 from attnviz.results.result import Result
@@ -127,6 +128,11 @@ class Comparison(Result):
         return "models" if same else "texts"
 
     @property
+    def pair_note(self) -> str:
+        """Of the first side that has one."""
+        return self.first.pair_note or self.second.pair_note
+
+    @property
     def unit(self) -> str:
         """What patterns are between: ``token`` or ``word``."""
         return self.first.units.name
@@ -224,9 +230,12 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
 
     Raises:
         TextError: the texts have different lengths, or the models read the text as different tokens.
+        ArchitectureError: an encoder-decoder.
         UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ.
         VerificationError: a model was changed since it was analysed.
     """
+    for side in (first, second):
+        refuse_encoder_decoder(side.checkpoint)
     check_comparable(first, second)
     floor = max(
         first.verification.pattern_error + second.verification.pattern_error,

@@ -111,14 +111,14 @@ def _largest(result: Comparison, head: HeadDifference, room: int = 999) -> str:
 
 def _notes(result: Comparison, starred: bool) -> Text:
     changed = sum(head.label_changed for head in result.heads)
-    nothing = "No weight of any head differs by more than rounding may: the two sides attend alike."
+    nothing = "No weight of any head differs by more than rounding allows: both sides attend the same way."
     return notes(
         "" if result.any_beyond_rounding else nothing,
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
         "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
-        f"Rounding alone may move a weight by {result.floor:.1e}. Labels, of the text alone, differ for {changed} of "
+        f"Rounding alone may move a weight by {result.floor:.1e}. The label on this text differs for {changed} of "
         f"{len(result.heads)} heads. One text shows what changed here, not what changes in general.",
-        f"A {result.unit} with * differs between the sides; shown is A's." if starred else "",
+        f"A {result.unit} marked * differs between the sides; A's is shown." if starred else "",
     )
 
 

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from attnviz.arguments import checked
 from attnviz.commands.explain.position_share import PositionShares, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
-from attnviz.errors import UsageError
+from attnviz.errors import ArchitectureError, UsageError
+from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named
 from attnviz.model.opening import Model, open_checkpoint
@@ -86,6 +88,7 @@ class Explanation(TextResult):
         )
 
 
+@checked
 def explain(
     text: str,
     model: Model = "minilm",
@@ -127,6 +130,7 @@ def explain(
         VerificationError: a step differs from the model's own by more than the tolerance.
     """
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
+    _refuse_unexplained(checkpoint)
     followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one
@@ -148,6 +152,16 @@ def explain(
     positions = None if followed.layer else position_shares(checkpoint, tokens, stages)
     every = tuple(ends) if every_layer else None
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions, every)
+
+
+def _refuse_unexplained(checkpoint: Checkpoint) -> None:
+    """Refuse families of which the heads alone are recomputed."""
+    if not checkpoint.architecture.explained:
+        known = ", ".join(sorted(name for name, family in ARCHITECTURES.items() if family.explained))
+        raise ArchitectureError(
+            f"explain does not recompute every step of the architecture {checkpoint.architecture.name!r}; expected one "
+            f"of: {known}. Its heads are recomputed: attnviz heads."
+        )
 
 
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:

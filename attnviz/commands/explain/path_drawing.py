@@ -40,6 +40,9 @@ _RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
 _STREAM, _TURN, _FLOOR = 0.15, 0.65, 0.85
 """Heights of the residual stream, of turns to the next row and of the values, as shares of the strip between rows."""
 
+_LEAST_ROW = 3
+"""Points of the outline of a row; around a lower one it leaves some room."""
+
 _ROUNDED = "round,pad=0,rounding_size=0.04"
 _Point = tuple[float, float]
 
@@ -72,6 +75,7 @@ class PathPlan:
     """The layer's halves by name; each begins with the residual stream and has one sum. What must stand in one row is a
     list: names of panels, ``split`` for those of the :data:`PARTS`, and the operations ``+`` and ``layer norm``."""
     labels: Labels  # of the tokens, beside the first panel
+    followed: int  # the token whose row is outlined
     stem: str = "explain"
 
     @property
@@ -229,11 +233,14 @@ def _draw_panel(ax: Axes, panel: Panel, plan: PathPlan, look: Look, sizes: _Size
     )  # fmt: skip
     if isinstance(cells, AxesImage):
         cells.set_interpolation("nearest")  # narrow columns would be mixed
-    ink = look.greys.ink
+    ink, (n_rows, columns) = look.greys.ink, panel.values.shape
+    tall = max(1.0, _LEAST_ROW * n_rows / (72 * sizes.side * panel.height))
+    outlined = [(-0.5, plan.followed // panel.pooling[0] - tall / 2, columns, tall, 0.7)]
     if panel.marked is not None:
         first, last = panel.marked
-        ax.add_patch(Rectangle((first - 0.5, -0.5), last - first, len(panel.values), fill=False, lw=1.0, ec=ink,
-                               clip_on=False, zorder=4))  # fmt: skip
+        outlined.append((first - 0.5, -0.5, last - first, n_rows, 1.0))
+    for x, y, width, height, line in outlined:
+        ax.add_patch(Rectangle((x, y), width, height, fill=False, lw=line, ec=ink, clip_on=False, zorder=4))
     style: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": ink}
     ax.set_xlabel("\n".join(_below(panel, sizes)), fontsize=sizes.text, color=look.greys.quiet, labelpad=2)
     ax.annotate(panel.brief, (0.5, 1), xytext=(0, 3), ha="center", size=sizes.text, parse_math=False, **style)

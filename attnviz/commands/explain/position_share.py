@@ -30,9 +30,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnviz.attention.norms import widened
 from attnviz.attention.reference import HeadParameters, Projection
-from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.explain.reference import embeddings_of, layer_parameters, norm_parameters, widened
+from attnviz.commands.explain.reference import embeddings_of, layer_parameters, projection_of
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
@@ -106,7 +106,7 @@ def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStag
             products = [(_centred(terms[term], allowed) * centred).sum() for term in TERMS]
             sums.append([float(product) for product in [*products, centred.square().sum()]])
         scale, count = float(scores.abs().max()), int(allowed.sum())
-    relative, tolerance = error / scale if scale > 0 else error, TOLERANCES[checkpoint.dtype].output
+    relative, tolerance = error / scale if scale > 0 else error, checkpoint.tolerance.output
     if not relative <= tolerance:
         raise VerificationError(
             "the scores of the first layer, split into what comes from content and from positions, do not add up: "
@@ -125,12 +125,18 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     raw.setdefault("segment", torch.zeros_like(raw["content"]))
     norm = checkpoint.architecture.embeddings(checkpoint.model).norm
     first = checkpoint.architecture.modules(checkpoint.model)[0].attention_norm
-    parameters = norm_parameters(checkpoint, first if norm is None else norm)
+    parameters = checkpoint.norm(first if norm is None else norm)
     scale = parameters.scale(torch.stack(list(raw.values())).sum(0))
     means = {name: part.mean(0, keepdim=True) for name, part in raw.items()}
     parts = {name: parameters.linear_part(part - means[name], scale) for name, part in raw.items()}
     common = torch.stack(list(means.values())).sum(0)
-    return {**parts, "constant": parameters.linear_part(common, scale) + widened(parameters.bias)}
+    parts["constant"] = parameters.linear_part(common, scale)
+    if parameters.bias is not None:
+        parts["constant"] = parts["constant"] + widened(parameters.bias)
+    if (project := projection_of(checkpoint)) is None:
+        return parts
+    parts = {name: part @ widened(project.weight) for name, part in parts.items()}
+    return {**parts, "constant": parts["constant"] + widened(project.bias)}
 
 
 def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterator[tuple[str, Tensor]]:
@@ -149,9 +155,10 @@ def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterat
 
 def _projected(parts: dict[str, Tensor], projection: Projection, head: int) -> dict[str, Tensor]:
     """Every part of the input times the head's matrix, [n, d_head]; the bias is constant."""
-    weight, bias = widened(projection.weight[head]), widened(projection.bias[head])
-    projected = {name: part @ weight for name, part in parts.items()}
-    return {**projected, "constant": projected["constant"] + bias}
+    projected = {name: part @ widened(projection.weight[head]) for name, part in parts.items()}
+    if projection.bias is None:
+        return projected
+    return {**projected, "constant": projected["constant"] + widened(projection.bias[head])}
 
 
 def _centred(values: Tensor, allowed: Tensor) -> Tensor:

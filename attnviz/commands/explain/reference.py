@@ -20,14 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attention import reference as attention
+from attnviz.attention.norms import Norm, widened
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
+from attnviz.model.architectures import position_rows
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
 __all__ = [
-    "ACTIVATIONS", "Activation", "LayerNorm", "LayerParameters", "LinearMap", "activation_named", "embedded",
-    "embeddings_of", "layer_parameters", "norm_parameters", "recompute_layer", "widened",
+    "ACTIVATIONS", "Activation", "LayerParameters", "LinearMap", "activation_named", "embedded",
+    "embeddings_of", "layer_parameters", "projection_of", "recompute_layer",
 ]  # fmt: skip
 
 
@@ -41,30 +43,6 @@ class LinearMap:
     def __call__(self, x: Tensor) -> Tensor:
         """Of x [.., d_in], [.., d_out]."""
         return x @ self.weight + self.bias
-
-
-@dataclass(frozen=True)
-class LayerNorm:
-    """The parameters of a layer norm: ``weight`` and ``bias`` [d_model], ``epsilon`` added to the variance."""
-
-    weight: Tensor
-    bias: Tensor
-    epsilon: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Every vector of x [.., d_model] with mean 0 and variance 1, then weighted and shifted; in the dtype of x."""
-        return (self.linear_part(x, self.scale(x)) + widened(self.bias)).to(x.dtype)
-
-    def scale(self, x: Tensor) -> Tensor:
-        """What the centred x [.., d_model] is divided by, [.., 1], in float32 at least."""
-        wide = widened(x)
-        variance = (wide - wide.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
-        return (variance + self.epsilon).sqrt()
-
-    def linear_part(self, x: Tensor, scale: Tensor) -> Tensor:
-        """The norm of x [.., d_model] with this scale and without bias: linear in x; in float32 at least."""
-        wide = widened(x)
-        return (wide - wide.mean(-1, keepdim=True)) / scale * widened(self.weight)
 
 
 @dataclass(frozen=True)
@@ -115,56 +93,62 @@ class LayerParameters:
     """The parameters of one whole layer; its norms stand before attention and network (pre-norm) or after residuals."""
 
     heads: HeadParameters
-    attention_norm: LayerNorm
+    attention_norm: Norm
     expand: LinearMap  # d_model to d_ff
     activation: Activation
     contract: LinearMap  # d_ff to d_model
-    feed_forward_norm: LayerNorm
+    feed_forward_norm: Norm
     pre_norm: bool
-    final_norm: LayerNorm | None  # of the model, after its last layer
+    final_norm: Norm | None  # of the model, after its last layer
 
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
     """The parameters of a layer, with the settings of the config; ArchitectureError for an unknown activation."""
-
-    def linear_map(module: Any) -> LinearMap:  # nn.Linear keeps its weight [d_out, d_in], Conv1D [d_in, d_out]
-        return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
-
     architecture, model = checkpoint.architecture, checkpoint.model
     modules = architecture.modules(model)[layer]
     final = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
     return LayerParameters(
         heads=architecture.parameters(model, layer),
-        attention_norm=norm_parameters(checkpoint, modules.attention_norm),
-        expand=linear_map(modules.expand),
+        attention_norm=checkpoint.norm(modules.attention_norm),
+        expand=_linear_map(modules.expand),
         activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
-        contract=linear_map(modules.contract),
-        feed_forward_norm=norm_parameters(checkpoint, modules.feed_forward_norm),
+        contract=_linear_map(modules.contract),
+        feed_forward_norm=checkpoint.norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,
-        final_norm=None if final is None else norm_parameters(checkpoint, final),
+        final_norm=None if final is None else checkpoint.norm(final),
     )
 
 
-def norm_parameters(checkpoint: Checkpoint, norm: Any) -> LayerNorm:
-    """The parameters of a layer norm, with the epsilon of the config."""
-    epsilon = float(getattr(checkpoint.config, checkpoint.architecture.epsilon_setting))
-    return LayerNorm(norm.weight, norm.bias, epsilon)
+def _linear_map(module: Any) -> LinearMap:
+    """An nn.Linear keeps its weight [d_out, d_in], transformers' Conv1D [d_in, d_out]."""
+    return LinearMap(module.weight.T if isinstance(module, nn.Linear) else module.weight, module.bias)
+
+
+def projection_of(checkpoint: Checkpoint) -> LinearMap | None:
+    """The linear map from the normed embeddings to d_model; None where they are as wide."""
+    project = checkpoint.architecture.embeddings(checkpoint.model).project
+    return None if project is None else _linear_map(project)
 
 
 def embeddings_of(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
-    """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, d_model] each."""
+    """``content`` (word), ``position`` and, where the model has them, ``segment`` embeddings, [n, width] each."""
     tables = checkpoint.architecture.embeddings(checkpoint.model)
     both = tokens.ids, tokens.type_ids or [0] * len(tokens)
     ids, types = (torch.tensor(values, device=checkpoint.device) for values in both)
-    parts = {"content": tables.words[ids], "position": tables.positions[: len(tokens)]}
+    rows = position_rows(checkpoint.architecture, checkpoint.config, ids)
+    parts = {"content": tables.words[ids] * tables.scale}
+    if tables.positions is not None:
+        parts["position"] = tables.positions[rows]
     return parts if tables.segments is None else {**parts, "segment": tables.segments[types]}
 
 
 def embedded(checkpoint: Checkpoint, tokens: Tokens) -> Tensor:
-    """What enters the first layer, [n, d_model]: word + position (+ segment), normed where the model norms it."""
+    """What enters the first layer, [n, d_model]: word + position (+ segment), then norm and projection."""
     first, *others = embeddings_of(checkpoint, tokens).values()
     x, norm = sum(others, start=first), checkpoint.architecture.embeddings(checkpoint.model).norm
-    return x if norm is None else norm_parameters(checkpoint, norm)(x)
+    x = x if norm is None else checkpoint.norm(norm)(x)
+    project = projection_of(checkpoint)
+    return x if project is None else project(x)
 
 
 def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> dict[str, Tensor]:
@@ -211,9 +195,5 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     steps["pattern"] = attention.attention_pattern(steps["scores"].clone(), allowed).to(x.dtype)
     steps["weighted"] = torch.matmul(steps["pattern"], value)
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
-    steps["attention_output"] = steps["concatenated"] @ heads.output_weight.flatten(0, 1) + heads.output_bias
-
-
-def widened(x: Tensor) -> Tensor:
-    """The tensor in float32 at least."""
-    return x if x.dtype == torch.float64 else x.float()
+    output = steps["concatenated"] @ heads.output_weight.flatten(0, 1)
+    steps["attention_output"] = output if heads.output_bias is None else output + heads.output_bias

@@ -12,12 +12,13 @@ from rich.console import RenderableType
 from rich.text import Text
 from safetensors.torch import save
 
+from attnviz.attention.checks import Verification
 from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
 from attnviz.commands.explain.stages import Stage
-from attnviz.commands.explain.steps import norm_order, numbers_of, signed, step_of
+from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted, unisolated
+from attnviz.model.wording import counted, rounded, unisolated
 from attnviz.results.documents import model_entry, tokens_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, notes
@@ -51,6 +52,7 @@ def _content(result: Explanation, _: Choices) -> dict[str, Any]:
         "norm_order": "pre-norm" if result.pre_norm else "post-norm",
         "verification": {
             "passed": True,
+            "level": Verification.level,
             "stages_compared": len(checks),
             "pattern_tolerance": checks["pattern"].tolerance,
             **{f"output_{key}": getattr(result.output, key) for key in ("tolerance", "error", "scale")},
@@ -102,7 +104,7 @@ def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableT
         title = "Every layer, each from what the model's layer before it gave"
         yield column_table(title, _LAYER_COLUMNS, result.layers, width=width)
     if result.positions is None:
-        yield notes("Content and position: for the first layer only (--layer 0), which the embeddings enter.")
+        yield notes("Content and position: for the first layer only (--layer 0), because the embeddings enter there.")
     else:
         yield from _shares(result.positions, width)
     stages, model, output = result.stages, result.checkpoint, result.output
@@ -161,7 +163,7 @@ def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
 
     def written(row: tuple[str, ScoreShares], name: str) -> str | None:
         share = row[1].groups[name]
-        return None if share is None else signed(share)
+        return None if share is None else rounded(share)
 
     columns = [Column[tuple[str, ScoreShares]]("Head", lambda row: row[0], left=True)]
     for name in (name for name in GROUPS if name != "segment" or shares.segments):
@@ -172,8 +174,8 @@ def _shares(shares: PositionShares, width: int) -> Iterator[RenderableType]:
     yield column_table("Scores of layer 0: shares of their variance", columns, heads, width=width, last=last)
     segment = " Segment: through the token types." if shares.segments else ""
     yield notes(
-        "Content: which words query and key are; position: where they stand; both: a word with a place, or a place "
-        f"with a word.{segment} Common: what all tokens share, of which the layer norm leaves some more than others. "
+        "Content: which words query and key are; position: where they stand; both: a word with a position, or a "
+        f"position with a word.{segment} Common: what all tokens share; the layer norm scales it for each of them. "
         "Only differences between the keys of a query count: the softmax ignores what they share. A part that "
         "works against the others has a negative share. Spread: how far scores lie from their query's mean. The "
         f"parts add up to the verified scores within {error(shares.error)} of the largest "

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.capture import capture_layers
+from attnviz.attention.capture import capture_layers, refuse_not_finite
+from attnviz.attention.norms import widened
 from attnviz.attention.reference import allowed_positions
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer, widened
+from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
@@ -251,11 +252,7 @@ def _check(
     if tensor.shape != own.shape:
         shapes = f"the reference gives the shape {list(tensor.shape)}, the model {list(own.shape)}"
         raise VerificationError(f"{where}: {shapes}.")
-    if not torch.isfinite(own).all():
-        raise VerificationError(
-            f"the model's own {where} has values that are not finite in {str(dtype).removeprefix('torch.')}; "
-            "a wider --dtype may help. Nothing was written."
-        )
+    refuse_not_finite(own, where)
     difference = (widened(tensor) - widened(own)).abs().nan_to_num_(nan=torch.inf)
     largest, tolerance = float(difference.max()), TOLERANCES[dtype]
     if name == "pattern":
@@ -273,8 +270,8 @@ def _check(
     raise VerificationError(
         f"the recomputed layer does not reproduce the model, first at {where}: the largest difference is at "
         f"{', '.join(named)}: the model gives {float(own[position]):.6g}, the reference {float(tensor[position]):.6g}: "
-        f"{check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). Nothing was written. --dtype float64 "
-        "tells rounding, which it shrinks, from an error, which it does not."
+        f"{check.error:.2g} of {check.scale:.6g} (tolerance {check.tolerance:g}). Nothing was written. Try --dtype "
+        "float64: it makes rounding smaller, but not an error."
     )
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, rounded
 
-__all__ = ["Step", "norm_order", "numbers_of", "signed", "step_of"]
+__all__ = ["Step", "norm_order", "numbers_of", "step_of"]
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
 _ADDED = {
@@ -21,11 +21,6 @@ _ADDED = {
     "output": ("attention_residual", "feed_forward_output"),
 }
 """The stream and what is added to it."""
-
-
-def signed(value: float) -> str:
-    """Two decimals, with a true minus sign, and no minus before a zero."""
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
 
 
 def _label(result: Explanation, position: int) -> str:
@@ -47,7 +42,7 @@ def _length(vector: Tensor) -> str:
 
 
 def _vector(vector: Tensor) -> str:
-    first = ", ".join(signed(float(value)) for value in vector[:_FIRST])
+    first = ", ".join(rounded(float(value)) for value in vector[:_FIRST])
     return f"{_length(vector)}; [{first}{', …' if len(vector) > _FIRST else ''}]"
 
 
@@ -74,7 +69,7 @@ def _split_numbers(result: Explanation, name: str) -> str:
 
 
 def _score_numbers(result: Explanation, name: str) -> str:
-    return f" in {result.head}, highest: {_keys(result, _of_head(result, name), signed)}"
+    return f" in {result.head}, highest: {_keys(result, _of_head(result, name), rounded)}"
 
 
 def _mask_numbers(result: Explanation, name: str) -> str:
@@ -91,14 +86,14 @@ def _norm_numbers(result: Explanation, name: str) -> str:
     """What the layer norm takes out of the token's vector, and its length afterwards."""
     before = {"final_norm": "output", "output": "feed_forward_residual", "feed_forward_norm": "attention_residual"}
     old, new = _rows(result, before.get(name, "input" if result.pre_norm else "attention_residual"), name)
-    mean, spread = signed(float(old.mean())), float(old.std(correction=0))
+    mean, spread = rounded(float(old.mean())), float(old.std(correction=0))
     return f": mean {mean} and standard deviation {spread:.3g} are taken out; {_length(new)}"
 
 
 def _residual_numbers(result: Explanation, name: str) -> str:
     """Lengths and angle of the stream and what is added to it."""
     stream, added, total = _rows(result, *_ADDED[name], name)
-    cosine = signed(float(torch.nn.functional.cosine_similarity(stream, added, dim=0)))
+    cosine = rounded(float(torch.nn.functional.cosine_similarity(stream, added, dim=0)))
     lengths = f"{float(stream.norm()):.3g} + {float(added.norm()):.3g}"
     return f": lengths {lengths} at a cosine of {cosine} give {float(total.norm()):.3g}"
 
@@ -126,11 +121,11 @@ _NORM_H, _NORM_Y, _NORM_OUT = (_NORM.replace("x", letter) for letter in ("h", "y
 _TO_ONE = "Each token's vector is brought to mean 0 and variance 1, then weighted (γ) and shifted (β)"
 
 _STEPS = {
-    "input": Step("Input", "x = {input}", "The residual stream as it enters the layer: one vector a token.", "input x",
-                  unseen="taken from the model as it is"),
-    "query": Step("Queries", "Q = {x} W_Q + b_Q", "What each token looks for, of all heads side by side.", "Q"),
-    "key": Step("Keys", "K = {x} W_K + b_K", "What each token offers to be found by.", "K"),
-    "value": Step("Values", "V = {x} W_V + b_V", "What each token hands on where it is attended to.", "V"),
+    "input": Step("Input", "x = {input}", "The residual stream as it enters the layer: one vector per token.",
+                  "input x", unseen="taken from the model as it is"),
+    "query": Step("Queries", "Q = {x} W_Q + b_Q", "What each token looks for; all heads side by side.", "Q"),
+    "key": Step("Keys", "K = {x} W_K + b_K", "What each token offers to the queries.", "K"),
+    "value": Step("Values", "V = {x} W_V + b_V", "What each token passes on when it is attended to.", "V"),
     "split": Step("Split into heads", "{d_model} = {n_heads} × {d_head}", "Q, K and V are cut into {n_heads} heads of "
                   "{d_head} dimensions each; d_head = d_model / n_heads.", numbers=_split_numbers,
                   unseen="the same numbers, regrouped"),
@@ -205,8 +200,11 @@ def _words(result: Explanation) -> dict[str, object]:
     """What differs between layers and models."""
     model, layer, pre = result.checkpoint, result.layer, result.pre_norm
     architecture, activation = model.architecture, activation_named(result.activation)
-    tables = "word + position + segment" if architecture.segments else "word + position"
-    source = f"output of layer {layer - 1}" if layer else tables if pre else f"norm({tables})"
+    tables = architecture.embeddings(model.model)
+    source = "word + position" if tables.segments is None else "word + position + segment"
+    source = source if tables.norm is None else f"norm({source})"
+    source = source if tables.project is None else f"{source} W + b"
+    source = f"output of layer {layer - 1}" if layer else source
     taken = f"layer {layer + 1} takes in"
     if layer + 1 == model.n_layers:
         taken = "the final layer norm takes in" if pre else "the model gives: its last hidden state"

@@ -15,13 +15,13 @@ from matplotlib.image import AxesImage
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.path_drawing import OPERATIONS, PARTS, SQUARE, Panel, PathPlan, path_figure
 from attnviz.commands.explain.position_share import GROUPS
-from attnviz.commands.explain.steps import signed, step_of
+from attnviz.commands.explain.steps import step_of
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
 from attnviz.figures.page import MARGIN, ColourScale, colour_bar, frozen, new_page, page_width
-from attnviz.model.wording import visible
+from attnviz.model.wording import quoted, rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.tables import error
 from attnviz.results.view import Choices, View
@@ -40,23 +40,35 @@ def _plan_path(result: Explanation, _: Choices) -> Iterator[PathPlan]:
     bands, facts = _bands(result), result.facts
     names = [name for band in bands.values() for group in band for name in group if name not in OPERATIONS]
     drawn = [panel for name in names for panel in (_split(result) if name == "split" else [_panel(result, name)])]
-    order = "pre-norm: layer norms come first" if result.pre_norm else "post-norm: layer norms follow the sums"
+    order = "pre-norm" if result.pre_norm else "post-norm"
+    token = f"{quoted(result.tokens.labels[result.token])} (#{result.token})"
     reading = (
-        f"Rows: tokens; columns: dimensions, in scores, mask and pattern keys. Q to A V: head {result.head}, outlined "
-        "where heads are concatenated. ±: 99% of a panel's numbers are smaller; in brackets the largest."
+        f"Rows: tokens; columns: dimensions (scores, mask and pattern: keys). Q to A V: head {result.head}, outlined "
+        f"where heads are concatenated, as is the row of {token}. ±: 99% of a panel's numbers are smaller; in brackets "
+        "the largest."
     ) + "".join(_left_out(drawn))
     verified = (
         "Every step is recomputed from the one before; the output is the model's next hidden state within "
         f"{error(result.output.error)} of its largest value."
     )
     yield PathPlan(
-        caption=f"Layer {result.layer} of {facts.model} ({order.partition(':')[0]}) on {facts.quotes}, from input to "
-        + sentence("output with its residual path, a panel of actual numbers a step", reading, verified),
+        caption=f"Layer {result.layer} of {facts.model} ({order}) on {facts.quotes}, from input to "
+        + sentence("output with its residual path, one panel of actual numbers per step", reading, verified),
         title=f"{facts.model}: layer {result.layer} from input to output",
-        notes=(f"{facts.text_line}; {order}.", reading, verified),
+        notes=(
+            f"{facts.text_line}; {order}.",
+            f"Q to A V: head {result.head}. Outlined: it among all heads, and the row of {token}.",
+            "±: the strongest colour; in brackets the largest number.",
+            f"Recomputed: the output is the model's within {error(result.output.error)}.",
+        ),
         panels={panel.name: panel for panel in drawn},
         bands=bands,
-        labels=Labels(tuple(visible(label) for label in result.tokens.labels), result.tokens.special),
+        labels=Labels(
+            tuple(visible(label) for label in result.tokens.labels),
+            result.tokens.special,
+            tuple(place == result.token for place in range(len(result.tokens))),
+        ),
+        followed=result.token,
     )
 
 
@@ -117,9 +129,9 @@ def _left_out(panels: Sequence[Panel]) -> Iterator[str]:
     thinned = sorted({panel.pooling[1] for panel in panels if panel.name not in SQUARE} - {1})
     if thinned:
         most = " to ".join(str(each) for each in thinned[:: max(1, len(thinned) - 1)])
-        yield f" Of dimensions, one in {most} is drawn where they are too many."
+        yield f" Where there are too many dimensions, one in {most} is drawn."
     if (rows := panels[0].pooling[0]) > 1:
-        yield f" {rows} tokens are one row (keys one column): the number furthest from 0 is drawn."
+        yield f" {rows} tokens share a row (keys a column): the number furthest from 0 is drawn."
 
 
 def _brief(value: float) -> str:
@@ -130,8 +142,8 @@ def _brief(value: float) -> str:
 _ROW, _COLUMN, _NARROWEST, _SIDE, _AXES, _BAR = 0.2, 0.57, 0.39, 0.6, 0.3, 0.55
 _NORM = Normalize(-1, 1, clip=True)
 _READING = (
-    "Share of the variance of the scores over the keys of each query; a row sums to 1. Both: a word with a place, or a "
-    "place with a word; common: what all tokens share, of which the layer norm leaves some more than others. Spread: "
+    "Share of the variance of the scores over the keys of each query; a row sums to 1. Both: a word with a position, "
+    "or a position with a word; common: what all tokens share; the layer norm scales it for each of them. Spread: "
     "root mean square difference of scores from their query's mean."
 )
 
@@ -155,7 +167,7 @@ def _plan_positions(result: Explanation, _: Choices) -> Iterator[PositionsPlan]:
     groups = [name for name in GROUPS if name != "segment" or shares.segments]
     every = (*shares.heads, shares.layer)
     yield PositionsPlan(
-        caption=sentence(f"Where the scores of layer 0 of {facts.subject} come from, a row a head", _READING),
+        caption=sentence(f"Where the scores of layer 0 of {facts.subject} come from, one row per head", _READING),
         title=f"{facts.model}: content and position in layer 0",
         notes=facts.notes(_READING),
         rows=(*(f"L0H{head}" for head in range(len(shares.heads))), "all heads"),
@@ -194,7 +206,7 @@ def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = Fa
         text, colour = f"{value:.2f}", ink
         if column < columns - 1:
             known = bool(np.isfinite(value))
-            text = signed(value) if known else "–"
+            text = rounded(value) if known else "–"
             colour = contrasting_ink(colours(_NORM(value))) if known else look.greys.quiet
         ax.text(column, row, text, color=colour, weight="bold" if row == rows - 1 else "normal", fontsize=size,
                 ha="center", va="center_baseline", parse_math=False)  # fmt: skip
@@ -211,8 +223,8 @@ def _no_positions(result: Explanation) -> str:
     return why if result.positions is None else ""
 
 
-_PATH = "the whole path of the layer: a panel of actual numbers a step, the residual path around its halves"
-_POSITIONS = "layer 0 only: what the scores of every head owe to content and to position"
+_PATH = "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves"
+_POSITIONS = "layer 0 only: how much of the scores of each head comes from content and from position"
 VIEWS: tuple[View[Any, Any], ...] = (
     View("path", _PATH, _plan_path, path_figure, stems="explain"),
     View("positions", _POSITIONS, _plan_positions, _positions_figure, _draw_positions, missing=_no_positions),

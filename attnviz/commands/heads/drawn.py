@@ -10,7 +10,7 @@ from attnviz.errors import UsageError
 from attnviz.model.tokens import Units
 from attnviz.results.view import Choices
 
-__all__ = ["MOSTLY_WHITE", "drawn"]
+__all__ = ["MOSTLY_WHITE", "drawn", "of_one_kind"]
 
 MOSTLY_WHITE = 40
 """Tokens from which on nearly all weights are too small to be seen on the linear scale."""
@@ -23,15 +23,14 @@ class _WithoutSpecial(Analysis):
     """
 
     @property
-    def _kept(self) -> list[int]:
-        return [i for i, sink in enumerate(self.context.units.sink) if not sink]
-
-    @property
     def units(self) -> Units:
         """Those that are no sinks."""
-        units, of_each = self.context.units, ("labels", "special", "sink", "members")
-        left: dict[str, Any] = {name: tuple(getattr(units, name)[i] for i in self._kept) for name in of_each}
-        return replace(units, **left)
+        return _without_sinks(self.context.units)
+
+    @property
+    def keys(self) -> Units:
+        """Those of the keys, likewise."""
+        return self.units if self.context.source is None else _without_sinks(self.context.source)
 
     @property
     def dropped(self) -> str:
@@ -44,9 +43,25 @@ class _WithoutSpecial(Analysis):
 
     def layer_patterns(self, layer: int) -> Tensor:
         """The verified patterns of one layer between the units that are left, [n_heads, n, n]; rows sum to 1, or 0."""
-        patterns = super().layer_patterns(layer)[:, self._kept][:, :, self._kept]
+        queries, keys = _kept(self.context.units), _kept(self.context.keys)
+        patterns = super().layer_patterns(layer)[:, queries][:, :, keys]
         totals = patterns.sum(-1, keepdim=True)
         return patterns / totals.masked_fill(totals == 0, 1.0)
+
+
+def _kept(units: Units) -> list[int]:
+    return [i for i, sink in enumerate(units.sink) if not sink]
+
+
+def _without_sinks(units: Units) -> Units:
+    kept, of_each = _kept(units), ("labels", "special", "sink", "members")
+    left: dict[str, Any] = {name: tuple(getattr(units, name)[i] for i in kept) for name in of_each}
+    return replace(units, **left)
+
+
+def of_one_kind(analysis: Analysis) -> str:
+    """Why an encoder-decoder has no such figure; empty for other models."""
+    return "" if analysis.target is None else "it is drawn for models of one kind of attention only"
 
 
 def drawn(analysis: Analysis, choices: Choices) -> Analysis:
@@ -58,7 +73,7 @@ def drawn(analysis: Analysis, choices: Choices) -> Analysis:
     if not choices.drop_special:
         return analysis
     units = analysis.context.units
-    if all(units.sink):
+    if all(units.sink) or all(analysis.keys.sink):
         all_of_it = f"its only {units.name} is" if len(units) == 1 else f"its {len(units)} {units.name}s are all"
         raise UsageError(
             f"--drop-special (drop_special=True) leaves nothing of this text to draw: {all_of_it} special or the "

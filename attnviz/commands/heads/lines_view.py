@@ -46,11 +46,13 @@ _LONGEST_LABEL = 20
 
 def lines_left_out(analysis: Analysis, choices: Choices) -> str:
     """What to tell the user where not every head that was asked for has a picture; empty where all have."""
-    asked, kept = len(analysis.select(choices.select)), len(_heads_drawn(analysis, choices))
+    asked = len(analysis.select(choices.select))
+    kept = sum(len(_heads_drawn(part, choices)) for part in _parts(analysis, choices))
     if kept == asked:
-        n = len(drawn(analysis, choices).units)
-        strongest = _strongest(asked if asked <= MOST_HEADS else 1, n)
-        if choices.token is not None or strongest >= n:
+        shown = drawn(analysis, choices)
+        n_keys = len(shown.keys)
+        strongest = _strongest(asked if asked <= MOST_HEADS else 1, len(shown.units), n_keys)
+        if choices.token is not None or strongest >= n_keys or analysis.target:
             return ""
         return (
             f"lines show {_keys(strongest)} of each {analysis.units.name}; --token follows one, "
@@ -63,13 +65,33 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
 
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
-    """Up to eight heads in one picture; of more, one each."""
-    pairs = drawn(analysis, choices).patterns(_heads_drawn(analysis, choices))
-    if len(analysis.select(choices.select)) <= MOST_HEADS:
-        yield _plan(analysis, list(pairs), choices, "lines", MOST_LINES)
-        return
-    for head, pattern in pairs:
-        yield _plan(analysis, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
+    """Up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
+    parts = _parts(analysis, choices)
+    for part in parts:
+        pairs = drawn(part, choices).patterns(_heads_drawn(part, choices))
+        if len(part.select(choices.select)) <= MOST_HEADS:
+            stem = f"lines-{part.stack.name}" if part.stack is not None else "lines"
+            yield _plan(part, list(pairs), choices, stem, MOST_LINES)
+            continue
+        for head, pattern in pairs:
+            yield _plan(part, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
+
+
+def _parts(analysis: Analysis, choices: Choices) -> list[Analysis]:
+    """The kinds of attention of which heads were asked for; with a token, those whose queries have it."""
+    parts = [part for part in analysis.parts if part.select(choices.select)]
+    if len(parts) == 1 or choices.token is None:
+        return parts
+    token = choices.token
+    found = [part for part in parts if _has(part, token)]
+    return found or parts[:1]
+
+
+def _has(part: Analysis, token: str) -> bool:
+    try:
+        return bool(find_positions(part.units, token))
+    except UsageError:
+        return False
 
 
 def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
@@ -103,18 +125,22 @@ def _plan(
     start, chosen = _start(shown, choices.token)
     if start is not None:
         weights[:, [position for position in range(facts.n) if position not in start]] = 0
-    strongest = _strongest(len(heads), facts.n) if start is None else facts.n
+    n_keys, between = len(shown.keys), analysis.context.source is not None
+    strongest = _strongest(len(heads), facts.n, n_keys) if start is None else n_keys
     candidates = _strongest_keys(weights, strongest)
     least = _threshold(candidates, most)
     head, query, key = (candidates >= least).nonzero()
     order = np.argsort(weights[head, query, key], kind="stable")
     head, query, key = head[order], query[order], key[order]
     drawn_weights = weights[head, query, key]
-    breaks = _breaks([shown.tokens.segments[members[0]] for members in units.members])
-    alone = range(facts.n) if start is None or facts.n <= WHOLE_ROWS else {*start, *key.tolist()}
+    breaks = () if analysis.target else _breaks([shown.tokens.segments[members[0]] for members in units.members])
+    whole = start is None or facts.n <= WHOLE_ROWS or between
+    alone = range(facts.n) if whole else {*(start or ()), *key.tolist()}
     row_of, first, counts = _rows(facts.n, alone, breaks)
     content = frozenset(row for row, position in enumerate(first) if not units.sink[position])
-    keys = f"of each {facts.unit} {_keys(strongest)} only, " if strongest < facts.n else ""
+    onto = frozenset(row for row, sink in enumerate(shown.keys.sink) if not sink) if between else content
+    row_of_key = np.arange(n_keys) if between else row_of
+    keys = f"of each {facts.unit} {_keys(strongest)} only, " if strongest < n_keys else ""
     said = [keys + _hidden(weights, candidates, least, facts.unit, start)]
     said += [f"runs of {facts.unit}s without a line share a row"] * (max(counts) > 1)
     names = [f"{each.id} {visible(each.labelled.shown)}" for each in heads]
@@ -132,20 +158,21 @@ def _plan(
             f"… {count} {facts.unit}s" if count > 1 else _cut(units.labels[position])
             for position, count in zip(first, counts, strict=True)
         ),
-        bright=(content, content) if start is None else (
-            frozenset(row_of[list(start)].tolist()), frozenset(row_of[key].tolist())
+        bright=(content, onto) if start is None else (
+            frozenset(row_of[list(start)].tolist()), frozenset(row_of_key[key].tolist())
         ),
         breaks=tuple(row_of[list(breaks)].tolist()),
         heads=tuple(names),
         head=head,
         query=row_of[query],
-        key=row_of[key],
+        key=row_of_key[key],
         weights=drawn_weights,
         strengths=_strengths(drawn_weights, largest[head], scale, least),
         scale=f"attention weight{f' ({choices.look.scale_of(whose)})' * (scale != 'shared')}",
         samples=_samples(scale, least, largest),
-        written={int(row_of[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
+        written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=facts.unit,
+        keys=tuple(map(_cut, shown.keys.labels)) if between else None,
     )  # fmt: skip
 
 
@@ -173,9 +200,9 @@ def _threshold(weights: Array, most: int) -> float:
     return math.floor(too_weak * 1000 + 1) / 1000
 
 
-def _strongest(n_heads: int, n: int) -> int:
-    """Keys of each token that have a line, in a picture of so many heads; at most all of them."""
-    return min(n, max(1, READABLE_LINES // (n_heads * n)))
+def _strongest(n_heads: int, n: int, n_keys: int) -> int:
+    """Keys of each of n tokens that have a line, in a picture of so many heads; at most all of them."""
+    return min(n_keys, max(1, READABLE_LINES // (n_heads * n)))
 
 
 def _keys(strongest: int) -> str:
@@ -279,6 +306,6 @@ def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale:
     )
 
 
-LINES = View("lines", "a line for each weight, from the token that attends to the one attended to", _plans,
-             lines_figure, draw_lines, stems=r"lines/L\d+H\d+|lines", default=False)  # fmt: skip
+LINES = View("lines", "one line per weight, from the token that attends to the token attended to", _plans,
+             lines_figure, draw_lines, stems=r"lines/[LEDX]\d+H\d+|lines(-[a-z-]+)?", default=False)  # fmt: skip
 """Lines from the tokens that attend to those attended to."""

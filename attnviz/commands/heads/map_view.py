@@ -1,6 +1,7 @@
 """The view ``map``: one statistic of every head, with uniform attention marked on the colour bar."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
@@ -11,8 +12,8 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
-from attnviz.patterns.registry import ON_REPEATS, PATTERNS, REPEATS, distances
-from attnviz.patterns.statistics import SCALARS
+from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS, distances
+from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -29,6 +30,7 @@ _MEANINGS = {
     "distance_content": ("distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s"),
     "confidence": ("confidence", "mean of each row’s largest weight", ""),
     "confidence_content": ("confidence on content", f"mean of each row’s largest weight, {_CONTENT}", ""),
+    DIAGONALITY: (DIAGONALITY, "how far a head goes through the source as the target goes on, 1 for a diagonal", ""),
     "sink": ("sink share", "mean attention of the other {unit}s to {sinks}", ""),
     **{spec.statistic: (f"{spec.name} share", f"{_SHARE} {spec.target}", "") for spec in PATTERNS},
     **{
@@ -47,8 +49,8 @@ def statistic_named(name: str) -> str:
         UsageError: there is none of that name.
     """
     wanted = name.strip().lower().replace("-", "_") if isinstance(name, str) else ""
-    if wanted not in SCALARS:
-        raise UsageError(f"unknown statistic {name!r} for a map: expected one of {', '.join(SCALARS)}.")
+    if wanted not in (*SCALARS, DIAGONALITY):
+        raise UsageError(f"unknown statistic {name!r} for a map: expected one of {', '.join((*SCALARS, DIAGONALITY))}.")
     return wanted
 
 
@@ -58,45 +60,78 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan]:
 
 
 def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
-    facts, model = analysis.facts, analysis.checkpoint
-    flat = [head.statistics[statistic] for head in analysis.heads]
-    values = np.array([np.nan if value is None else value for value in flat]).reshape(model.n_layers, model.n_heads)
+    """A map of all heads; of an encoder-decoder one below the other, of the kinds of attention that have it."""
+    facts = analysis.facts
+    every = [_map(part, statistic, look) for part in analysis.parts]
+    told = [each for each in every if each.measured] or every
+    if analysis.target is not None and not any(each.measured for each in told):
+        told = told[-1:]
+    first = told[0]
+    sizes = ", ".join(each.size for each in told)
+    return HeadMapPlan(
+        stem=f"map-{statistic.replace('_', '-')}",
+        caption=sentence(
+            f"{facts.model} on {facts.text_line}, {first.name}, head by head ({sizes}): {first.reading}",
+            *dict.fromkeys(part for each in told for part in each.caption),
+        ),
+        title=f"{facts.model}: {first.name}, head by head",
+        notes=facts.notes(
+            f"{first.meaning[0].upper()}{first.meaning[1:]}.",
+            *dict.fromkeys(note for each in told for note in each.notes),
+        ),
+        maps=tuple(each.drawn for each in told),
+    )
+
+
+@dataclass(frozen=True)
+class _Map:
+    """The map of one kind of attention, and what there is to say of it."""
+
+    drawn: HeadMap
+    measured: int  # heads
+    name: str  # of the statistic
+    meaning: str
+    reading: str  # the meaning with its unit
+    size: str  # layers × heads
+    caption: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def _map(analysis: Analysis, statistic: str, look: Look) -> _Map:
+    flat = [head.statistics.get(statistic) for head in analysis.heads]
+    values = np.array([np.nan if value is None else value for value in flat]).reshape(analysis.shape)
     measured, uniform = values[np.isfinite(values)], uniform_value(analysis, statistic)
-    name, reading, unit = statistic_meaning(analysis, statistic)
+    name, meaning, unit = statistic_meaning(analysis, statistic)
     largest = float(measured.max(initial=0.0))
     tops = {"entropy": uniform, "distance": max(uniform or 0.0, largest)}
     top = tops.get(statistic.removesuffix("_content"), 1.0) or 1.0
     norm, colours, log_note = _scale(measured, top, look)
     why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
     which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
-    shown = HeadMap(
-        values, norm=norm, bar=f"{name} ({unit or '0–1'}; {look.scale_of('this map')})" if len(measured) else "",
+    of = "" if analysis.stack is None else f"{analysis.stack.letter}: {analysis.stack.name}"
+    drawn = HeadMap(
+        values, of, norm=norm, bar=f"{name} ({unit or '0–1'}; {look.scale_of('this map')})" if len(measured) else "",
         mark=None if uniform is None else Mark(uniform, "uniform attention"),
     )  # fmt: skip
-    return HeadMapPlan(
-        stem=f"map-{statistic.replace('_', '-')}",
-        caption=sentence(
-            f"{facts.model} on {facts.text_line}, {name}, head by head ({model.n_layers} × {model.n_heads}): "
-            f"{reading}{f', in {unit}' if unit else ''}",
-            colours if len(measured) else "",
-            "" if uniform is None else f"uniform attention would give {written(uniform)}",
-            f"hatched where not measurable, {why}" if why else "",
-        ),
-        title=f"{facts.model}: {name}, head by head",
-        notes=facts.notes(
-            f"{reading[0].upper()}{reading[1:]}.",
-            f"Hatched: not measurable for {which}, {why}." if why else "",
-            log_note if len(measured) else "",
-        ),
-        maps=(shown,),
+    whose = f" ({analysis.stack.name})" if analysis.stack is not None else ""
+    caption = (
+        f"{colours}{whose}" if len(measured) else "",
+        "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}",
+        f"hatched where not measurable, {why}" if why else "",
     )
+    return _Map(
+        drawn, len(measured), name, meaning, f"{meaning}{f', in {unit}' if unit else ''}",
+        f"{of + ' ' if of else ''}{analysis.shape[0]} × {analysis.shape[1]}", caption,
+        (f"Hatched: not measurable for {which}, {why}." if why else "", log_note if len(measured) else ""),
+    )  # fmt: skip
 
 
 def statistic_meaning(analysis: Analysis, statistic: str) -> tuple[str, str, str]:
     """How people name a statistic of this text, what the number is, and its unit; empty for shares."""
     unit = analysis.units.name
-    sinks = ["the special tokens"] * any(analysis.units.special)
-    sinks += [f"the first {unit}"] * (analysis.units.sink[0] and not analysis.units.special[0])
+    keys = analysis.keys
+    sinks = ["the special tokens"] * any(keys.special)
+    sinks += [f"the first {unit}"] * (keys.sink[0] and not keys.special[0])
     window, far = analysis.options.local_window, analysis.options.long_range_from
     words = {"unit": unit, "sinks": " and ".join(sinks), "window": window, "far": far}
     name, reading, of = (part.format(**words) for part in _MEANINGS[statistic])
@@ -131,11 +166,17 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
         sums = (distances(len(keys)).abs() * allowed).sum(1) if statistic.startswith("distance") else keys.sign()
         shares = (sums / keys)[keys > 0]
         return float(shares.mean()) if len(shares) else None
+    if statistic == DIAGONALITY:
+        return context.diagonality_baseline
     return context.sink_baseline if statistic == "sink" else context.baselines[statistic]
 
 
 def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
     context, unit = analysis.context, analysis.units.name
+    if statistic == DIAGONALITY and context.source is None:
+        return "because it is of cross-attention"
+    if statistic in (*NAMES, *ON_REPEATS.values(), "distance", "distance_content") and context.source is not None:
+        return "because it compares places in one text"
     mask = statistic.removesuffix("_on_repeats").removesuffix("_content")
     if context.masks.get(mask, context.content) is None:
         return "because no query of this model can see it"

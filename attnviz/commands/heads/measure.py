@@ -1,208 +1,35 @@
 """Verify every attention head of a model on one text, and measure what it does."""
 
-import html
 import warnings
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from torch import Tensor, nn
-
-from attnviz.arguments import check_texts
-from attnviz.attention.verify import Verification, VerifiedAttention, VerifiedLayer, verify_attention
+from attnviz.arguments import check_texts, checked
+from attnviz.attention.verify import VerifiedLayer, verify_attention
+from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
+from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
-from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, visible
-from attnviz.model.wording import counted, quoted
+from attnviz.model.tokens import Tokens, merge_pattern
 from attnviz.patterns.parsers import parser_for
-from attnviz.patterns.profile_store import HeadProfile, StoredProfile, StoredRole, find_profile, model_shape
-from attnviz.patterns.published import PublishedHead, published_heads
-from attnviz.patterns.registry import MaskInput, masks_of
-from attnviz.patterns.statistics import TextContext, measure
+from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
+from attnviz.patterns.published import published_heads
+from attnviz.patterns.statistics import TextContext, alignment, measure
 from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
-from attnviz.patterns.verdicts import Label, Verdict, judge, label_of
+from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
-from attnviz.results.facts import Facts
-from attnviz.results.result import views_of
-from attnviz.results.text_result import OfHeads, TextResult
 
 __all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
 
 _FARTHEST = 1_000_000
-_FRAME_HEIGHT = 900
-"""Pixels of the page in a notebook."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What was asked for, as far as it changes numbers.
-
-    Attributes:
-        words: merge the pieces of words.
-        local_window: largest distance that counts as local, in tokens (words with ``words``).
-        long_range_from: smallest distance that counts as long-range, likewise.
-    """
-
-    words: bool = False
-    local_window: int = 1
-    long_range_from: int = 4
-
-
-@dataclass(frozen=True)
-class HeadFindings:
-    """Numbers and verdicts of one head.
-
-    Attributes:
-        id: layer and head.
-        statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`); None where not measurable.
-        patterns: every verdict with its score, baseline and n.
-        labelled: what it does on this text, from this text alone, with the verdict behind it.
-        profile: what a stored profile of the model says of the head; None where there is none.
-    """
-
-    id: HeadId
-    statistics: dict[str, float | None]
-    patterns: tuple[Verdict, ...]
-    labelled: Label
-    profile: HeadProfile | None = None
-
-    @property
-    def label(self) -> str:
-        """The label in one word: ``previous-token``, ``syntactic:det``, ``heterogeneous``, ``too short``."""
-        return self.labelled.name
-
-    @property
-    def role(self) -> StoredRole | None:
-        """What it does over the corpus, from the stored profile alone; None without one, or where no role passes."""
-        return None if self.profile is None else self.profile.role
-
-    @property
-    def strongest(self) -> Verdict | None:
-        """The verdict behind the label, or else the positional one of the largest error reduction."""
-        measured = [verdict for verdict in self.patterns if verdict.kind == "positional" and verdict.gain is not None]
-        return self.labelled.verdict or max(measured, key=lambda verdict: verdict.gain or 0.0, default=None)
-
-    @property
-    def clearness(self) -> tuple[bool, float]:
-        """By which heads are ranked: those with a verdict behind their label, by error reduction, before the others."""
-        gain = None if self.strongest is None else self.strongest.gain
-        return self.labelled.verdict is not None, float("-inf") if gain is None else gain
-
-
-@dataclass(frozen=True, repr=False)
-class Analysis(TextResult, OfHeads[HeadFindings]):
-    """What :func:`analyze` measured on one text; nothing in it comes from an unverified head.
-
-    In a notebook it shows its page, its overview and its tables.
-
-    Attributes:
-        context: units, masks and baselines of the text.
-        attention: the verified heads; patterns are recomputed from it on demand.
-        heads: one entry a head, in the model's order.
-        parse: the dependency parse; None where there was none.
-        syntax_note: why there is no parse; empty where there is one.
-        options: what was asked for.
-        profile: the stored profile of these weights; None where there is none, or none was looked for.
-        published: what papers say of heads of this model; empty where they say nothing.
-    """
-
-    command: ClassVar[str] = "heads"
-
-    context: TextContext
-    attention: VerifiedAttention
-    heads: tuple[HeadFindings, ...]
-    parse: Parse | None
-    syntax_note: str
-    options: Options
-    profile: StoredProfile | None = None
-    published: tuple[PublishedHead, ...] = ()
-
-    @property
-    def units(self) -> Units:
-        """What patterns are between: tokens, or words."""
-        return self.context.units
-
-    @property
-    def dropped(self) -> str:
-        """What is left out of pictures, and what that did to the rest; empty where nothing is."""
-        return ""
-
-    @property
-    def facts(self) -> Facts:
-        """What every figure, caption and table must say of it."""
-        return replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
-
-    @property
-    def verification(self) -> Verification:
-        """What was compared with the model, and how closely."""
-        return self.attention.verification
-
-    def has_role(self, head: HeadFindings) -> bool | None:
-        """Whether this text has what the head's role over the corpus is about: the relation, a token that repeats.
-
-        None where the head has no role, or where that is not looked for: coreference, meaning, relations without parse.
-        """
-        if head.role is None or (head.role.relation is not None and self.parse is None):
-            return None
-        name, is_relation = head.role.relation or head.role.role, head.role.relation is not None
-        instances = [each.n for each in head.patterns if (each.name, each.kind == "syntactic") == (name, is_relation)]
-        return any(instances) if instances or is_relation else None
-
-    def layer_patterns(self, layer: int) -> Tensor:
-        """The verified patterns of one layer, [n_heads, n, n] over :attr:`units`, float32 or wider, on the CPU."""
-        return merge_pattern(self.attention.layer(layer).wide[0], self.context.units.members).cpu()
-
-    def patterns(self, heads: Iterable[HeadFindings] | None = None) -> Iterator[tuple[HeadFindings, Tensor]]:
-        """Each head with its verified pattern, [n, n]: row = query, column = key, over :attr:`units`.
-
-        A layer is recomputed once and then dropped, so that memory holds one layer's patterns at a time.
-
-        Args:
-            heads: in the model's order; default all.
-        """
-        layer, patterns = -1, Tensor()
-        for head in self.heads if heads is None else heads:
-            if head.id.layer != layer:
-                layer, patterns = head.id.layer, self.layer_patterns(head.id.layer)
-            yield head, patterns[head.id.head]
-
-    def pattern(self, head: str | HeadId) -> Tensor:
-        """The verified pattern of one head, [n, n]: row = query, column = key, over :attr:`units`.
-
-        Raises:
-            UsageError: the model has no such head.
-        """
-        named = self.head(head).id
-        return self.layer_patterns(named.layer)[named.head]
-
-    def __repr__(self) -> str:
-        """One line: what was analysed, and what was verified."""
-        return (
-            f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
-            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
-        )
-
-    def _repr_html_(self) -> str:
-        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
-        from attnviz.page.data import NOTEBOOK_BUDGET
-
-        _, content, _ = next(views_of(self.command)[0].written(self, self._choices(None, {}), ("png",)))
-        picture, page = b64encode(content).decode("ascii"), html.escape(self.page(budget=NOTEBOOK_BUDGET))
-        return (
-            f'<iframe sandbox="allow-scripts allow-downloads" title="{html.escape(repr(self))}" width="100%" '
-            f'height="{_FRAME_HEIGHT}" style="border: 0" srcdoc="{page}"></iframe>'
-            f"<details><summary>{html.escape(repr(self))}: overview and tables</summary>"
-            f'<img alt="{html.escape(repr(self))}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
-            f"<pre>{html.escape(self.report())}</pre></details>"
-        )
-
-
+@checked
 def analyze(
     text: str,
     model: Model = "minilm",
@@ -219,6 +46,8 @@ def analyze(
     parser: str | None = None,
     truncate: bool = False,
     profile: bool = True,
+    target: str | None = None,
+    max_new_tokens: int = 40,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -243,6 +72,8 @@ def analyze(
         truncate: cut a text that is longer than the model instead of raising.
         profile: look for a stored profile of the weights, the user's or a shipped one, which gives heads their roles
             over a corpus; there is none of a model in memory, whose weights may have changed.
+        target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
+        max_new_tokens: of that text, at most.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -253,7 +84,6 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
-    _check_types(model, device, local_window=local_window, long_range_from=long_range_from)
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
@@ -267,18 +97,25 @@ def analyze(
     check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
-    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
+    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=True)
+    refuse_target(checkpoint, pair, target)
+    options = Options(words, local_window, long_range_from)
     tokens = checkpoint.tokenize(text, pair, truncate)
+    context = context_of(tokens, checkpoint.architecture.causal, options)
+    if checkpoint.stacks:
+        read = read_target(
+            checkpoint, tokens, context.units, target, options, truncate=truncate, max_new_tokens=max_new_tokens
+        )
+        return _of_two_texts(text, checkpoint, tokens, context, read, options, progress)
+    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     texts = texts_read([text] if pair is None else [text, pair], tokens)
     parse, note = (
         _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
     )
-    context = _context(checkpoint, tokens, words, local_window, long_range_from)
-    heads: list[HeadFindings] = []
+    windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
 
     def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, context, tokens, parse, stored))
+        heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, stored))
 
     attention = verify_attention(checkpoint, tokens, judge_layer, progress)
     return Analysis(
@@ -291,23 +128,45 @@ def analyze(
         heads=tuple(heads),
         parse=parse,
         syntax_note=note,
-        options=Options(words, local_window, long_range_from),
+        options=options,
         profile=stored,
         published=published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
+        windowed=windowed,
     )
 
 
-def _check_types(model: object, device: object, **numbers: object) -> None:
-    """Refuse what Python takes and the rest of the chain would stumble over."""
-    if not isinstance(model, str | Path | Source | Checkpoint | nn.Module):
-        raise UsageError(f"expected a model by name or path, or one in memory, found {model!r}.")
-    if not isinstance(device, str | None):
-        raise UsageError(f"expected a device by name, such as 'cpu' or 'cuda:0', found {device!r}.")
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise UsageError(f"expected {name} as a whole number, found {number!r}.")
+def _of_two_texts(
+    text: str,
+    checkpoint: Checkpoint,
+    tokens: Tokens,
+    context: TextContext,
+    target: Target,
+    options: Options,
+    progress: Progress | None,
+) -> Analysis:
+    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own."""
+    contexts = {"E": context, "D": target.context, "X": target.cross}
+    heads: list[HeadFindings] = []
+
+    def judge_layer(layer: VerifiedLayer) -> None:
+        heads.extend(_judged(layer, contexts[letter_of(layer.check.layer)], tokens, None, None))
+
+    attention = verify_attention(checkpoint, tokens, judge_layer, progress, target.tokens)
+    return Analysis(
+        text=text,
+        pair=None,
+        checkpoint=checkpoint,
+        tokens=tokens,
+        context=context,
+        attention=attention,
+        heads=tuple(sorted(heads, key=lambda head: head.id)),  # they ran in another order
+        parse=None,
+        syntax_note="encoder-decoders are not parsed.",
+        options=options,
+        target=target,
+    )
 
 
 def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:
@@ -317,7 +176,7 @@ def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str]
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=5)  # at the caller of analyze()
+    warnings.warn(message, stacklevel=7)  # at the caller of analyze()
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
@@ -325,10 +184,11 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Pa
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 
 
-def _context(checkpoint: Checkpoint, tokens: Tokens, words: bool, window: int, far: int) -> TextContext:
-    units, causal = merge_units(tokens, words), checkpoint.architecture.causal
-    ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
-    return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))
+def _windowed(checkpoint: Checkpoint, context: TextContext, n: int) -> dict[int, TextContext]:
+    """By layer, the context with its window; layers without one, or with one no shorter than the text, are left out."""
+    shorter = {layer: window for layer, window in enumerate(checkpoint.windows) if window is not None and window < n}
+    contexts = {window: replace(context, window=window) for window in set(shorter.values())}
+    return {layer: contexts[window] for layer, window in shorter.items()}
 
 
 def _judged(
@@ -336,9 +196,12 @@ def _judged(
 ) -> Iterator[HeadFindings]:
     statistics = measure(layer, context)
     relations = relation_accuracy(layer, parse, tokens.sinks, context.causal) if parse else []
+    between = context.source is not None
+    patterns = merge_pattern(layer.wide[0], context.units.members, context.keys.members) if between else ()
     for head in range(layer.check.heads_compared):
         of_head = {name: values[head] for name, values in statistics.items()}
         verdicts = judge(of_head, context, relations, head)
         id = HeadId(layer.check.layer, head)
         profile = None if stored is None else stored.of(id)
-        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile)
+        aligned = tuple(alignment(patterns[head])) if between else ()
+        yield HeadFindings(id, of_head, tuple(verdicts), label_of(verdicts, context.n_content), profile, aligned)

@@ -1,7 +1,7 @@
 """How a head's label, on this text, and its role, over a corpus, are written: two things that never stand as one."""
 
 from attnviz.commands.heads.measure import Analysis, HeadFindings
-from attnviz.model.wording import visible
+from attnviz.model.wording import rounded, visible
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.verdicts import HETEROGENEOUS
 from attnviz.results.published import role_name
@@ -34,4 +34,5 @@ def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
     label, role = visible(head.labelled.shown), head.role
     if role is None:
         return label
-    return f"{label}; over the corpus {role_text(analysis, head)} {role.score:.2f}, baseline {role.baseline:.2f}"
+    numbers = f"{rounded(role.score)}, baseline {rounded(role.baseline)}"
+    return f"{label}; over the corpus {role_text(analysis, head)} {numbers}"

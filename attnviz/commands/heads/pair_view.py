@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
+from attnviz.commands.heads.drawn import of_one_kind
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
@@ -58,6 +59,8 @@ def pair_shares(patterns: Array, groups: Groups) -> Array:
 
 
 def _missing(analysis: Analysis) -> str:
+    if why := of_one_kind(analysis):
+        return why
     if analysis.pair is None:
         return "it shows two texts; give the second one with --pair (pair=...)"
     left = [name for name, group in zip(("first", "second"), segment_positions(analysis), strict=False) if not group]

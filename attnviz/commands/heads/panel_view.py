@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from attnviz.commands.heads.drawn import drawn
+from attnviz.commands.heads.drawn import drawn, of_one_kind
 from attnviz.commands.heads.lines_view import clearest_first
 from attnviz.commands.heads.measure import Analysis
 from attnviz.figures.matrix import Labels, max_pool
@@ -12,7 +12,7 @@ from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["PANEL"]
+__all__ = ["MOST_HEADS", "PANEL"]
 
 MOST_HEADS = 12
 """Heads in one figure; of more, those furthest above their baselines."""
@@ -58,5 +58,5 @@ def _plan(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
 
 
 PANEL = View("panel", "up to 12 chosen heads side by side, tokens named", _plan, tiles_figure, draw_last_tile,
-             default=False)  # fmt: skip
+             default=False, missing=of_one_kind)  # fmt: skip
 """Chosen heads in one figure."""

@@ -27,14 +27,17 @@ def pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
             by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
     relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
     others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
-    more = len(relations) - _RELATIONS
+    frequent = [entries for entries in relations if entries[0][1].n >= LEAST_N]
+    rare, more = len(relations) - len(frequent), len(frequent[_RELATIONS:])
+    hidden = [f"{counted(more, 'rarer relation')} left out"] * bool(more)
+    hidden += [f"{counted(rare, 'relation')} with n below {LEAST_N} hidden"] * bool(rare)
     return column_table(
         "Patterns (the strongest heads of each, with their scores)",
         _PATTERN_COLUMNS,
-        [_ranked(entries) for entries in (*others, *relations[:_RELATIONS])],
+        [_ranked(entries) for entries in (*others, *frequent[:_RELATIONS])],
         width=width,
         sections=lambda row: row[0].kind == "syntactic",
-        caption=f"{counted(more, 'rarer relation')} left out; heads.json has them." if more > 0 else "",
+        caption=f"{', '.join(hidden)}; heads.json has them." if hidden else "",
     )
 
 

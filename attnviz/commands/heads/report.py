@@ -17,14 +17,17 @@ from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pattern_table import pattern_table
 from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables
+from attnviz.commands.heads.target_report import between_entry, stack_of, target_entry, target_note, tensor_name
 from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, shortened, visible
+from attnviz.model.wording import counted, quoted, shortened, visible
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
+from attnviz.patterns.statistics import DIAGONALITY
 from attnviz.patterns.syntax import Parse
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N, Verdict
-from attnviz.results.documents import model_entry, tokens_entry, verification_entry
+from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.results.facts import capital
 from attnviz.results.published import published_table, role_name
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, number, titled, verification_line
@@ -43,19 +46,23 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     """The document of heads.json; what cannot be measured is None."""
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
+    parts = [(part, part.select(choices.select)) for part in analysis.parts]
     return {
         "model": model_entry(analysis.checkpoint),
         "text": analysis.text,
         "pair": analysis.pair,
+        **target_entry(analysis),
         "options": {
             **asdict(analysis.options),
             "tokens_cut_off": analysis.tokens.truncated,
             "parser": analysis.parse.parser if analysis.parse else None,
         },
         "tokens": tokens_entry(analysis.tokens),
-        "verification": verification_entry(analysis.verification),
-        "summary": summary_entry(analysis, heads),
-        "heads": [_head(head, analysis) for head in heads],
+        "verification": verification_entry(analysis.verification, stack_of),
+        "summary": {_name(part): summary_entry(part, of_part) for part, of_part in parts if of_part}
+        if analysis.target is not None
+        else summary_entry(analysis, heads),
+        "heads": [_head(head, part) for part, of_part in parts for head in of_part],
         "words": list(analysis.units.labels) if analysis.options.words else None,
         "parse": None if analysis.parse is None else _parse(analysis.parse),
         "syntax_note": analysis.syntax_note or None,
@@ -64,16 +71,22 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     }
 
 
+def _name(part: Analysis) -> str:
+    return "" if part.stack is None else part.stack.name
+
+
 def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
     names = ("distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
     return {
         "id": str(head.id),
         "layer": head.id.layer,
+        **stack_entry(head.id.layer),
         "head": head.id.head,
         "entropy": head.statistics["entropy"],
-        "entropy_uniform": analysis.context.entropy_uniform,
+        "entropy_uniform": analysis.context_of(head.id.layer).entropy_uniform,
         **{name: head.statistics[name] for name in names},
-        "baseline": {name: analysis.context.baselines[name] for name in SHARES},
+        **between_entry(head, analysis),
+        "baseline": {name: analysis.context_of(head.id.layer).baselines[name] for name in SHARES},
         "patterns": [_verdict(verdict) for verdict in head.patterns],
         **label_entry(head),
         "role": _role_entry(head, analysis),
@@ -109,35 +122,50 @@ def _parse(parse: Parse) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    more = {"syntactic": ["direction", "offset", "baselines"], "repeats": ["on_repeats", "baseline_on_repeats"]}
+    more = {
+        "syntactic": ["direction", "offset", "baselines"],
+        "repeats": ["on_repeats", "baseline_on_repeats", "types"],
+    }
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}
 
 
 def _attention_bytes(analysis: Analysis, _: Choices) -> bytes:
-    """All patterns in safetensors: one tensor [n_heads, n, n] a layer, named ``layer.0`` and so on."""
-    tensors = {
-        f"layer.{layer}": analysis.layer_patterns(layer).contiguous() for layer in range(analysis.checkpoint.n_layers)
-    }
-    labels = json.dumps(list(analysis.units.labels))
-    content: bytes = save(tensors, {"unit": analysis.units.name, "labels": labels, "model": analysis.checkpoint.name})
+    """All patterns in safetensors: one tensor [n_heads, n_queries, n_keys] a layer."""
+    layers = analysis.checkpoint.layers
+    names = [tensor_name(layer) for layer in layers]
+    tensors = {name: analysis.layer_patterns(layer).contiguous() for name, layer in zip(names, layers, strict=True)}
+    said = {"unit": analysis.units.name, "labels": json.dumps(list(analysis.units.labels))}
+    said |= {"model": analysis.checkpoint.name}
+    if analysis.target is not None:
+        said["target_labels"] = json.dumps(list(analysis.target.context.units.labels))
+    content: bytes = save(tensors, said)
     return content
 
 
 def _tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[RenderableType]:
     """What was verified, the summary, the heads, their roles, the patterns, published heads, small print."""
     heads = analysis.select(choices.select)
-    listed = sorted(heads, key=_clearest)[: choices.top or None]
     yield verification_line(analysis.verification, analysis.checkpoint)
-    yield from summary_tables(analysis, heads, width)
-    yield _head_table(analysis, listed, len(heads), width)
-    if analysis.profile is not None:
-        yield _profile_table(listed, width)
-    yield pattern_table(heads, width)
+    for part in analysis.parts:
+        if of_part := part.select(choices.select):
+            yield from _tables_of(part, of_part, choices, width)
     ids = {head.id for head in heads}
     if published := [head for head in analysis.published if head.id in ids]:
         yield published_table(published)
     yield _notes(analysis)
+
+
+def _tables_of(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, width: int) -> Iterator[RenderableType]:
+    """Those of one kind of attention, or of a model that has but one."""
+    listed = sorted(heads, key=_clearest)[: choices.top or None]
+    if part.stack is not None:
+        yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.facts.text_line}", "bold")
+    yield from summary_tables(part, heads, width)
+    yield _head_table(part, listed, len(heads), width)
+    if part.profile is not None:
+        yield _profile_table(listed, width)
+    yield pattern_table(heads, width)
 
 
 def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
@@ -149,6 +177,7 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     """Labels, roles and statistics of the heads, the clearest first, and below them those of uniform attention."""
     context, units = analysis.context, f"{analysis.units.name}s"
     uniform = {**context.baselines, "sink": context.sink_baseline, "entropy": context.entropy_uniform}
+    uniform[DIAGONALITY] = context.diagonality_baseline
     columns: list[Column[HeadFindings]] = [
         Column("Head", lambda head: head.id, left=True),
         Column("Label", _label, left=True, least=9, fit=_label),
@@ -159,7 +188,7 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
         columns.append(Column("Role over corpus", role, left=True, least=20, fit=role))
         columns.append(Column("its score (baseline)", _role_numbers, optional=1))
     last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
-    for title, name, unit, optional in _columns(units):
+    for title, name, unit, optional in _columns(units, context.source is not None):
         columns.append(Column(title, partial(_statistic, name=name), unit, optional=optional))
         last.append(uniform.get(name, ""))
     count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
@@ -169,8 +198,19 @@ def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, 
     )  # fmt: skip
 
 
-def _columns(units: str) -> list[tuple[str, str, str, int]]:
-    """Title, statistic, unit, and which goes first on a narrow terminal: the largest number."""
+def _columns(units: str, between: bool) -> list[tuple[str, str, str, int]]:
+    """Title, statistic, unit, and which goes first on a narrow terminal: the largest number.
+
+    ``between`` says whether it is of two texts, of which shares and distances have no meaning.
+    """
+    if between:
+        return [
+            ("Diagonal", DIAGONALITY, "", 1),
+            ("Sink", "sink", "", 2),
+            ("Entropy", "entropy", "nats", 3),
+            ("Conf", "confidence", "", 5),
+            ("Conf, content", "confidence_content", "", 4),
+        ]
     shares = [(spec.column, spec.statistic) for spec in PATTERNS if spec.column]
     return [
         ("Sink", "sink", "", 2),
@@ -226,31 +266,46 @@ def _role(role: StoredRole) -> str:
     return f"{role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
 
 
+def _windows(analysis: Analysis) -> str:
+    """Which layers have a window that is shorter than the text; empty where none has."""
+    if not analysis.windowed:
+        return ""
+    windows = sorted({context.window or 0 for context in analysis.windowed.values()})
+    layers, n = counted(len(analysis.windowed), "layer"), analysis.checkpoint.n_layers
+    return (
+        f"Windows: in {layers} of {n} a token sees the last {' or '.join(map(str, windows))} tokens alone, itself "
+        "included; baselines of these heads are of uniform attention within the window, the last row's of all."
+    )
+
+
 def _notes(analysis: Analysis) -> Text:
     unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
     cut = analysis.tokens.truncated
     repeats = profiled = ""
     syntax = f"not measured: {analysis.syntax_note}"
     if any(analysis.context.counts[name] for name in REPEATS):
-        repeats = f"In brackets: mean attention of the n {unit}s with an earlier copy, which a label rests on."
+        repeats = f"In brackets: mean attention of the n {unit}s that have an earlier copy; labels rest on it."
     if parse is not None:
         guesses = "baseline = the best of six guesses (+1: the head is the next word)"
         syntax = f"parse by {parse.parser}, which may be wrong{_relations(parse)}; {guesses}."
     if profile is not None:
         whose = "shipped with attnviz" if profile.shipped else "your own"
         profiled = (
-            f"Role: over a corpus, from a stored profile ({whose}, measured on {visible(profile.measured_on)}), that "
-            "of the largest error reduction; in brackets the baseline. (corpus): not found in this text; without it "
-            "the text has it, whether or not the head finds it."
+            f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
+            f"{visible(profile.measured_on)}); of several roles, the one with the largest error reduction, baseline "
+            "in brackets. (corpus): this text has no case of it, or cannot show it."
         )
     return notes(
-        "Label: what the head does on this text, from this text alone: sink above 0.6, else by error reduction, (score "
-        f"- baseline) / (1 - baseline). Scores of positions leave sinks out. n: {unit}s (or instances of a relation) "
-        f"behind a score; below {ENOUGH} it is an indication only (?), below {LEAST_N} no verdict. Pass: heads above "
-        f"the threshold; as a label a relation takes n of {ENOUGH}, and {LEAST_N} more right than its baseline. "
+        "Label: what the head does on this text, from this text alone: sink above 0.6, else the pattern with the "
+        "largest error reduction, (score - baseline) / (1 - baseline). Positional scores leave sinks out. "
+        f"n: how many {unit}s (or instances of a relation) a score rests on; below {ENOUGH} it is an indication (?), "
+        f"below {LEAST_N} there is no verdict. Pass: heads above the threshold. A relation becomes a label only with "
+        f"n of at least {ENOUGH} and {LEAST_N} more correct than its baseline. "
         "One text shows what heads did here, not what they do.",
         "Conf, Distance: of all attention; content: without sinks, rows renormalised (after Voita et al. 2019).",
+        target_note(analysis),
         repeats,
+        _windows(analysis),
         f"Syntax: {syntax}",
         profiled,
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
@@ -266,6 +321,9 @@ def _relations(parse: Parse) -> str:
 def _afterwards(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Iterator[str]:
     """Which heads have no picture of their lines; how small weights can be seen in a long text."""
     n, unit = len(analysis.units), analysis.units.name
+    if analysis.target is not None and analysis.target.generated:
+        text = quoted(analysis.target.text)
+        yield f"the model generated the target, greedily: {text}; --target gives another."
     if n > MOSTLY_WHITE and choices.look.scale == "shared" and {"overview", "heads"} & _drawn(document):
         yield f"among {n} {unit}s most weights are near 0, and their cells white: --scale log shows them."
     if any(name.startswith("lines") for name in document["figures"]) and (message := lines_left_out(analysis, choices)):
@@ -282,7 +340,8 @@ REPORT = Report(
     columns=_SCALARS,
     rows=_rows,
     tables=_tables,
-    same=("attnviz", "model", "text", "pair", "options", "profile"),
+    same=("attnviz", "model", "text", "pair", "target", "options", "profile"),
+    more_columns=lambda content: ("stack", "diagonality") if "target" in content else (),
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=_afterwards,
 )

@@ -73,7 +73,7 @@ def summary_tables(analysis: Analysis, heads: Sequence[HeadFindings], width: int
     columns: list[Column[_OfLayer]] = [Column("Layer", lambda row: row[0])]
     columns += [Column("Its heads", lambda row: _bar(row[1]), left=True, optional=1)]
     columns += [Column(kind, partial(_count, kind=kind), unit=KINDS[kind]) for kind in present]
-    yield column_table("Labels by layer (a letter a head)", columns, _layers(heads), width=width)
+    yield column_table("Labels by layer (one letter per head)", columns, _layers(heads), width=width)
     best = [each for kind in present if (each := _best([head for head in heads if kind_of(head) == kind]))]
     if best:
         yield column_table("The best head of each kind", _BEST, best, width=width)

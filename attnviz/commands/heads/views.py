@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import Normalize
 
-from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn
+from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn, of_one_kind
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.pair_view import PAIR
-from attnviz.commands.heads.panel_view import PANEL
+from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
@@ -24,17 +24,17 @@ from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, Labels, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
-from attnviz.results.facts import sentence
+from attnviz.results.facts import capital, sentence
 from attnviz.results.page_view import page_view
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View
 
 __all__ = ["VIEWS"]
 
-MOST_ARE_WHITE = "Most weights are near 0 and their cells white; a logarithmic scale shows them (--scale log)."
+MOST_ARE_WHITE = "Most cells are near 0: --scale log shows them."
 
 _TILE, _ALONE = 1.6, 6.4
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -44,50 +44,83 @@ _COVERED = 0.995
 
 def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     """One picture of all selected heads."""
-    shown, look, heads = drawn(analysis, choices), choices.look, analysis.select(choices.select)
-    facts, model, own = shown.facts, analysis.checkpoint, look.scale == "per-head"
-    pooled = grid_pooling(len(shown.units), [head.id for head in heads], look, marked=True)
-    cells = []
-    for head, pattern in shown.patterns(heads):
-        values = max_pool(pattern.float().numpy(), pooled)
-        share = values / (_largest(values) if own else 1.0)
-        cells.append(_cell(analysis, head, share))
+    look, heads = choices.look, analysis.select(choices.select)
+    shown = [drawn(part, choices) for part in analysis.parts]
+    facts, model, own = drawn(analysis, choices).facts, analysis.checkpoint, look.scale == "per-head"
+    # a small selection, whose tokens are named
+    few = analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
+    labels = Labels(shown[0].units.labels, shown[0].units.sink) if few else None
+    named = shown[0].units.labels if few else ()
+    n = max(len(units) for part in shown for units in (part.units, part.keys))
+    pooled = grid_pooling(n, [head.id for head in heads], look, marked=True, labels=named)
+    cells, sinks = [], frozenset[int]()
+    for part in shown:
+        sinks = frozenset(place // pooled for place, sink in enumerate(part.keys.sink) if sink)
+        for head, pattern in part.patterns(part.select(choices.select)):
+            values = max_pool(pattern.float().numpy(), pooled)
+            share = values / (_largest(values) if own else 1.0)
+            cells.append(_cell(analysis, head, share, sinks))
     all_of_them = len(heads) == len(analysis.heads)
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
-    sinks = frozenset(place // pooled for place, sink in enumerate(shown.units.sink) if sink)
-    ticks = f"ticks below columns: {'special tokens' if any(shown.units.special) else f'the first {facts.unit}'}"
-    few = "; ? where it is an indication only" if any("?" in cell.beside for cell in cells) else ""
+    if analysis.target is not None:
+        whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {_kind(part)} layers" for part in shown)
+    special = any(any(part.keys.special) for part in shown)
+    ticks = f"ticks: {'special tokens' if special else f'the first {facts.unit}'}"
+    kinds = _kinds(analysis)
+    unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
     yield HeadGridPlan(
         stem="overview",
         caption=sentence(
-            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: a row a layer, a "
-            f"column a head; in each square rows attend to columns ({counted(facts.n, facts.unit)})",
+            f"Attention of {f'all {len(heads)} heads' if all_of_them else count} of {facts.subject}: "
+            f"{'' if few else 'one row per layer, one column per head; '}in each square rows attend to columns "
+            f"({counted(facts.n, facts.unit) if analysis.target is None else kinds})",
             _scale(look, "the largest weight of each head"),
-            ticks if sinks else "",
-            f"below each id the label of the head on this text, from this text alone, and the mark of its family{few}",
+            ticks.replace(":", " below columns:") if sinks else "",
+            "below each id the label of the head on this text, from this text alone, and the mark of its family"
+            f"{unsure}",
             f"right of it, where there is room, {corpus}, hollow where this text does not show it" if corpus else "",
             facts.pooled(pooled),
             facts.dropped,
         ),
         title=f"{facts.model}: {whole if all_of_them else count}",
         notes=facts.notes(
-            f"In each square rows attend to columns{f'; {ticks}' if sinks else ''}.",
-            f"Below an id: the label on this text{few}.",
+            f"Rows attend to columns{f'; {ticks}' if sinks else ''}.",
+            f"{capital(kinds)}." if kinds else "",
+            f"Below an id: the label on this text{unsure}.",
             MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
             facts.pooled(pooled),
         ),
-        roles=f"Right of an id: {corpus}; hollow marks: not found in this text." if corpus else "",
+        roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
         cells=tuple(cells),
         sinks=sinks,
+        labels=labels,
+        pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
         bar=_bar(look),
     )
 
 
-def _cell(analysis: Analysis, head: HeadFindings, values: Array) -> HeadCell:
+def _kind(part: Analysis) -> str:
+    """``encoder``, ``decoder``, ``cross-attention``; nothing for models of one kind."""
+    return "" if part.stack is None else part.stack.name
+
+
+def _kinds(analysis: Analysis) -> str:
+    """How to read the ids and the squares of an encoder-decoder; empty for models of one kind."""
+    if analysis.target is None:
+        return ""
+    whose = "generated, greedily" if analysis.target.generated else "given"
+    return (
+        "E: encoder, source to source; D: decoder, target to target; X: cross-attention, target (rows) to source "
+        f"(columns), stretched to squares; the target was {whose}, and its rows are what the decoder reads: each "
+        "predicts the next one"
+    )
+
+
+def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozenset[int]) -> HeadCell:
     """A head with its label on the text and, right of its id, its role over the corpus."""
     label, mark, role = visible(head.label), head.labelled.shown.removeprefix(head.label), head.role
     forms = [label, label.replace(SYNTACTIC, "syn: "), shorter(label)]
@@ -98,20 +131,32 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array) -> HeadCell:
         over_corpus = (family_of_label(role.role), forms_of_role, here)
     beside, *briefer = (form + mark for form in forms)
     family = family_of_label(head.label)
-    return HeadCell(head.id, values, beside, family, tuple(briefer), muted=bool(mark), right=over_corpus)
+    shorter_forms = tuple(briefer)
+    return HeadCell(head.id, values, beside, family, shorter_forms, bool(mark), over_corpus, sinks)
 
 
 def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
     """The heatmap of each selected head."""
+    for part in analysis.parts:
+        if heads := part.select(choices.select):
+            yield from _heatmaps_of(part, heads, choices)
+
+
+def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices) -> Iterator[HeatmapPlan]:
+    """Those of one kind of attention."""
     shown, look = drawn(analysis, choices), choices.look
-    facts, own = shown.facts, look.scale == "per-head"
+    facts, own, between = shown.facts, look.scale == "per-head", analysis.context.source is not None
     labels = Labels(shown.units.labels, shown.units.sink)
-    pooled, every = heatmap_pooling(labels.texts, look)
+    keys = Labels(shown.keys.labels, shown.keys.sink) if between else None
+    pooled, every = heatmap_pooling(labels.texts, look, len(shown.keys))
+    which = f"row = {facts.unit} that attends, column = {facts.unit} attended to"
+    if between:
+        which = f"row = {facts.unit} that the decoder reads, column = {facts.unit} of the source"
     notes = (
         f"{facts.model} on {facts.text_line}",
         *facts.notes(facts.named(every), facts.pooled(pooled))[1:],
     )
-    for head, pattern in shown.patterns(analysis.select(choices.select)):
+    for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)
         largest, label = _largest(values), visible(head.labelled.shown)
         evidence = " · ".join(part for part in (_evidence(head), _over_corpus(analysis, head)) if part)
@@ -119,10 +164,11 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             caption=sentence(
-                f"Attention of head {head.id}, {about}, of {facts.subject}: row = {facts.unit} that attends, column = "
-                f"{facts.unit} attended to",
+                f"Attention of head {head.id}, {about}, of {facts.subject}: {which}",
                 _scale(look, f"the head's largest weight, {largest:.2g}"),
-                "weights of at least 0.005 written into the cells where they have room" if len(values) <= 24 else "",
+                "weights of at least 0.005 written into the cells where they have room"
+                if max(values.shape) <= 24
+                else "",
                 facts.dropped,
                 facts.pooled(pooled),
             ),
@@ -131,6 +177,7 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
             notes=notes,
             values=values,
             labels=labels,
+            keys=keys,
             norm=look.norm(largest),
             bar_norm=look.norm(),
             bar=_bar(look),
@@ -139,7 +186,8 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
 
 
 def _heatmap_files(analysis: Analysis, choices: Choices, file_format: str) -> Iterator[File]:
-    return heatmap_files(_heatmaps(analysis, choices), choices.look, file_format)
+    for part in analysis.parts:
+        yield from heatmap_files(_heatmaps(part, choices), choices.look, file_format)
 
 
 def _largest(values: Array) -> float:
@@ -192,7 +240,7 @@ def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     if head.role is None:
         return ""
     role, text = head.role, role_text(analysis, head).removesuffix(" (corpus)")
-    return f"over the corpus: {text} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n})"
+    return f"over the corpus: {text} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
@@ -265,20 +313,21 @@ def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
 VIEWS: tuple[View[Any, Any], ...] = (
     View("overview", "every head of every layer in one picture", _overview, head_grid_figure, draw_head_grid),
     View(
-        "heads", "a heatmap a head: row = query (attends from), column = key (attended to)", _heatmaps,
-        heatmap_figure, draw_heatmap, stems=r"heads/L\d+H\d+", files=_heatmap_files,
+        "heads", "one heatmap per head: row = query (attends from), column = key (attended to)", _heatmaps,
+        heatmap_figure, draw_heatmap, stems=r"heads/[LEDX]\d+H\d+", files=_heatmap_files,
     ),
     LINES,
     MAP,
     View(
         "mean", "mean pattern of each layer's heads and of all", _means, tiles_figure, draw_last_tile,
-        stems="mean(-all)?", default=False,
+        stems="mean(-all)?", default=False, missing=of_one_kind,
     ),
     PAIR,
     PANEL,
     page_view(
         "heads", "every head to hover over, click and compare, in one HTML file",
         partial(page_data, evidence=_evidence),
+        of_one_kind,
     ),
 )  # fmt: skip
 """Every figure of the command, in the order of its documentation."""

@@ -52,6 +52,11 @@ class Configuration:
     notes: tuple[str, ...] = ()
 
     @property
+    def level(self) -> int | None:
+        """How deep its heads are verified, see :class:`attnviz.attention.checks.Verification`; None: they are not."""
+        return 4 if self.reproduced else None
+
+    @property
     def float32_gib(self) -> float | None:
         """What the weights take in float32, in GiB (2**30 bytes)."""
         return None if self.parameters is None else self.parameters * 4 / 2**30
@@ -67,7 +72,7 @@ class Configuration:
         """The configuration for a JSON document."""
         content = asdict(self)
         trailing = {key: content.pop(key) for key in ("reproduced", "reason", "origins", "notes")}
-        return {**content, "float32_gib": self.float32_gib, **trailing, "notes": list(self.notes)}
+        return {**content, "float32_gib": self.float32_gib, "level": self.level, **trailing, "notes": list(self.notes)}
 
 
 def width_of_heads(d_model: int | None, n_heads: int | None, stated: int | None) -> tuple[int | None, str | None]:

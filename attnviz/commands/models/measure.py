@@ -30,7 +30,7 @@ _NAMES = {
 }
 """What the architectures call each size: transformers' own name first, where it maps the others to it."""
 
-_ONE_WIDTH = ("bert", "gpt2")
+_ONE_WIDTH = ("bert", "camembert", "distilbert", "electra", "gpt2", "roberta", "xlm-roberta")
 """Architectures whose heads are always d_model / n_heads wide, whatever else a config says."""
 
 _LONGEST = 160
@@ -86,7 +86,7 @@ def _named(name: str) -> list[Configuration]:
 
 def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
     """A config in the cache that cannot be read is listed with the reason, and hides no other."""
-    configurations = [built_in_configuration(file) for file in built_in_configs()]
+    configurations = [_read(file) for file in built_in_configs()]
     cached = cached_configs()
     for count, file in enumerate(cached.values()):
         tell(count, len(cached))
@@ -98,7 +98,8 @@ def _known_here(tell: Callable[[int, int], None]) -> list[Configuration]:
 
 
 def _read(file: ConfigFile) -> Configuration:
-    return built_in_configuration(file) if file.kind == "built-in" else read_configuration(file)
+    closed_form = file.kind == "built-in" and read_json(file.path).get("model_type") in _ONE_WIDTH
+    return built_in_configuration(file) if closed_form else read_configuration(file)
 
 
 def built_in_configuration(file: ConfigFile) -> Configuration:
@@ -173,6 +174,7 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
     """The configuration with its parameters, and with the verdict on whether it is reproduced."""
     from torch import nn
 
+    from attnviz.model.architectures import first_position
     from attnviz.model.configs import empty_model
 
     architecture, reason = _reproduced(model, config)
@@ -187,6 +189,11 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
     total = sum(parameter.numel() for parameter in empty.parameters())  # what is shared comes once
     if architecture is None:
         return replace(model, reason=reason).with_counts(total, None)
+    if unused := first_position(architecture, config):
+        usable = f"of {model.positions} positions {unused} are for no token: they are counted from pad_token_id + 1"
+        left = config.max_position_embeddings - unused
+        origins = {**model.origins, "positions": "derived"}
+        model = replace(model, positions=left, origins=origins, notes=(*model.notes, usable))
     in_attention = nn.ModuleList(
         part for layer in architecture.modules(empty) for part in (layer.pattern, layer.concatenated)
     )

@@ -57,7 +57,7 @@ def models_report(models: Sequence[Configuration], width: int) -> RenderableType
         columns.append(Column("In the\npaper", lambda model: _rounded(model.stated_parameters)))
         columns += [Column("In atten-\ntion", _share), Column("float32", lambda model: model.float32_gib, "GiB")]
     columns.append(Column("Source", _source, left=True, optional=3))
-    columns.append(Column("Repro-\nduced", lambda model: "yes" if model.reproduced else "no", left=True))
+    columns.append(Column("Level", lambda model: model.level))
     title = "Models (from configs and papers; no weights were loaded)"
     return spaced([column_table(title, columns, models, width=width, sections=_source), _notes(models, wide)])
 
@@ -96,6 +96,11 @@ def _rounded(count: int | None) -> str:
 def _notes(models: Sequence[Configuration], wide: bool) -> Text:
     papers = [model for model in models if model.kind == "paper"]
     lines = [*_on_parameters(models, papers, wide), *_on_models(models)]
+    if any(model.level for model in models):
+        lines.append(
+            "Level 4: patterns and outputs are recomputed from input and weights, and compared with a run whose final "
+            "states are those of the untouched model. –: not reproduced."
+        )
     if any("released" in (model.origins.get(name) for name in _SIZES.values()) for model in papers):
         lines.append("*: not in the paper, but in the config that its authors released.")
     lines += [f"{paper}: {title}." for paper, title in PAPERS.items() if paper in {model.source for model in papers}]

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.arguments import check_texts
+from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.promoted_tokens import (
@@ -31,7 +31,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.positions import only_position
 from attnviz.model.tokens import Tokens, merge_units
-from attnviz.model.wording import quoted
+from attnviz.model.wording import quoted, rounded
 from attnviz.progress import Progress, tell
 from attnviz.results.text_result import OfHeads, TextResult
 
@@ -185,11 +185,12 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def __repr__(self) -> str:
         """One line: what was read, and which head makes up most."""
         id, value = self.heads[0].id, self.heads[0].projection_share
-        share = "no share" if value is None else f"{value:.2f} of its layer's output"
+        share = "no share" if value is None else f"{rounded(value)} of its layer's output"
         counts = f"{len(self.heads)} heads verified, {id} first ({share})"
         return f"<HeadOutputs of {quoted(self.text)} with {self.facts.model}: {counts}>"
 
 
+@checked
 def head_outputs(
     text: str,
     model: Model = "minilm",

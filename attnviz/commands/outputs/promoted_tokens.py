@@ -1,31 +1,35 @@
 """Direct logit attribution: which tokens a head's output promotes, through nothing but the final norm and unembedding.
 
-In a pre-norm model (GPT-2) the last residual stream x at a position is a sum: word and position embeddings, every
-head's output, every b_O, every feed-forward network. The final layer norm with the standard deviation s that x has in
-the model held fixed, and the unembedding W_U after it, are linear, so that the logits are the sum of what each part
-c contributes (nostalgebraist 2020; Elhage et al. 2021)::
+In a pre-norm model (GPT-2, Llama) the last residual stream x at a position is a sum: word and position embeddings,
+every head's output, every b_O, every feed-forward network. The final layer norm with the standard deviation s that x
+has in the model held fixed, and the unembedding W_U after it, are linear, so that the logits are the sum of what each
+part c contributes (nostalgebraist 2020; Elhage et al. 2021)::
 
     logits(c) = ((c - mean of c) / s * gamma) W_U,     s = sqrt(variance of x + epsilon)
 
-and beta W_U, which no part writes. Every contribution has its mean over the vocabulary removed, since a number added
-to all logits changes no probability. That all parts sum to the model's own logits is checked at the position, or
-nothing is given. It is the direct effect alone: what later layers make of a head's output is in their parts.
+and beta W_U, which no part writes. A root-mean-square norm (Llama) subtracts no mean and has no beta; its s is the
+root of the mean of x² + epsilon. Where a norm stands behind W_O (Gemma), its scale is held fixed, too. Every
+contribution has its mean over the vocabulary removed, since a number added to all logits changes no probability. That
+all parts sum to the model's own logits is checked at the position, or nothing is given. It is the direct effect alone:
+what later layers make of a head's output is in their parts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
+from attnviz.attention.norms import Norm
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import vocabulary_labels
+from attnviz.model.pieces import vocabulary_labels
 
 __all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
            "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
@@ -100,7 +104,7 @@ class Attribution:
             and beside that the model's own.
         actual: the token that follows in the text; None at its end.
         heads, parts: in the model's order, and all that is not a head.
-        deviation: s, the standard deviation of the last residual stream that is held fixed.
+        deviation: s, what the final norm divides the last residual stream by, held fixed.
         error: largest absolute difference of the sum of all parts from the model's own logits, mean over the
             vocabulary removed from both, divided by ``scale``.
         scale: the largest absolute of these logits.
@@ -141,13 +145,19 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
     """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
     if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
         return (
-            "Promoted tokens are not given: in BERT every residual passes through later layer norms, and a masked-LM "
-            "head begins with a transform that is not linear, so that no head's part of the logits can be told apart."
+            "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
+            "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
+            "be told apart."
         )
     if checkpoint.language_head is None:
         return (
             "Promoted tokens are not given: the model has no language-modelling head; load one that has "
-            "(GPT2LMHeadModel)."
+            f"({checkpoint.architecture.language_class})."
+        )
+    if not hasattr(checkpoint.language_head, "weight"):
+        return (
+            "Promoted tokens are not given: this model bounds its logits (final_logit_softcapping), so that they are "
+            "no sum of parts."
         )
     return ""
 
@@ -162,8 +172,10 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
     norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
     modules = checkpoint.architecture.modules(checkpoint.model)
 
+    added = [layer.feed_forward_output_norm or layer.contract for layer in modules]
+
     def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
-        if module is modules[0].contract:
+        if module is added[0]:
             stream.feed_forward.clear()
         stream.feed_forward.append(output[0])
 
@@ -171,7 +183,7 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
         stream.last, stream.normed = given[0][0], output[0]
 
     with ExitStack() as stack:
-        hooks = [layer.contract.register_forward_hook(after_feed_forward) for layer in modules]
+        hooks = [module.register_forward_hook(after_feed_forward) for module in added]
         for handle in (*hooks, norm.register_forward_hook(after_norm)):
             stack.callback(handle.remove)
         yield stream
@@ -206,16 +218,18 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
             add(name, None, unembedding(vector))
         for layer in range(checkpoint.n_layers):
-            writing = layer_contributions(verified, layer)
-            of_heads = unembedding(writing.outputs_at(position))
+            writing, through = layer_contributions(verified, layer), _output_norm(verified, layer, position)
+            of_heads = unembedding(through(writing.outputs_at(position)))
             total += of_heads.sum(0)
             for head, logits in enumerate(of_heads):
                 promoted, suppressed = (_most_moved(logits, checkpoint.tokenizer, raised) for raised in (True, False))
                 heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *effects(logits)))
-            add("attention bias", layer, unembedding(writing.output_bias))
+            if checkpoint.architecture.parameters(checkpoint.model, layer).output_bias is not None:
+                add("attention bias", layer, unembedding(through(writing.output_bias)))
             add("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
         for name, logits in unembedding.constants():
             add(name, None, logits)
+    refuse_not_finite(given, f"logits at position {position}")
     tolerance = verified.verification.tolerance.output
     error, scale, token = error_of_sum(total, own)
     label, differing = vocabulary_labels(checkpoint.tokenizer, [predicted, token])
@@ -224,8 +238,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
             f"{position} ({tokens.labels[position]!r}): they differ most for the token {differing!r}: the model gives "
             f"{float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
-            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was drawn. --dtype float64 tells rounding, "
-            "which it shrinks, from an error, which it does not."
+            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype float64: it "
+            "makes rounding smaller, but not an error."
         )
 
     def named(token: int, text: str) -> ModelLogit:
@@ -251,16 +265,17 @@ class _Unembedding:
     """From a part of the last residual stream to its part of the logits, in float32 at least."""
 
     def __init__(self, checkpoint: Checkpoint, last: Tensor) -> None:
-        """Hold the deviation of the last residual stream [d_model] fixed."""
+        """Hold what the final norm divides by, at the last residual stream [d_model], fixed."""
         norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
         head: Any = checkpoint.language_head
         self._head = head
         self.wide = torch.float64 if checkpoint.dtype == torch.float64 else torch.float32
-        self._gamma, self._beta = self.widened(norm.weight), self.widened(norm.bias)
+        parameters = checkpoint.norm(norm)
+        bias = None if parameters.bias is None else self.widened(parameters.bias)
+        self._norm: Norm = replace(parameters, weight=self.widened(parameters.weight), bias=bias)  # type: ignore[arg-type]
         self._weight = self.widened(head.weight)
         self._bias = None if head.bias is None else self.widened(head.bias)
-        variance = self.widened(last).var(correction=0)
-        self.deviation = float((variance + norm.eps).sqrt())
+        self.deviation = float(self._norm.scale(self.widened(last)))
 
     def widened(self, values: Tensor) -> Tensor:
         """In the number format of the sums."""
@@ -272,21 +287,31 @@ class _Unembedding:
 
     def __call__(self, part: Tensor) -> Tensor:
         """From [.., d_model] to [.., vocabulary]."""
-        values = self.widened(part)
-        normed = (values - values.mean(-1, keepdim=True)) / self.deviation * self._gamma
-        return _centred(normed @ self._weight.T)
+        return _centred(self._norm.linear_part(self.widened(part), self.deviation) @ self._weight.T)
 
     def constants(self) -> Iterator[tuple[str, Tensor]]:
         """What is added whatever the text: [vocabulary] each."""
-        yield "final norm bias", _centred(self._beta @ self._weight.T)
+        if self._norm.bias is not None:
+            yield "final norm bias", _centred(self._norm.bias @ self._weight.T)
         if self._bias is not None:
             yield "unembedding bias", _centred(self._bias)
 
 
+def _output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:
+    """What becomes of parts of a layer's attention output before they are added, with the norm's scale held fixed."""
+    checkpoint = verified.checkpoint
+    module = checkpoint.architecture.modules(checkpoint.model)[layer].attention_output_norm
+    if module is None:
+        return lambda part: part
+    norm, own = checkpoint.norm(module), verified.model_output(layer)[0, position]
+    return lambda part: norm.linear_part(part, norm.scale(own))
+
+
 def _embeddings(checkpoint: Checkpoint, token: int, position: int) -> Iterator[tuple[str, Tensor]]:
     tables = checkpoint.architecture.embeddings(checkpoint.model)
-    yield "word embedding", tables.words[token]
-    yield "position embedding", tables.positions[position]
+    yield "word embedding", tables.words[token] * tables.scale
+    if tables.positions is not None:
+        yield "position embedding", tables.positions[position]
 
 
 def _centred(logits: Tensor) -> Tensor:

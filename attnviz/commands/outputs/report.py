@@ -108,7 +108,7 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
     """What was verified, the heads by share, the tokens they promote, how to read the numbers."""
     attribution, cut = result.attribution, result.tokens.truncated
     worst = max(layer.sum_error for layer in result.layers)
-    more = f", sums of heads and b_O within {error(worst)} of the model's attention output"
+    more = f", the sum of all heads and b_O by at most {error(worst)}"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
     if attribution is not None:
         verified.append(
@@ -128,13 +128,13 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
         yield _rest(result, attribution)
     yield notes(
-        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: the length of a head’s "
-        "output along o, the sum of all heads and b_O, over ‖o‖; below 0 it works against the others. Share of "
-        "Σ‖o_h‖: of the norms of the layer’s heads.",
+        f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
+        "reaches along o (the sum of all heads and b_O), divided by ‖o‖; below 0 it works against the others. Share of "
+        "Σ‖o_h‖: its norm, divided by the sum of the norms of the layer’s heads.",
         f"Sink: attention on {result.sinks or 'sinks (this text has none)'}, by weight A and by norm ‖A f(x)‖ "
-        "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes of a token.",
-        "Promoted tokens: direct effect alone, through the final layer norm with the standard deviation of the last "
-        "residual stream held fixed; mean over the vocabulary removed. ## continues a word."
+        "(Kobayashi et al. 2020); f(x) = (x W_V + b_V) W_O is what a head writes for a token.",
+        "Promoted tokens: direct effect alone, through the final norm with its scale at the last residual stream held "
+        "fixed; mean over the vocabulary removed. ## continues a word."
         if attribution is not None
         else result.no_attribution,
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",

@@ -35,7 +35,7 @@ from attnviz.figures.matrix import (
     write_numbers,
 )
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, Mark, colour_bar, new_page, page_width, settled, written
-from attnviz.model.wording import percent, signed
+from attnviz.model.wording import percent, rounded, signed
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -93,8 +93,8 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
     yield HeadGridPlan(
         stem="outputs",
         caption=sentence(
-            f"{facts.subject}, norm-weighted attention {shown} of {count}: a row a layer, a column a head, rows attend "
-            f"to columns, colours from {scale}",
+            f"{facts.subject}, norm-weighted attention {shown} of {count}: one row per layer, one column per "
+            f"head, rows attend to columns, colours from {scale}",
             f"beside the names {shares}, where there is room",
             facts.pooled(pooled),
         ),
@@ -114,13 +114,13 @@ def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
     yield HeadMapPlan(
         stem="outputs-shares",
         caption=sentence(
-            f"{facts.subject}: shares of every head of its layer’s attention output in per cent, a row a layer, a "
-            "column a head: above, the length of the head’s output along the sum o of all heads and b_O, over ‖o‖ "
-            "(negative where it works against the others)",
-            "below, ‖o_h‖ over the sum of these of the layer’s heads",
+            f"{facts.subject}: share of every head in its layer’s attention output in per cent, one row per "
+            "layer, one column per head: above, how far the head’s output reaches along the sum o of all heads and "
+            "b_O, divided by ‖o‖ (negative where it works against the others)",
+            "below, ‖o_h‖ divided by its sum over the layer’s heads",
             f"{over}, every row sums to 100 %",
         ),
-        title=f"{facts.model}: what each head makes up of its layer’s attention output",
+        title=f"{facts.model}: share of each head in its layer’s attention output",
         notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
         maps=(
             _map(
@@ -130,7 +130,7 @@ def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
             ),
             _map(
                 100 * result.table("norm_share"), choices.look, "% of the sum of ‖o_h‖",
-                name="Length in whatever direction", mark=Mark(100 / result.checkpoint.n_heads, "equal shares"),
+                name="Length, in any direction", mark=Mark(100 / result.checkpoint.n_heads, "equal shares"),
                 write=_whole,
             ),
         ),
@@ -149,7 +149,7 @@ def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
     rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
     at = f"position #{attribution.position} (“{result.tokens.labels[attribution.position]}”)"
     reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
-    logit = f"{attribution.predicted.logit:.2f}"
+    logit = rounded(attribution.predicted.logit)
     yield HeadMapPlan(
         stem="outputs-effects",
         caption=sentence(
@@ -191,7 +191,7 @@ def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions
         title=f"{facts.model} {head.id}: attention by weight and by norm",
         notes=facts.notes(
             amounts,
-            "Rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes of a token (Kobayashi et al. "
+            "Rows attend to columns. f(x) = (x W_V + b_V) W_O is what the head writes for a token (Kobayashi et al. "
             f"2020){f'; grey: {result.sinks}' if result.sinks else ''}.",
             facts.pooled(pooled),
         ),

@@ -68,13 +68,13 @@ def measure_corpora(settings: RunSettings) -> "CorpusRun":
         with settings.unfinished.believed():
             run, done = CorpusRun(settings, state), sum(each["texts"] for each in state["measured"])
         settings.warn(
-            f"going on after {counted(done, 'text')} that an earlier run has measured; "
-            f"to begin anew, delete {settings.unfinished.path}"
+            f"continuing after {counted(done, 'text')} that an earlier run measured; "
+            f"to start again, delete {settings.unfinished.path}"
         )
         try:
             return run.measured_whole()
         except ChangedCorpusError:
-            settings.warn("a corpus has changed where it was measured before: beginning anew")
+            settings.warn("a corpus has changed since it was measured: starting again")
     return CorpusRun(settings).measured_whole()
 
 

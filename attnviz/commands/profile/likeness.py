@@ -115,11 +115,11 @@ def plan_likeness(profile: Profile, _: Choices) -> Iterator[_LikenessPlan]:
     roles = profile.passed_roles()
     points, stress = arrange(profile.head_distances.double().cpu().numpy())
     note = (
-        "Heads close to each other attend alike: multidimensional scaling of the mean Jensen-Shannon divergence of "
-        "their patterns on the verified texts (Clark et al. 2019). The plane is an approximation: stress-1 = "
-        f"{stress:.2f}. An id that finds no room is left out."
+        "Heads close to each other have similar patterns: multidimensional scaling of the mean Jensen-Shannon "
+        "divergence of their patterns on the verified texts (Clark et al. 2019). The plane is an approximation: "
+        f"stress-1 = {stress:.2f}. Ids that do not fit are left out."
     )
-    title = f"{visible(profile.checkpoint.short_name)}: heads by the likeness of their patterns"
+    title = f"{visible(profile.checkpoint.short_name)}: heads by the similarity of their patterns"
     compared = f"a sample of {profile.queries_compared:,} tokens compared"
     source = profile.source("statistics", compared, f"n = {len(roles)} heads")
     caption = sentence(title, source, f"multidimensional scaling, stress-1 = {stress:.2f}")

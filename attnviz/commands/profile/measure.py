@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from attnviz.arguments import check_sampling, checked
 from attnviz.attention.verify import Verification
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_corpora
@@ -23,8 +24,8 @@ from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
-from attnviz.model.opening import resolve_device, resolve_dtype
-from attnviz.model.sources import Source, find_checkpoint
+from attnviz.model.opening import named_source, refuse_encoder_decoder, resolve_device, resolve_dtype
+from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.registry import GENERAL, NAMES, REPEATS
 from attnviz.progress import Progress
@@ -52,7 +53,7 @@ class CorpusCount:
     left_out: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile(Result):
     """What the heads of a model do on the given corpora; parts that these cannot give are None.
 
@@ -129,7 +130,13 @@ class Profile(Result):
             read.append(f"{len(self.repeats.scores['previous'])} × {self.repeats.length} random tokens, repeated")
         return " · ".join([visible(self.checkpoint.short_name), *read, *more])
 
+    def __repr__(self) -> str:
+        """One line: the model, what was read, and how many heads have a role."""
+        having = counted(sum(map(bool, self.passed_roles().values())), "head")
+        return f"<Profile of {self.source()}: {having} with a role>"
 
+
+@checked
 def profile_heads(
     model: str | Path | Source | Checkpoint,
     paths: Sequence[str | Path],
@@ -183,6 +190,7 @@ def profile_heads(
         CorpusError: a corpus cannot be read; what stands before the place is kept in ``unfinished``.
         VerificationError: the heads do not reproduce the model.
     """
+    check_sampling(limit, batch_size, seed)
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()
@@ -192,6 +200,7 @@ def profile_heads(
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
     checkpoint = _checkpoint(model, revision, device, dtype, process)
+    refuse_encoder_decoder(checkpoint)
     weights = checkpoint.weights_sha256
     tell = _once(warn)
 
@@ -327,7 +336,11 @@ def _checkpoint(
     """The model; under torchrun each process takes a GPU of its own."""
     if isinstance(model, Checkpoint):
         return model
-    source = model if isinstance(model, Source) else find_checkpoint(str(model), revision)
+    if isinstance(model, nn.Module):
+        raise UsageError(
+            "a model in memory needs its tokenizer: give attnviz.model.checkpoint.from_loaded(model, tokenizer)."
+        )
+    source = model if isinstance(model, Source) else named_source(model, revision)
     place = resolve_device(device)
     if place == torch.device("cuda") and process.count > 1:
         place = torch.device("cuda", process.local_rank % torch.cuda.device_count())

@@ -37,13 +37,10 @@ class RepeatTally(SumTally):
     """The scores of each random sequence (Wang et al. 2022, Olsson et al. 2022), no special tokens around it."""
 
     def __init__(self, checkpoint: Checkpoint, seed: int) -> None:
-        self._checkpoint = checkpoint
-        self._length = min(LENGTH, int(checkpoint.config.max_position_embeddings) // 2)
+        self._checkpoint, self._seed = checkpoint, seed
+        self._length = min(LENGTH, checkpoint.positions // 2)
         self._offsets = {"previous": -1, "duplicate": -self._length, "induction": 1 - self._length}
         super().__init__(**dict.fromkeys(self._offsets, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
-        ordinary = torch.tensor(ordinary_ids(checkpoint))
-        generator = torch.Generator().manual_seed(seed)
-        self._drawn = ordinary[torch.randint(len(ordinary), (SEQUENCES, self._length), generator=generator)]
 
     def measure(
         self, attention: SampledAttention, numbers: list[int], batch_size: int, tell: Callable[[int], None]
@@ -53,9 +50,10 @@ class RepeatTally(SumTally):
             raise CheckpointError(
                 "the model has a single position; --repeats needs two at least, for a token and its copy"
             )
+        sequences = self._drawn()
         for first in range(0, len(numbers), batch_size):
             chosen = numbers[first : first + batch_size]
-            drawn = self._drawn[chosen].tolist()
+            drawn = sequences[chosen].tolist()
             items = [Item((*once, *once), (False,) * (2 * self._length), (), Text("")) for once in drawn]
 
             def visit(layer: int, pattern: Tensor, chosen: list[int] = chosen) -> None:
@@ -66,6 +64,16 @@ class RepeatTally(SumTally):
 
             attention.run(collate(self._checkpoint, items), visit)
             tell(first + len(chosen))
+
+    def _drawn(self) -> Tensor:
+        """Tokens of all sequences before they are repeated, [n_sequences, length]; the same in every process."""
+        if not (ordinary := ordinary_ids(self._checkpoint)):
+            raise CheckpointError(
+                "the model's tokenizer has special tokens only; --repeats draws from the others: leave it out, or "
+                "take a model with its whole tokenizer."
+            )
+        generator = torch.Generator().manual_seed(self._seed)
+        return torch.tensor(ordinary)[torch.randint(len(ordinary), (SEQUENCES, self._length), generator=generator)]
 
     def results(self) -> RepeatScores:
         """The scores, beside those of uniform attention."""

@@ -18,7 +18,7 @@ from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, visible
+from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.guesses import BASELINES
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
 from attnviz.patterns.registry import PATTERNS
@@ -219,7 +219,7 @@ def _by_head(profile: Profile, top: int | None, width: int) -> Table:
         Column("Direction", _of_role(lambda role: ARROWS.get(role.direction or "", "")), left=True, optional=1),
         Column("Score", _of_role(lambda role: role.score)),
         Column("Baseline", _of_role(lambda role: role.baseline)),
-        Column("Interval", _of_role(lambda role: "{:.2f}–{:.2f}".format(*role.interval)), optional=2),
+        Column("Interval", _of_role(lambda role: "–".join(map(rounded, role.interval))), optional=2),
         *(
             []
             if profile.control_texts is None

@@ -20,7 +20,7 @@ from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.page import PIXEL, Mark
-from attnviz.model.wording import visible
+from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.page_view import page_view
 from attnviz.results.view import Choices, View
@@ -112,7 +112,7 @@ def _score_map(profile: Profile, name: str, roles: Sequence[Role], stem: str) ->
     low, high = min(role.baseline for role in roles), max(role.baseline for role in roles)
     alike = high - low < 0.005
     notes = [
-        f"Score: {quantity}. Baseline: {trivial}, {low:.2f}{'' if alike else f' to {high:.2f}'}.",
+        f"Score: {quantity}. Baseline: {trivial}, {rounded(low)}{'' if alike else f' to {rounded(high)}'}.",
         f"Outlined: heads that pass ({roles[0].threshold}).",
     ]
     if kind == "offset":
@@ -162,7 +162,7 @@ VIEWS: tuple[View[Profile, Any], ...] = (
         missing=lambda profile: "there are no sentences in these corpora" if profile.statistics is None else "",
     ),
     View(
-        "likeness", "heads that attend alike, close together", plan_likeness, likeness_figure, draw_likeness,
+        "likeness", "heads with similar patterns, close together", plan_likeness, likeness_figure, draw_likeness,
         missing=likeness_missing,
     ),
     page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file", page_data),

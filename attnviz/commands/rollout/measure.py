@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.arguments import check_texts
+from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import check_sum, layer_contributions, without_gradients
 from attnviz.attention.reference import transformed_values
 from attnviz.attention.verify import VerifiedAttention, verify_attention
@@ -156,6 +156,7 @@ class Rollout(TextResult):
         return f"<Rollout of {self.checkpoint.short_name} through {counted(len(self.layers), 'layer')}, {size}>"
 
 
+@checked
 def rollout(
     text: str,
     model: Model = "minilm",

@@ -46,8 +46,8 @@ def how(result: Rollout) -> str:
     return f"through {layers}, {1 - share:g} attention + {share:g} identity in every layer"
 
 
-def spread_sentence(result: Rollout) -> str:
-    """How far two rows of the rollout still differ; empty where there is one row."""
+def spread_sentence(result: Rollout, *, brief: bool = False) -> str:
+    """How far two rows of the rollout still differ, on request without what else; empty where there is one row."""
     last = result.layers[-1].rows_apart
     rollout, norms, uniform = last["rollout"], last["norm_rollout"], last["uniform_rollout"]
     if rollout is None or norms is None or uniform is None:
@@ -56,6 +56,8 @@ def spread_sentence(result: Rollout) -> str:
     verdict = "rows still differ" if larger >= _APART else "rows have much in common"
     if larger < _ALIKE:
         verdict = f"rows are nearly alike: the rollout says little about one {result.units.name} in particular"
+    if brief:
+        return f"After layer {result.layer} {verdict.partition(':')[0]} (distance {rollout:.2f})."
     first = result.layers[0].rows_apart["rollout"]
     before = f", after layer 0 alone {first:.2f}" if result.layer and first is not None else ""
     return (
@@ -82,8 +84,9 @@ def flow_sentence(flows: Tensor | None, over: str = "here") -> str:
         return ""
     positive = flows[flows > 0]
     return (
-        "Flow: the largest that could pass to each input were weights capacities, divided by the sum over the inputs; "
-        f"{over} from {float(positive.min()):.3f} to {float(positive.max()):.3f}, as even as ways down are many."
+        "Flow: the largest flow that could reach each input if attention weights were capacities, as a share of the "
+        f"sum over the inputs; {over} from {float(positive.min()):.3f} to {float(positive.max()):.3f}. The more paths "
+        "lead down, the more even it is."
     )
 
 
@@ -137,7 +140,7 @@ def _tensors(result: Rollout, _: Choices) -> bytes:
 
 def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[RenderableType]:
     worst = max(of.parts_error for of in result.layers)
-    parts = f", what attention adds from each token, summed, within {error(worst)}"
+    parts = f", the sum of what attention adds from each token by at most {error(worst)}"
     yield verification_line(result.attention.verification, result.checkpoint, parts)
     n = len(result.units)
     listed = min(n, choices.top or n)

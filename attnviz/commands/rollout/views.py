@@ -54,8 +54,8 @@ def _plan_last(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
     flow = "" if result.flows is None else ", and the maximum flow, rows divided by their sum"
     yield _tiles(
         result, choices.look, "rollout", [("", tiles)], 2.0,
-        title=f"attention rollout to {last_layer(result)}",
-        note=flow_sentence(result.flows, "over all rows"),
+        title=f"rollout to layer {result.layer}",
+        said=flow_sentence(result.flows, "over all rows"),
         subject=f"What comes to each position at the output of {last_layer(result)}: the mean attention of that layer "
         f"alone, its rollout, and its rollout by norms{flow}",
     )  # fmt: skip
@@ -69,8 +69,8 @@ def _plan_layers(result: Rollout, choices: Choices) -> Iterator[TilesPlan]:
     ]
     yield _tiles(
         result, choices.look, "rollout-layers", groups, 1.0,
-        title="attention rollout, layer by layer",
-        note=sink_sentence(result),
+        title="rollout, layer by layer",
+        said=sink_sentence(result),
         subject="Attention rollout up to each layer, from mean attention weights and from norms",
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def _tile(name: str, matrix: Tensor, *shorter: str) -> Tile:
 
 def _tiles(
     result: Rollout, look: Look, stem: str, groups: Sequence[tuple[str, Sequence[Tile]]], target: float, *,
-    title: str, note: str, subject: str,
+    title: str, said: str, subject: str,
 ) -> TilesPlan:  # fmt: skip
     """All on one scale, which ends where nearly all shares are below; each tile pooled as its size asks for."""
     of, units = result.facts, result.units
@@ -98,12 +98,12 @@ def _tiles(
         stem=stem,
         caption=sentence(
             f"{subject}, of {of.model} on {of.text_line}", how(result), reading, f"colours from 0 to {top:g}{cut}",
-            of.pooled(pooled),
+            said, spread_sentence(result).replace("After", "after", 1), of.pooled(pooled),
         ),
         title=f"{of.model}: {title}",
         notes=of.notes(
-            f"Row: position at the layer's output; column: input token; {how(result)}.", note, spread_sentence(result),
-            of.pooled(pooled),
+            "Rows: positions at the layer's output; columns: input.", spread_sentence(result, brief=True),
+            f"Cells: the largest of {pooled} × {pooled}." if pooled > 1 else "",
         ),
         groups=tiles,
         labels=Labels(units.labels, units.sink),
@@ -163,10 +163,14 @@ def _plan_bars(result: Rollout, choices: Choices) -> Iterator[BarsPlan]:
             f"attention is the mean pattern of that layer's heads alone, rollout goes {how(result)}",
             reading,
             left_out,
+            flow_sentence(inputs.flow),
+            spread_sentence(result).replace("After", "after", 1),
         ),
-        title=f"{of.model}: what comes to {chosen(result)} up to {last_layer(result)}",
+        title=f"{of.model}: what comes to {chosen(result)} up to layer {result.layer}",
         notes=of.notes(
-            f"Shares of the input tokens; {reading}.", flow_sentence(inputs.flow), left_out, spread_sentence(result)
+            "Shares of the input tokens, each column on its own scale; rust: uniform attention.",
+            f"{len(rows)} of {counted(len(units), units.name)}, those ranked highest." if left_out else "",
+            spread_sentence(result, brief=True),
         ),
         labels=tuple(f"{fitted(units.labels[row], 7, DPI, LONGEST)}  #{row}" for row in rows),
         muted=tuple(units.sink[row] for row in rows),

@@ -5,11 +5,29 @@ from typing import Any
 import torch
 
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules
+from attnviz.model.architectures.base import (
+    Architecture,
+    Embeddings,
+    LayerModules,
+    first_position,
+    norm_of,
+    position_rows,
+)
 from attnviz.model.architectures.bert import Bert
+from attnviz.model.architectures.distilbert import DistilBert
+from attnviz.model.architectures.electra import Electra
+from attnviz.model.architectures.encoder_decoder import Bart, EncoderDecoder, Marian
+from attnviz.model.architectures.gemma import Gemma2, Gemma3
 from attnviz.model.architectures.gpt2 import GPT2
+from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
+from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
+from attnviz.model.architectures.t5 import MT5, T5
+from attnviz.model.head_ids import Stack
 
-__all__ = ["ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "LayerModules", "architecture_of"]
+__all__ = [
+    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules", "architecture_of",
+    "first_position", "n_layers_of", "norm_of", "position_rows", "stacks_of",
+]  # fmt: skip
 
 SIZES = {
     "num_hidden_layers": "layers",
@@ -19,7 +37,12 @@ SIZES = {
     "max_position_embeddings": "positions",
 }
 
-ARCHITECTURES: dict[str, Architecture] = {"bert": Bert(), "gpt2": GPT2()}
+_FAMILIES: tuple[Architecture, ...] = (
+    Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(), Mistral(),
+    MT5(), Phi3(), Qwen2(), Qwen3(), Roberta(), SmolLM3(), T5(), XLMRoberta(),
+)  # fmt: skip
+
+ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
 
 
 def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
@@ -36,14 +59,26 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
             f"the reference attention does not reproduce the architecture {model_type!r}; expected one of: {known}."
         )
     for size, what in SIZES.items():
-        if getattr(config, size) < 1:
-            raise ArchitectureError(f"the config has {size}={getattr(config, size)}; expected a model with {what}.")
+        if getattr(config, size, 1) < 1:  # T5 has no limit of positions
+            own_name = config.attribute_map.get(size, size)
+            raise ArchitectureError(f"the config has {own_name}={getattr(config, size)}; expected a model with {what}.")
     architecture = ARCHITECTURES[model_type]
-    epsilon = getattr(config, architecture.epsilon_setting)
+    setting = architecture.epsilon_setting
+    epsilon = getattr(config, setting) if isinstance(setting, str) else setting
     if not (isinstance(epsilon, int | float) and 0 < epsilon < 1):
         raise ArchitectureError(
-            f"the config has {architecture.epsilon_setting}={epsilon}; expected a small number above 0, such as 1e-12: "
-            "layer norms divide by its root where all values are alike."
+            f"the config has {setting}={epsilon}; expected a small number above 0, such as 1e-12: "
+            "norms divide by its root where all values are alike."
         )
     architecture.refuse(config, dtype)
     return architecture
+
+
+def stacks_of(architecture: Architecture, config: Any) -> tuple[Stack, ...]:
+    """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+    return architecture.stacks(config) if isinstance(architecture, EncoderDecoder) else ()
+
+
+def n_layers_of(architecture: Architecture, config: Any) -> int:
+    """The attention layers of a model, of all its stacks."""
+    return sum(stack.n_layers for stack in stacks_of(architecture, config)) or int(config.num_hidden_layers)

@@ -1,14 +1,19 @@
 """What the rest of attnviz asks of an architecture."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
 from attnviz.attention.reference import HeadParameters
 
-__all__ = ["Architecture", "Embeddings", "LayerModules"]
+__all__ = [
+    "Architecture", "Embeddings", "LayerModules", "NormKind", "chained", "first_position", "norm_of", "position_rows",
+]  # fmt: skip
+
+NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
 
 @dataclass(frozen=True)
@@ -19,16 +24,20 @@ class LayerModules:
         block: the whole layer: its first argument is the residual stream [batch, n, d_model], and so is what it
             returns, alone or as the first of a tuple.
         projections: they give queries, keys and values [batch, n, d_model] each, or one gives all three side by side.
-        pattern: its first argument is the attention's input [batch, n, d_model]; it returns a pair
-            of which the second is the pattern [batch, n_heads, n, n] (with eager attention).
+        pattern: its first argument is the attention's input [batch, n, d_model], and of cross-attention
+            ``key_value_states`` is what keys are made of; it returns a tuple of which the last is the pattern
+            [batch, n_heads, n_queries, n_keys] (with eager attention).
         concatenated: its first argument is the heads' weighted values side by side, [batch, n, n_heads * d_head]:
             the linear map W_O, b_O.
         output: it returns the attention's output after W_O and b_O [batch, n, d_model], alone or as
             the first of a pair, before the residual is added.
-        attention_norm: the layer norm before the attention (pre-norm), or after its residual (post-norm).
+        attention_norm: the norm before the attention (pre-norm), or after its residual (post-norm).
         expand: the feed-forward network's first linear map, d_model to d_ff.
         contract: its second one, d_ff to d_model; its first argument is what the activation gives [batch, n, d_ff].
-        feed_forward_norm: the layer norm before the feed-forward network (pre-norm), or after its residual.
+        feed_forward_norm: the norm before the feed-forward network (pre-norm), or after its residual; of a decoder's
+            own attention (pre-norm) the one before its cross-attention, which comes next.
+        attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
+        feed_forward_output_norm: likewise of the feed-forward network's.
     """
 
     block: nn.Module
@@ -40,9 +49,11 @@ class LayerModules:
     expand: nn.Module
     contract: nn.Module
     feed_forward_norm: nn.Module
+    attention_output_norm: nn.Module | None = None
+    feed_forward_output_norm: nn.Module | None = None
 
     def after_attention(self, pre_norm: bool) -> nn.Module:
-        """The layer norm that is given the sum of the residual stream and the attention's output."""
+        """The norm that is given the sum of the residual stream and the attention's output."""
         return self.feed_forward_norm if pre_norm else self.attention_norm
 
 
@@ -52,15 +63,19 @@ class Embeddings:
 
     Attributes:
         words: [vocabulary, d_model].
-        positions: [positions, d_model].
+        positions: [positions, d_model]; None where positions come in elsewhere (rotary).
         segments: [2, d_model]: token types; None where the model has none.
         norm: the layer norm over their sum; None where there is none before the first layer.
+        project: the linear map after that, to d_model, where the tables are narrower (ELECTRA); else None.
+        scale: what the words' rows are multiplied by.
     """
 
     words: Tensor
-    positions: Tensor
+    positions: Tensor | None
     segments: Tensor | None
     norm: nn.Module | None
+    project: nn.Module | None = None
+    scale: float = 1.0
 
 
 class Architecture(Protocol):
@@ -84,6 +99,9 @@ class Architecture(Protocol):
     segments: bool
     """Whether it tells the two segments of a sentence pair apart by token type."""
 
+    positions_after_padding: bool
+    """Whether positions are counted from ``pad_token_id`` + 1, past padding, whose row they leave out (RoBERTa)."""
+
     sink_first: bool
     """Whether position 0 counts as a sink even where no special token stands there."""
 
@@ -91,13 +109,23 @@ class Architecture(Protocol):
     """Whether a query sees only itself and what precedes it."""
 
     pre_norm: bool
-    """Whether layer norms stand before attention and feed-forward network (else after their residuals)."""
+    """Whether norms stand before attention and feed-forward network (else after their residuals)."""
 
-    epsilon_setting: str
-    """What its config calls the small number that layer norms add to the variance."""
+    norm_kind: NormKind
+    """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
+
+    float32_steps: bool
+    """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
+
+    @property
+    def epsilon_setting(self) -> str | float:
+        """What its config calls the small number that norms add to the variance; or that number, if fixed."""
 
     activation_setting: str
     """What its config calls the name of the feed-forward network's activation."""
+
+    explained: bool
+    """Whether every step of its layers is recomputed, so that ``explain`` can show it."""
 
     language_class: str
     """The class of transformers that is the model with its language-modelling head."""
@@ -118,7 +146,45 @@ class Architecture(Protocol):
         """The tables that the first layer's input is made from."""
 
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
-        """The layer norm after the last layer; None where there is none."""
+        """The norm after the last layer; None where there is none."""
 
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
         """The layer's parameters, split by head (views, not copies, where the layout permits)."""
+
+
+def chained(*steps: nn.Module | None) -> nn.Module | None:
+    """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
+
+    It counts as in eval mode, so that nobody sets the mode of steps that belong to a model; heads drop nothing out.
+    """
+    if None in steps:
+        return None
+    head = nn.Sequential(*(step for step in steps if step is not None))
+    head.training = False
+    return head
+
+
+def norm_of(architecture: Architecture, config: Any, module: Any) -> Norm:
+    """The parameters of one of its norms, with the epsilon of the config."""
+    setting = architecture.epsilon_setting
+    epsilon = float(getattr(config, setting) if isinstance(setting, str) else setting)
+    if architecture.norm_kind == "layer":
+        return LayerNorm(module.weight, module.bias, epsilon)
+    return RMSNorm(module.weight, epsilon, one_more=architecture.norm_kind == "rms, 1 + w")
+
+
+def first_position(architecture: Architecture, config: Any) -> int:
+    """The row of the table of positions that a text's first token gets; those before it are for no text."""
+    return int(config.pad_token_id) + 1 if architecture.positions_after_padding else 0
+
+
+def position_rows(architecture: Architecture, config: Any, ids: Tensor) -> Tensor:
+    """The rows of the table of positions that the tokens of a text [n] get, [n].
+
+    RoBERTa counts them from ``pad_token_id`` + 1; a padding token in the text gets the row ``pad_token_id``, and is not
+    counted.
+    """
+    if not architecture.positions_after_padding:
+        return torch.arange(len(ids), device=ids.device)
+    counted: Tensor = ids != config.pad_token_id
+    return counted.cumsum(0) * counted + int(config.pad_token_id)

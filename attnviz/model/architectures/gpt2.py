@@ -7,7 +7,7 @@ from torch import nn
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
 
 __all__ = ["GPT2"]
 
@@ -21,11 +21,15 @@ class GPT2:
     optional_weights: tuple[str, ...] = ()
     old_buffers: tuple[str, ...] = (".attn.bias", ".attn.masked_bias")
     segments = False
+    positions_after_padding = False
     sink_first = True
     causal = True
     pre_norm = True
+    norm_kind: NormKind = "layer"
+    float32_steps = False
     epsilon_setting = "layer_norm_epsilon"
     activation_setting = "activation_function"
+    explained = True
     language_class = "GPT2LMHeadModel"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:

@@ -1,0 +1,50 @@
+"""Greedy generation by an encoder-decoder, one forward pass of its decoder a token, for texts of a few dozen tokens."""
+
+from typing import Any
+
+import torch
+
+from attnviz.attention.capture import eager_and_eval
+from attnviz.errors import TextError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.tokens import Tokens, tokens_of_ids
+
+__all__ = ["generate_greedily"]
+
+
+def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:
+    """The target that the model writes itself, as text and tokens: always the most likely next one, never padding.
+
+    It ends with the model's end token, or after so many tokens, or where its positions end.
+
+    Raises:
+        TextError: the model has no language-modelling head, or writes nothing.
+    """
+    head = checkpoint.language_head
+    if head is None:
+        raise TextError(
+            "this checkpoint has no language-modelling head, so it cannot write a target; give one: --target (target=)."
+        )
+    model: Any = checkpoint.model
+    config, given = checkpoint.config, tokens.model_inputs(checkpoint.device)
+    ends = {config.eos_token_id} if isinstance(config.eos_token_id, int) else set(config.eos_token_id or ())
+    written = [int(config.decoder_start_token_id)]
+    with eager_and_eval(model), torch.inference_mode(), torch.autocast(checkpoint.device.type, enabled=False):
+        source = model.encoder(**given).last_hidden_state
+        for _ in range(min(max_new_tokens, checkpoint.positions)):
+            hidden = model.decoder(
+                input_ids=torch.tensor([written], device=checkpoint.device),
+                encoder_hidden_states=source,
+                encoder_attention_mask=given["attention_mask"],
+                use_cache=False,
+            ).last_hidden_state
+            logits = head(hidden[0, -1]).flatten()
+            if config.pad_token_id is not None and config.pad_token_id not in ends:
+                logits[config.pad_token_id] = -torch.inf
+            written.append(int(logits.argmax()))
+            if written[-1] in ends:
+                break
+    text, target = tokens_of_ids(checkpoint.tokenizer, written[1:])
+    if all(target.special):
+        raise TextError("the model writes nothing after this text; give a target: --target (target=).")
+    return text, target

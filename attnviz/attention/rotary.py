@@ -1,0 +1,100 @@
+"""Rotary positions: queries and keys turned by angles that grow with their positions (Su et al. 2021, "RoFormer").
+
+The numbers of a head are taken in pairs (i, i + d/2), the half-rotated layout; pair i of a query or key at position p
+is turned by the angle p f_i, so that a score depends on the distance alone::
+
+    f_i = base^(-2i/d)                                     [d/2], the frequencies, in radians a position
+    (x_i, x_{i+d/2}) -> (x_i cos - x_{i+d/2} sin, x_{i+d/2} cos + x_i sin)        cos, sin of p f_i
+
+Scaled kinds divide the frequencies so that longer texts have angles of a kind seen in training. Frequencies, angles,
+cos and sin are computed in float32, as transformers computes them whatever the number format.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Rotary", "default_frequencies", "llama3_frequencies", "longrope_frequencies", "rotated", "yarn_frequencies"]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """The rotary positions of a layer.
+
+    Attributes:
+        frequencies: [d/2]: radians a position; d is the first so many numbers of a head, the others are not turned.
+        factor: what cos and sin are multiplied by.
+        longest: the most positions for which these are the frequencies; None for any number.
+        beyond: the frequencies of longer texts (LongRoPE).
+    """
+
+    frequencies: Tensor
+    factor: float = 1.0
+    longest: int | None = None
+    beyond: Tensor | None = None
+
+    def of(self, n: int) -> Tensor:
+        """The frequencies of a text of n positions."""
+        return (
+            self.beyond
+            if self.beyond is not None and self.longest is not None and n > self.longest
+            else self.frequencies
+        )
+
+
+def rotated(x: Tensor, rotary: Rotary) -> Tensor:
+    """Queries or keys [.., n, d_head], each turned by its position 0, 1, ..; in the dtype of x."""
+    n = x.shape[-2]
+    frequencies = rotary.of(n).to(x.device)
+    angles = torch.arange(n, device=x.device).float()[:, None] * frequencies  # [n, d/2]
+    cos, sin = (part.mul(rotary.factor).to(x.dtype) for part in (angles.cos(), angles.sin()))
+    half = len(frequencies)
+    first, second, others = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, others], dim=-1)
+
+
+def default_frequencies(d: int, base: float) -> Tensor:
+    """base^(-2i/d), [d/2]: from one radian a position to nearly none (Su et al. 2021, section 3.2.2)."""
+    return 1.0 / base ** (torch.arange(0, d, 2, dtype=torch.float) / d)
+
+
+def llama3_frequencies(frequencies: Tensor, factor: float, low: float, high: float, original: int) -> Tensor:
+    """Frequencies divided by a factor where they are low (Grattafiori et al. 2024, "The Llama 3 Herd of Models").
+
+    A pair that turns fewer than ``low`` times within the ``original`` context is slowed down by ``factor``, one that
+    turns more than ``high`` times is left alone; in between it is a mean of both, weighted by the number of turns.
+    """
+    turns = original * frequencies / (2 * math.pi)
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - kept) * frequencies / factor + kept * frequencies
+
+
+def yarn_frequencies(
+    frequencies: Tensor, base: float, factor: float, fast: float, slow: float, original: int, whole: bool = True
+) -> Tensor:
+    """Frequencies divided by a factor where they are low (Peng et al. 2023, "YaRN", section 3.2).
+
+    Pairs that turn more than ``fast`` times within the ``original`` context are left alone, those that turn less than
+    ``slow`` times are slowed down by ``factor``; in between the mean of both changes with the number of the pair.
+    ``whole``: the ends of this range are rounded to whole pairs.
+    """
+    d = 2 * len(frequencies)
+
+    def pair(turns: float) -> float:
+        return d * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+    first, last = pair(fast), pair(slow)
+    if whole:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, d - 1)
+    width = last - first or 0.001
+    slowed = ((torch.arange(d // 2, dtype=torch.float) - first) / width).clamp(0, 1)
+    return frequencies / factor * slowed + frequencies * (1 - slowed)
+
+
+def longrope_frequencies(frequencies: Tensor, factors: Sequence[float]) -> Tensor:
+    """Every frequency divided by a factor of its own (Ding et al. 2024, "LongRoPE", section 3.2)."""
+    return frequencies / torch.tensor(factors, dtype=torch.float)

@@ -1,0 +1,112 @@
+"""What a text is measured with: options, contexts, and the target that the decoder of an encoder-decoder reads."""
+
+from dataclasses import dataclass
+
+from attnviz.arguments import check_whole
+from attnviz.attention.generation import generate_greedily
+from attnviz.errors import TextError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.tokens import Tokens, Units, merge_units, shifted_right
+from attnviz.model.wording import visible
+from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
+from attnviz.patterns.statistics import TextContext
+
+__all__ = ["Options", "Target", "context_of", "read_target", "refuse_target"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for, as far as it changes numbers.
+
+    Attributes:
+        words: merge the pieces of words.
+        local_window: largest distance that counts as local, in tokens (words with ``words``).
+        long_range_from: smallest distance that counts as long-range, likewise.
+    """
+
+    words: bool = False
+    local_window: int = 1
+    long_range_from: int = 4
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the decoder of an encoder-decoder reads.
+
+    Attributes:
+        text: the target, as given or generated.
+        tokens: the decoder's input: a start token and the target without its last token. Position q predicts q + 1.
+        generated: whether the model wrote it, by greedy generation.
+        context: of the decoder's attention to itself.
+        cross: of its attention to the source.
+    """
+
+    text: str
+    tokens: Tokens
+    generated: bool
+    context: TextContext
+    cross: TextContext
+
+
+def refuse_target(checkpoint: Checkpoint, pair: str | None, target: str | None) -> None:
+    """Refuse a target for a model without a decoder of its own, and a pair for one that has it.
+
+    Raises:
+        TextError: in one line, with what to do.
+    """
+    kind = checkpoint.architecture.name
+    if target is not None and not checkpoint.stacks:
+        raise TextError(
+            f"a target was given, but a model of the architecture {kind!r} reads one text; leave out --target "
+            "(target=...), or choose an encoder-decoder such as Marian, BART or T5."
+        )
+    if pair is not None and checkpoint.stacks:
+        raise TextError(
+            f"a pair was given, but the encoder of {kind!r} has no sentence segments; the text for the decoder goes "
+            "with --target (target=...)."
+        )
+
+
+def read_target(
+    checkpoint: Checkpoint,
+    tokens: Tokens,
+    source: Units,
+    given: str | None,
+    options: Options,
+    *,
+    truncate: bool,
+    max_new_tokens: int,
+) -> Target:
+    """The target that was given, or one that the model writes.
+
+    Args:
+        checkpoint: an encoder-decoder.
+        tokens: the source.
+        source: its units.
+        given: the target; None for greedy generation.
+        options: as for the source.
+        truncate: cut a target that is longer than the model instead of raising.
+        max_new_tokens: of generation, at most.
+
+    Raises:
+        TextError: see :func:`attnviz.model.tokens.tokenize`.
+    """
+    check_whole("max_new_tokens", max_new_tokens, 1)
+    if given is None:
+        text, whole = generate_greedily(checkpoint, tokens, max_new_tokens)
+    else:
+        text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
+    start = int(checkpoint.config.decoder_start_token_id)
+    label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
+    read = shifted_right(whole, start, label)
+    context = context_of(read, True, options)
+    nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
+    return Target(text, read, given is None, context, TextContext(context.units, False, nowhere, source))
+
+
+def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
+    """The context of attention within one text: units, and the masks of patterns among them."""
+    units = merge_units(tokens, options.words)
+    ids = [tuple(tokens.ids[i] for i in unit) for unit in units.members]
+    window, far = options.local_window, options.long_range_from
+    return TextContext(units, causal, masks_of(MaskInput(units.labels, ids, causal, window, far)))

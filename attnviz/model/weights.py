@@ -1,0 +1,164 @@
+"""The weights of a checkpoint: read from the very files that are hashed, and checked to be numbers that can be used."""
+
+import hashlib
+import math
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from attnviz.attention.tolerances import TOLERANCES
+from attnviz.errors import ArchitectureError, CheckpointError
+from attnviz.model.architectures import Architecture, n_layers_of
+from attnviz.model.configs import calling_transformers
+from attnviz.model.wording import shortened
+
+__all__ = ["all_finite", "check_parts", "check_weights", "parameters_sha256", "read_weights", "refuse_rounded"]
+
+_LONGEST_NAME = 100
+
+
+def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
+    """All tensors of these files by name, on the CPU; transformers reads no file by itself.
+
+    Raises:
+        CheckpointError: a file is truncated or corrupt, or a pickle that holds more than tensors.
+    """
+    weights: dict[str, Tensor] = {}
+    for path in files:
+        weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    return weights
+
+
+def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
+    """Refuse weights that no model computes with: of another kind of number, without values, or not finite.
+
+    Args:
+        weights: by name.
+        where: they are, for the message.
+
+    Raises:
+        CheckpointError: naming the first such tensor.
+    """
+    for name, tensor in weights:
+        named = shortened(name, _LONGEST_NAME)
+        if tensor.dtype not in TOLERANCES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
+            raise CheckpointError(
+                f"the tensor {named} in {where} has numbers of type {str(tensor.dtype).removeprefix('torch.')}; "
+                f"expected one of {known}. Save the model anew in one of these."
+            )
+        if tensor.is_meta:
+            raise CheckpointError(
+                f"the tensor {named} in {where} is on the device meta, without values; load its weights first, for "
+                "example with from_pretrained."
+            )
+        if not all_finite(tensor):
+            n = int((~tensor.isfinite()).sum())
+            raise CheckpointError(
+                f"the tensor {named} in {where} has values that are not finite (NaN or infinite): {n:,} of "
+                f"{tensor.numel():,}; no --dtype helps. Take a sound checkpoint: this one may come from a training "
+                "that diverged."
+            )
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether all values are numbers and finite; without the memory that isfinite takes."""
+    return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        weights: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        if any("\ud800" <= character <= "\udfff" for character in str(path)):
+            raise CheckpointError(f"cannot read {path}: {error}; give its folder a name in UTF-8.") from error
+        raise CheckpointError(
+            f"{path} is truncated or corrupt ({error}, {path.stat().st_size} bytes found); "
+            "download or save the checkpoint again."
+        ) from error
+    return weights
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    again = "download or save the checkpoint again, best as model.safetensors"
+    with calling_transformers(f"cannot read the weights in {path}; {again}"):
+        try:
+            weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            if not _is_pickle(path):
+                raise TypeError("it is no file of torch.save") from error
+            raise CheckpointError(
+                f"the weights in {path.parent} are a pickle that torch's weights-only loader refuses, because reading "
+                "it would run code; expected model.safetensors: convert it on a machine where you trust it."
+            ) from error
+        if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
+            raise TypeError("expected a dict of tensors by name, as torch.save(model.state_dict()) writes it")
+    return weights
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether it begins as torch's archives do, or as a pickle of protocol 2 or later."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    return start == b"PK" or (start[:1] == pickle.PROTO and start[1:2] <= b"\x05")
+
+
+def check_parts(architecture: Architecture, model: Any) -> None:
+    """Refuse a model in memory that lacks a part that the reference reads, or whose parts are not of one kind.
+
+    Raises:
+        ArchitectureError: naming the part.
+    """
+    for what, found in (
+        ("number format", {parameter.dtype for parameter in model.parameters()}),
+        ("device", {parameter.device for parameter in model.parameters()}),
+    ):
+        if len(found) > 1:
+            several = ", ".join(sorted(map(str, found)))
+            raise ArchitectureError(f"expected a model with all weights of one {what}, found {several}; model.to(one).")
+    names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
+    try:
+        layers = architecture.modules(model)
+        if len(layers) != (expected := n_layers_of(architecture, model.config)):
+            raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
+        for number, layer in enumerate(layers):
+            for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
+                if missing := [name for name in names if getattr(module, name, None) is None]:
+                    path = next(path for path, each in model.named_modules() if each is module)
+                    raise ValueError(f"{path} has no {missing[0]}")
+            architecture.parameters(model, number)
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ArchitectureError(
+            f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
+            "reproduces these alone."
+        ) from error
+
+
+def refuse_rounded(model: nn.Module) -> None:
+    """Refuse rotary frequencies that model.half() and the like have rounded: angles of far positions mean nothing.
+
+    Raises:
+        CheckpointError: with how to load the model instead.
+    """
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and buffer.dtype not in (torch.float32, torch.float64):
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"this model was converted, which rounded its rotary frequencies to {dtype} ({name}); expected them in "
+                f"float32: load it in that number format instead, from_pretrained(..., dtype=torch.{dtype})."
+            )
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """The SHA-256 of a model in memory, of the names, shapes and values of its parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in model.state_dict().items():
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

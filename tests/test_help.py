@@ -1,0 +1,66 @@
+"""What ``attnviz --help`` and the help of each command say, at two widths."""
+
+import re
+import shlex
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from attnviz.cli.options import GROUPS
+from attnviz.cli.program import app
+
+COMMANDS = ("heads", "compare", "profile", "explain", "outputs", "ablate", "rollout", "models")
+OF_MODELS = ("Text and model", "Output")
+"""The groups of ``models``, which neither measures nor draws."""
+
+
+def helped(*words: str, width: int) -> str:
+    done = CliRunner().invoke(app, [*words, "--help"], terminal_width=width)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_is_whole_and_has_groups_metavars_and_examples_that_parse(command: str, width: int):
+    text = helped(command, width=width)
+    assert "…" not in text
+    assert "..." not in text.replace("]...", "").replace("}...", "")  # of the usage line
+    assert "<" not in text  # no types where a metavar says what goes in
+    assert "x>=" not in text
+    assert max(map(len, text.splitlines())) <= width
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles == [*(OF_MODELS if command == "models" else GROUPS), "Examples"]
+    examples = text.rpartition("Examples:\n")[2].strip().splitlines()
+    assert len(examples) == 2
+    for example in examples:
+        program, name, *words = shlex.split(example)
+        assert (program, name) == ("attnviz", command)
+        get_command(app).commands[name].make_context(name, words)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_help_of_the_program_has_a_whole_sentence_for_each_command(width: int):
+    text = helped(width=width)
+    assert "…" not in text
+    assert "..." not in text.replace("[ARGS]...", "")
+    assert max(map(len, text.splitlines())) <= width
+    sentences = re.split(r"\n  (?=\w)", text.rpartition("Commands:\n")[2])
+    assert [sentence.split()[0] for sentence in sentences] == list(COMMANDS)
+    assert all(sentence.strip().endswith(".") for sentence in sentences)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completes_commands_and_options(shell: str):
+    typed = {"_ATTNVIZ_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    for words, offered in (("attnviz rol", "rollout"), ("attnviz heads --sel", "--select")):
+        line = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_ARGS": words}
+        done = CliRunner().invoke(app, [], prog_name="attnviz", env=typed | line)
+        assert offered in done.stdout
+
+
+def test_the_script_for_completion_is_shown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")
+    done = CliRunner().invoke(app, ["--show-completion"], prog_name="attnviz")
+    assert "complete -o default -F _attnviz_completion attnviz" in done.stdout
