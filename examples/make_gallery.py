@@ -141,7 +141,9 @@ def draw_page() -> None:
     """The interactive page, and how it looks, where Chromium is installed."""
     analysis = attnviz.analyze(PARAGRAPH, "minilm", device="cpu")
     folder = GALLERY / "page"
-    analysis.save(folder, figures=["page"], overwrite=True)
+    for name in ("heads.html", "captions.md"):
+        (folder / name).unlink(missing_ok=True)
+    analysis.save(folder, figures=["page"])
     without_numbers(folder)
     if (chromium := shutil.which("chromium")) is None:
         print("page: no chromium, its screenshots are left as they are")
