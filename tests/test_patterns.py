@@ -163,7 +163,7 @@ def test_verdicts_carry_baseline_and_n():
     previous, sink, broad = (verdicts[name] for name in ("previous-token", "sink", "broad"))
     assert (previous.baseline, previous.n, previous.margin) == (pytest.approx(0.09), 9, pytest.approx(0.11))
     assert (sink.baseline, sink.n) == (pytest.approx(1 / 6), 10)
-    assert (broad.score, broad.n) == (pytest.approx(1 / CONTEXT.entropy_uniform), 12)
+    assert (broad.score, broad.n) == (pytest.approx(1 / CONTEXT.entropy_uniform), 10)
 
 
 def test_what_is_not_measured_does_not_pass_and_has_no_margin():
@@ -282,3 +282,21 @@ def test_a_position_is_no_label_where_sinks_take_more_of_all_attention(sink: flo
         Verdict("sink", "sink", sink, 0.1, 20, sink > 0.6, ""),
     ]
     assert label_of(verdicts, 20).name == label
+
+
+def test_a_single_position_that_sinks_outweigh_is_no_local_head_either():
+    """The previous token has 0.48 of all attention, the sinks 0.5; with the token itself the two have 0.5."""
+    previous = Verdict("previous-token", "positional", 0.96, 0.1, 20, True, "")
+    others = [Verdict("local", "positional", 1.0, 0.2, 20, True, ""), Verdict("sink", "sink", 0.5, 0.1, 20, False, "")]
+    assert label_of([previous, *others], 20).name == HETEROGENEOUS
+    assert label_of(others, 20).name == "local"
+
+
+@pytest.mark.parametrize(("on_sinks", "label"), [(True, HETEROGENEOUS), (False, "syntactic:det")])
+def test_a_relation_is_no_label_where_its_words_attend_more_to_sinks(on_sinks: bool, label: str):
+    accuracy = {"dependent_to_head": [1.0], "head_to_dependent": [0.0]}
+    resting = {"dependent_to_head": [on_sinks], "head_to_dependent": [not on_sinks]}
+    baselines: dict[str, dict[str, float | list[float]]] = {name: {"fixed offset": 0.5} for name in DIRECTIONS}
+    found = judged(relations=[RelationAccuracy("det", 12, 1, accuracy, baselines, resting)])["det"]
+    assert found.passed
+    assert label_of([found], 20).name == label

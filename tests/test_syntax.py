@@ -54,6 +54,14 @@ def both_ways(found: RelationAccuracy, head: int = 0) -> tuple[float, float]:
 SENTENCE = parse_of(5, [(0, 1, "det"), (1, 2, "nsubj"), (3, 4, "det"), (4, 2, "dobj")])
 
 
+def test_words_that_attend_more_to_sinks_than_to_the_other_end_are_noticed():
+    """Head 0 gives the other end 0.4 and [CLS] 0.6, head 1 the other way round."""
+    parse = parse_of(2, [(0, 1, "det")])
+    heads = [[[1.0, 0.0, 0.0], [rest, 0.0, 1 - rest], [rest, 1 - rest, 0.0]] for rest in (0.6, 0.4)]
+    assert accuracies(heads, parse, sinks=(0,))["det"].on_sinks == {name: [True, False] for name in DIRECTIONS}
+    assert accuracies(heads, parse)["det"].on_sinks == {}
+
+
 def test_both_directions_by_hand():
     # the -> cat right, cat -> the, saw -> cat, the -> cat wrong (4 is dog at position 5), dog -> saw right
     found = accuracies([attending([0, 2, 1, 2, 2, 3, 0], others=0.1)], SENTENCE)

@@ -7,7 +7,7 @@ one fixed offset, and of the other guesses of :mod:`attnviz.patterns.guesses`.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -86,6 +86,8 @@ class RelationAccuracy:
         accuracy: by direction, one number a head, 0-1.
         baselines: by direction and by name of :data:`attnviz.patterns.guesses.BASELINES`, how often that guess is
             right, 0-1; of ``other words`` one number a head.
+        on_sinks: by direction, of every head whether these words attend more to sinks than to the other end, in the
+            mean; empty where the text has no sinks.
     """
 
     relation: str
@@ -93,6 +95,7 @@ class RelationAccuracy:
     offset: int
     accuracy: dict[str, list[float]]
     baselines: dict[str, dict[str, float | list[float]]]
+    on_sinks: dict[str, list[bool]] = field(default_factory=dict)
 
     def baselines_of(self, direction: str, head: int) -> dict[str, float]:
         """What one head has to beat, by name."""
@@ -164,10 +167,25 @@ def relation_accuracy(
     if not instances:
         return []
     pieces = [members[word] for word in present]
-    guesses = most_attended_other(merge_pattern(layer.wide[0], pieces)).cpu()
+    merged = merge_pattern(layer.wide[0], [*pieces, tuple(sinks)]).cpu()
+    pattern, resting = merged[:, :-1, :-1], merged[:, :-1, -1]
+    guesses = most_attended_other(pattern)
     words = WordGuesses.of([len(member) for member in pieces], causal)
-    results = [_accuracy(name, torch.tensor(pairs), guesses, words) for name, pairs in instances.items()]
+    results = []
+    for name, pairs in instances.items():
+        ends = torch.tensor(pairs)
+        on_sinks = _on_sinks(ends, pattern, resting) if sinks else {}
+        results.append(replace(_accuracy(name, ends, guesses, words), on_sinks=on_sinks))
     return sorted(results, key=lambda result: -result.n)
+
+
+def _on_sinks(pairs: Tensor, pattern: Tensor, resting: Tensor) -> dict[str, list[bool]]:
+    """By direction, of every head whether the words of a relation attend more to sinks than to its other end."""
+    dependents, heads = pairs.T
+    ends = zip(DIRECTIONS, (dependents, heads), (heads, dependents), strict=True)
+    return {
+        name: (resting[:, query].mean(1) > pattern[:, query, target].mean(1)).tolist() for name, query, target in ends
+    }
 
 
 def _accuracy(relation: str, pairs: Tensor, guesses: Tensor, words: WordGuesses) -> RelationAccuracy:

@@ -90,6 +90,7 @@ class Verdict:
         threshold: the rule in words, with its source.
         direction: of a relation, who attends to whom; None otherwise.
         offset: of a relation, the best fixed offset; None otherwise.
+        on_sinks: of a relation, whether its words attend more to sinks than to its other end.
         baselines: of a relation, how often each guess of :data:`attnviz.patterns.guesses.BASELINES` is right.
         on_repeats: of induction and duplicate-token, the mean attention under the mask of the ``n`` queries
             that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
@@ -110,6 +111,7 @@ class Verdict:
     baseline_on_repeats: float | None = None
     types: int | None = None
     baselines: dict[str, float] | None = None
+    on_sinks: bool = False
 
     @property
     def largest_baseline(self) -> str:
@@ -127,7 +129,7 @@ class Verdict:
     @property
     def tells(self) -> bool:
         """Whether a relation can be a label: instances enough, and enough of them right that the baseline misses."""
-        return self.enough and round(self.n * self.margin, 6) >= LEAST_N
+        return self.enough and not self.on_sinks and round(self.n * self.margin, 6) >= LEAST_N
 
     @property
     def margin(self) -> float:
@@ -203,8 +205,9 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     duplicate token and the relations with 10 instances or more, of which the head has at least three more right than
     the baseline (our own choice: one or two are chance), that of the largest error reduction,
     (score - baseline) / (1 - baseline); local or long-range, likewise; broad; else heterogeneous. A share of the
-    attention on content gives no label where sinks take more of all attention than it does (our own choice). Scores
-    come first: a head may show several patterns, and all of them stand in its evidence.
+    attention on content gives no label where sinks take more of all attention than it does, nor does a broader one that
+    includes it, and a relation none where its words attend more to sinks than to its other end (our own choice).
+    Scores come first: a head may show several patterns, and all of them stand in its evidence.
 
     Args:
         verdicts: of the head on the text.
@@ -214,6 +217,8 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
         return Label(TOO_SHORT, None, n)
     sink = next((each.score for each in verdicts if each.kind == "sink"), None) or 0.0
     passed = [each for each in verdicts if each.passed and _tells(each, sink)]
+    if any(each.passed and each.kind == "positional" and _rank(each) == 1 and each not in passed for each in verdicts):
+        passed = [each for each in passed if _rank(each) != 2]  # of a single position that sinks outweigh
     for rank in range(_RANKS):
         rivals = [verdict for verdict in passed if _rank(verdict) == rank]
         if rivals:
@@ -271,9 +276,9 @@ def _sink(score: float | None, context: TextContext) -> Verdict:
 
 
 def _broad(entropy: float | None, context: TextContext) -> Verdict:
-    uniform, n = context.entropy_uniform, len(context.units)
+    uniform, n = context.entropy_uniform, context.n_content
     score = entropy / uniform if entropy is not None and uniform > 0 else None
-    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE and context.n_content >= LEAST_N)
+    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE and n >= LEAST_N)
     return Verdict("broad", "broad", score, baseline, n, passed, _BROAD)
 
 
@@ -290,6 +295,7 @@ def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:
         relation.relation, "syntactic", scores[direction], max(baselines[direction].values()), relation.n,
         margin(direction) >= _LEAST_MARGIN and relation.n >= LEAST_N, _SYNTACTIC, direction=direction,
         offset=relation.offset, baselines=baselines[direction],
+        on_sinks=bool(relation.on_sinks) and relation.on_sinks[direction][head],
     )  # fmt: skip
 
 

@@ -293,7 +293,7 @@ def _notes(analysis: Analysis) -> Text:
         profiled = (
             f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
             f"{visible(profile.measured_on)}); of several roles, the one with the largest error reduction, baseline "
-            "in brackets. (corpus): this text has no case of it, or cannot show it."
+            "in brackets. (corpus): the parse of this text has no case of it, or it cannot show it."
         )
     return notes(
         "Label: what the head does on this text, from this text alone: sink above 0.6, else the pattern with the "
