@@ -7,6 +7,7 @@ The files are byte-identical from run to run with the versions of .ci/constraint
 """
 
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -128,6 +129,35 @@ def draw_inside(treebank: Path | None) -> None:
         print(f"inside {model}")
 
 
+# name, theme, width, height, what is seen
+SCREENSHOTS = (
+    ("page", "light", 1400, 1060, "head=L1H4&tokens=8"),
+    ("page-scatter", "dark", 1400, 1060, "head=L2H0&left=scatter&x=entropy&y=distance&view=lines&tokens=8,21"),
+    ("page-narrow", "light", 700, 1500, "head=L1H8&tokens=21"),
+)
+
+
+def draw_page() -> None:
+    """The interactive page, and how it looks, where Chromium is installed."""
+    analysis = attnviz.analyze(PARAGRAPH, "minilm", device="cpu")
+    folder = GALLERY / "page"
+    for name in ("heads.html", "captions.md"):
+        (folder / name).unlink(missing_ok=True)
+    analysis.save(folder, figures=["page"])
+    without_numbers(folder)
+    if (chromium := shutil.which("chromium")) is None:
+        print("page: no chromium, its screenshots are left as they are")
+        return
+    for name, theme, width, height, seen in SCREENSHOTS:
+        with tempfile.TemporaryDirectory() as scratch:
+            page = Path(scratch) / "page.html"
+            page.write_text(analysis.page(Look(theme)), encoding="utf-8")
+            options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
+            options += [f"--screenshot={folder / name}.png", "--virtual-time-budget=8000", f"file://{page}#{seen}"]
+            subprocess.run([chromium, *options], check=True, capture_output=True)
+    print("page")
+
+
 def draw_profile(treebank: Path) -> None:
     """The pictures of a profile of minilm."""
     profile = attnviz.profile_heads("minilm", [treebank], repeats=True, device="cpu")
@@ -146,6 +176,7 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     draw_looks()
     draw_llama()
     draw_inside(treebank)
+    draw_page()
     if treebank is not None:
         draw_profile(treebank)
     for name, text, model in (("minilm-9", SENTENCE, "minilm"), ("tiny-gpt2-10", COUNTING, "tiny-gpt2")):

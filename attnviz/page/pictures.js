@@ -221,7 +221,7 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
 
 /** @param {number} low @param {number} high */
 function ticks(low, high) {
-  const raw = (high - low) / 4;
+  const raw = (high - low) / 6;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((times) => times * power).find((each) => each >= raw) ?? raw;
   const found = [];
