@@ -291,7 +291,7 @@ def test_a_role_is_shown_as_long_as_its_place_is_just_enough(longer, shown):
     lines = lines_of(hand_made(profile=profile_of({"L0H0": roles})))
     (row,) = [line for line in lines if line.startswith(("L0H0  x", "L0H0 x"))]
     assert row.count("(0.10)") == shown
-    assert row.endswith("(0.10)" if shown == 2 else "+1")
+    assert row.endswith("(0.10)" if shown == 2 else "1 more")
     assert "(your own, measured on" in " ".join(
         text_of(hand_made(profile=profile_of({"L0H0": roles}, shipped=False))).split()
     )

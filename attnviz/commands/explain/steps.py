@@ -79,7 +79,8 @@ def _mask_numbers(result: Explanation, name: str) -> str:
 
 def _pattern_numbers(result: Explanation, name: str) -> str:
     row = _of_head(result, name)
-    return f" in {result.head} attends most to {_keys(result, row, '{:.2f}'.format)}; all {len(row)} sum to {float(row.sum()):.4f}"
+    strongest = _keys(result, row, "{:.2f}".format)
+    return f" in {result.head} attends most to {strongest}; all {len(row)} sum to {float(row.sum()):.4f}"
 
 
 def _norm_numbers(result: Explanation, name: str) -> str:
