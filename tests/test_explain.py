@@ -120,12 +120,12 @@ def test_numbers_of_the_followed_token_are_those_of_the_tensors(bert: Explanatio
     pattern, stream, added = bert.tensor("pattern")[2, 2], row("input"), row("attention_output")
     cosine = float(stream @ added / stream.norm() / added.norm())
     told = {
-        "pattern": f" in L0H2 attends to ‘{bert.tokens.labels[int(pattern.argmax())]}’ {float(pattern.max()):.2f}",
+        "pattern": f" in L0H2 attends most to ‘{bert.tokens.labels[int(pattern.argmax())]}’ {float(pattern.max()):.2f}",
         "attention_output": f": length {float(added.norm()):.3g}; [",
         "split": f" in L0H2: query length {float(bert.tensor('split')[0, 2, 2].norm()):.3g}, key",
         "mask": " may attend to 9 of 9 tokens",
         "activated": f": {int((row('expanded') > 0).sum())} of 48 inputs are positive",
-        "attention_residual": f" + {float(added.norm()):.3g} at a cosine of {cosine:.2f}".replace("-", "−"),
+        "attention_residual": f" {float(added.norm()):.3g} (their cosine is {cosine:.2f})".replace("-", "−"),
         "attention_norm": f"standard deviation {float(row('attention_residual').std(correction=0)):.3g} are taken out",
     }
     for name, numbers in told.items():

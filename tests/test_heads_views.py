@@ -108,7 +108,9 @@ def test_a_role_over_the_corpus_stands_beside_the_label_and_never_in_its_place()
     assert plan.title == alone.title == "L0H1  broad?"
     role = "over the corpus: nsubj dep→head 0.70 (baseline 0.40, n = 200)"
     assert plan.evidence == f"{alone.evidence} · {role}"
-    assert role in plan.caption
+    assert plan.caption.endswith(f"; {role}, measured on a.conllu, 1,234 texts; b.tsv, 7 texts.")
+    assert "; label on this text: broad? (" in plan.caption
+    assert "; the question mark: an indication only; " in plan.caption
     grid = overview(result)
     cells = {str(cell.id): cell for cell in grid.cells}
     shown = {head: cell.right and (cell.right[0].name, cell.right[1][0], cell.right[2]) for head, cell in cells.items()}
@@ -162,7 +164,7 @@ def test_captions_say_model_text_scale_and_what_is_shown():
         assert plan.bar == "attention weight (log scale)"
     assert "Attention of 2 of 4 heads of" in overview(result, select=("L1",)).caption
     one = hand_made(labels=["a"], special=(), causal=True, patterns=uniform_pattern(1)[None, None])
-    assert heatmap(one).caption.startswith("Attention of head L0H0, labelled too short on this text (n = 0")
+    assert "; label on this text: too short (n = 0" in heatmap(one).caption
     assert "rows attend to columns (1 token);" in overview(one).caption
     assert "\n" not in heatmap(hand_made(text="a\nb\x1b[31m", name="bad\nname")).caption
 

@@ -259,7 +259,7 @@ def test_every_other_command_refuses_encoder_decoders_in_one_line(checkpoint, fo
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat ran away\n")
     given = {"compare": (found, found), "profile_heads": (checkpoint, [corpus])}
-    with pytest.raises(ArchitectureError, match=r"'t5' is an encoder-decoder, of which only heads .*\.$"):
+    with pytest.raises(ArchitectureError, match=r"'t5' is an encoder-decoder; only heads .*\.$"):
         getattr(attnviz, name)(*given.get(name, (SOURCE, checkpoint)))
 
 

@@ -26,7 +26,8 @@ __all__ = ["app"]
 
 app = typer.Typer(
     name="attnviz",
-    help="What the attention heads of a pretrained BERT or GPT-2 do: recomputed, verified, drawn and labelled.",
+    help="What the attention heads of a pretrained BERT, GPT-2, Llama or translation model do: recomputed, verified, "
+    "drawn and labelled.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -67,8 +67,8 @@ def refuse_encoder_decoder(checkpoint: Checkpoint) -> None:
     if not checkpoint.stacks:
         return
     raise ArchitectureError(
-        f"{checkpoint.architecture.name!r} is an encoder-decoder, of which only heads (analyze) shows encoder, decoder "
-        "and cross-attention; expected a model of one kind of attention, such as BERT or GPT-2."
+        f"{checkpoint.architecture.name!r} is an encoder-decoder; only heads (in Python: analyze) shows its encoder, "
+        "decoder and cross-attention; expected a model of one kind of attention, such as BERT or GPT-2."
     )
 
 

@@ -116,6 +116,7 @@ def _notes(result: Comparison, starred: bool) -> Text:
         "" if result.any_beyond_rounding else nothing,
         "Distance: square root of the Jensen-Shannon divergence, averaged over queries: 0 for equal patterns, 0.833 "
         "for no key in common. Variation: share of the attention that went to other keys, averaged over queries.",
+        "A single label holds on both sides. "
         f"Rounding alone may move a weight by {result.floor:.1e}. The label on this text differs for {changed} of "
         f"{len(result.heads)} heads. One text shows what changed here, not what changes in general.",
         f"A {result.unit} marked * differs between the sides; A's is shown." if starred else "",

@@ -79,7 +79,8 @@ def _mask_numbers(result: Explanation, name: str) -> str:
 
 def _pattern_numbers(result: Explanation, name: str) -> str:
     row = _of_head(result, name)
-    return f" in {result.head} attends to {_keys(result, row, '{:.2f}'.format)}; sum {float(row.sum()):.4f}"
+    strongest = _keys(result, row, "{:.2f}".format)
+    return f" in {result.head} attends most to {strongest}; all {len(row)} sum to {float(row.sum()):.4f}"
 
 
 def _norm_numbers(result: Explanation, name: str) -> str:
@@ -94,8 +95,8 @@ def _residual_numbers(result: Explanation, name: str) -> str:
     """Lengths and angle of the stream and what is added to it."""
     stream, added, total = _rows(result, *_ADDED[name], name)
     cosine = rounded(float(torch.nn.functional.cosine_similarity(stream, added, dim=0)))
-    lengths = f"{float(stream.norm()):.3g} + {float(added.norm()):.3g}"
-    return f": lengths {lengths} at a cosine of {cosine} give {float(total.norm()):.3g}"
+    lengths = f"length {float(stream.norm()):.3g} plus a vector of length {float(added.norm()):.3g}"
+    return f": {lengths} (their cosine is {cosine}) gives length {float(total.norm()):.3g}"
 
 
 def _activation_numbers(result: Explanation, name: str) -> str:

@@ -258,7 +258,7 @@ def _roles(head: HeadFindings, room: int = 999) -> str:
         return "none"
     names = [_role(role) for role in head.profile.roles]
     lines = ["  ".join(names)]
-    lines += ["  ".join([*names[:count], f"+{len(names) - count}"]) for count in range(len(names) - 1, 0, -1)]
+    lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
     return next((line for line in lines if len(line) <= room), lines[-1])
 
 
@@ -296,13 +296,15 @@ def _notes(analysis: Analysis) -> Text:
             "in brackets. (corpus): the parse of this text has no case of it, or it cannot show it."
         )
     return notes(
-        "Label: what the head does on this text, from this text alone: sink above 0.6, else the pattern with the "
-        "largest error reduction, (score - baseline) / (1 - baseline). Positional scores leave sinks out. "
-        f"n: how many {unit}s (or instances of a relation) a score rests on; below {ENOUGH} it is an indication (?), "
-        f"below {LEAST_N} there is no verdict. Pass: heads above the threshold. A relation becomes a label only with "
-        f"n of at least {ENOUGH} and {LEAST_N} more correct than its baseline. "
-        "One text shows what heads did here, not what they do.",
-        "Conf, Distance: of all attention; content: without sinks, rows renormalised (after Voita et al. 2019).",
+        "Label: what the head does on this text, judged by this text alone. It is sink if more than 0.6 of the "
+        "attention rests on sinks; else, of the patterns that pass, the one with the largest error reduction, (score "
+        "- baseline) / (1 - baseline). Scores of positions leave sinks out. "
+        f"n: how many {unit}s (or instances of a relation) a score rests on. Below {ENOUGH} a label is an indication "
+        f"(?), below {LEAST_N} there is none. Pass: heads above the threshold. A relation becomes a label only if n is "
+        f"at least {ENOUGH} and the head is right {LEAST_N} times more often than its baseline. "
+        "One text shows what heads did here, not what they do in general.",
+        "Conf, Distance: over all attention. The columns named content leave sinks out and scale each row to sum to 1 "
+        "(after Voita et al. 2019).",
         target_note(analysis),
         repeats,
         _windows(analysis),

@@ -159,16 +159,19 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
     for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)
         largest, label = _largest(values), visible(head.labelled.shown)
-        evidence = " · ".join(part for part in (_evidence(head), _over_corpus(analysis, head)) if part)
-        about = f"labelled {label} on this text ({evidence})"
+        on_text, over = _evidence(head), _over_corpus(analysis, head)
+        evidence = " · ".join(part for part in (on_text, over) if part)
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             caption=sentence(
-                f"Attention of head {head.id}, {about}, of {facts.subject}: {which}",
+                f"Attention of head {head.id} of {facts.subject}: {which}",
                 _scale(look, f"the head's largest weight, {largest:.2g}"),
                 "weights of at least 0.005 written into the cells where they have room"
                 if max(values.shape) <= 24
                 else "",
+                f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
+                "the question mark: an indication only" if label.endswith("?") else "",
+                over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
                 facts.dropped,
                 facts.pooled(pooled),
             ),

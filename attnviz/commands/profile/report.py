@@ -285,10 +285,14 @@ def _notes(profile: Profile) -> RenderableType:
     trees = "gold" if profile.gold else "a parser's, not gold"
     control = "no untrained copy was measured (--control)"
     if profile.control_texts is not None:
-        control = f"Untrained: the best head of a freshly initialised copy, on {profile.control_texts:,} texts"
+        control = (
+            f"Untrained: the best head of a freshly initialised copy, on {profile.control_texts:,} texts; all roles "
+            "but broad must beat it"
+        )
     return notes(
-        f"A role passes where the interval of its score above the baseline is above 0 (at {ERROR_RATE:g} over all "
-        f"heads together, Bonferroni), and its false discovery rate over all roles is at most {ERROR_RATE:g}. "
+        "A role passes if its score reaches its threshold (of a relation: 0.1 above the baseline), if the interval of "
+        f"score less baseline is above 0 (at {ERROR_RATE:g} over all heads together, Bonferroni), if its false "
+        f"discovery rate over all roles is at most {ERROR_RATE:g}. "
         f"{control}. Roles overlap: a head may have several; profile.json and profile.csv have every score.",
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the head is the next word after the dependent; "
         "other words: the same head, asked from other words). Pass: heads that pass for the relation; – where it is "
