@@ -243,6 +243,12 @@ def test_tables_stand_by_kind(found):
     assert "Prev" not in report.partition("Cross-attention (X)")[2].partition("Label: what")[0]
 
 
+def test_a_notebook_shows_the_overview_and_the_tables(found):
+    shown = found._repr_html_()
+    assert shown.startswith("<img")
+    assert "Cross-attention (X)" in shown
+
+
 def test_a_target_needs_a_decoder_and_a_pair_an_encoder_alone(checkpoint):
     with pytest.raises(TextError, match=r"'bert' reads one text; leave out --target"):
         analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), target="the dog")

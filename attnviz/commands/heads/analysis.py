@@ -212,9 +212,14 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
+        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables.
+
+        An encoder-decoder has no page, and shows overview and tables alone.
+        """
         from attnviz.page.data import NOTEBOOK_BUDGET
 
+        if self.target is not None:
+            return super()._repr_html_()
         title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" '
