@@ -225,6 +225,7 @@ def test_the_document_tells_kinds_targets_and_alignments(found):
     assert by_id["D2H1"]["previous"] is not None
     assert set(document["summary"]) == {"encoder", "decoder", "cross-attention"}
     assert document["summary"]["decoder"]["heads"] == 12
+    assert [layer["layer"] for layer in document["summary"]["cross-attention"]["layers"]] == [0, 1, 2]
 
 
 def test_documents_of_models_of_one_kind_have_none_of_this():
@@ -241,6 +242,27 @@ def test_tables_stand_by_kind(found):
         assert heading in report
     assert "Diagonal" in report.partition("Cross-attention")[2]
     assert "Prev" not in report.partition("Cross-attention (X)")[2].partition("Label: what")[0]
+
+
+def test_a_notebook_shows_the_overview_and_the_tables(found):
+    shown = found._repr_html_()
+    assert shown.startswith("<img")
+    assert "Cross-attention (X)" in shown
+
+
+def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
+    tokenizer = unigram_tokenizer()
+    short = from_loaded(sharp("bart", len(tokenizer), max_position_embeddings=10), tokenizer)
+    n = len(short.tokenize("the cat"))
+    with pytest.raises(TextError, match=r"the target has \d+ tokens, but the model has 10 positions"):
+        analyze("the cat", short, target=TARGET)
+    cut = analyze("the cat", short, target=TARGET, truncate=True)
+    left_out = cut.document()["target_tokens_cut_off"]
+    assert n <= 10
+    assert left_out == len(tokenizer(TARGET).input_ids) - 10
+    report = " ".join(cut.report().split())
+    assert f"The target was cut: its last {left_out} tokens were left out (--truncate)." in report
+    assert "The text was cut" not in report
 
 
 def test_a_target_needs_a_decoder_and_a_pair_an_encoder_alone(checkpoint):

@@ -149,7 +149,8 @@ def tokenize(
             would keep apart.
         CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
     """
-    _check_text(text, "target" if target else "text")
+    kind = "target" if target else "text"
+    _check_text(text, kind)
     if pair is not None:
         _check_text(pair, "pair")
     types = token_types if segments else None
@@ -170,7 +171,7 @@ def tokenize(
     if found > max_positions:
         if not truncate:
             raise TextError(
-                f"the text has {found} tokens, but the model has {max_positions} positions; "
+                f"the {kind} has {found} tokens, but the model has {max_positions} positions; "
                 "shorten the text, or pass --truncate (truncate=True) to cut it there."
             )
         rough = 2 * max_positions + 100
@@ -179,7 +180,7 @@ def tokenize(
         if len(encoding.ids) > max_positions:
             raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
     if lost_segments(encoding, 1 if pair is None else 2):
-        which = "the text" if pair is None else "the text or of its pair"
+        which = f"the {kind}" if pair is None else "the text or of its pair"
         raise TextError(
             f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
             "tokenizer whose post-processor keeps the text."

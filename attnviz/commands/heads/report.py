@@ -17,7 +17,7 @@ from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pattern_table import pattern_table
 from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables
-from attnviz.commands.heads.target_report import between_entry, stack_of, target_entry, target_note, tensor_name
+from attnviz.commands.heads.target_report import between_entry, cuts, stack_of, target_entry, target_note, tensor_name
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, quoted, shortened, visible
 from attnviz.patterns.profile_store import StoredRole
@@ -280,7 +280,6 @@ def _windows(analysis: Analysis) -> str:
 
 def _notes(analysis: Analysis) -> Text:
     unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
-    cut = analysis.tokens.truncated
     repeats = profiled = ""
     syntax = f"not measured: {analysis.syntax_note}"
     if any(analysis.context.counts[name] for name in REPEATS):
@@ -310,7 +309,7 @@ def _notes(analysis: Analysis) -> Text:
         _windows(analysis),
         f"Syntax: {syntax}",
         profiled,
-        f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
+        *cuts(analysis),
     )
 
 

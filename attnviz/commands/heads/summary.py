@@ -14,6 +14,7 @@ from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N
+from attnviz.results.documents import stack_entry
 from attnviz.results.tables import Column, column_table
 
 __all__ = ["KINDS", "kind_of", "label_entry", "summary_entry", "summary_tables"]
@@ -39,7 +40,10 @@ def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str
         "heads": len(heads),
         "n": analysis.context.n_content,
         "kinds": {kind: _kind_entry([head for head in heads if kind_of(head) == kind]) for kind in KINDS},
-        "layers": [{"layer": layer, **{kind: kinds.count(kind) for kind in KINDS}} for layer, kinds in _layers(heads)],
+        "layers": [
+            {"layer": layer, **stack_entry(layer), **{kind: kinds.count(kind) for kind in KINDS}}
+            for layer, kinds in _layers(heads)
+        ],
     }
 
 

@@ -1,15 +1,16 @@
 """What the documents and tables of an encoder-decoder say besides those of other models."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from attnviz.attention.checks import LayerCheck
 from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.model.head_ids import LayerId
-from attnviz.model.wording import quoted
+from attnviz.model.wording import counted, quoted
 from attnviz.patterns.statistics import DIAGONALITY
 from attnviz.results.documents import stack_entry, tokens_entry
 
-__all__ = ["between_entry", "stack_of", "target_entry", "target_note", "tensor_name"]
+__all__ = ["between_entry", "cuts", "stack_of", "target_entry", "target_note", "tensor_name"]
 
 
 def target_entry(analysis: Analysis) -> dict[str, Any]:
@@ -22,6 +23,7 @@ def target_entry(analysis: Analysis) -> dict[str, Any]:
         "target": target.text,
         "target_generated": target.generated,
         "target_tokens": tokens_entry(target.tokens),
+        "target_tokens_cut_off": target.tokens.truncated,
         "target_words": words,
     }
 
@@ -57,3 +59,11 @@ def target_note(analysis: Analysis) -> str:
         "and the target without its last token: the row of each token predicts the next one. Diagonal: how far a head "
         "goes through the source as the target goes on (1: a straight diagonal; after Shim et al. 2022)."
     )
+
+
+def cuts(analysis: Analysis) -> Iterator[str]:
+    """What was left out of the text and of the target; nothing where they are whole."""
+    target = analysis.target
+    for name, tokens in (("text", analysis.tokens), ("target", None if target is None else target.tokens)):
+        if tokens is not None and (cut := tokens.truncated):
+            yield f"The {name} was cut: its last {counted(cut, 'token')} were left out (--truncate)."
