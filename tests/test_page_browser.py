@@ -56,11 +56,11 @@ class Page:
         self.until(lambda: self.text("#head h2") != "")
 
     def until(self, holds: Callable[[], bool]) -> None:
-        for _ in range(400):
+        for _ in range(3000):
             if holds():
                 return
             time.sleep(0.01)
-        raise AssertionError(f"waited 4 seconds; the page says {self.text('.reading')!r}, {self.text('#head h2')!r}")
+        raise AssertionError(f"waited half a minute; the page says {self.text('.reading')!r}, {self.text('#head h2')!r}")
 
     def all(self, selector: str) -> list[Any]:
         return list(self.driver.find_elements("css selector", selector))

@@ -21,15 +21,8 @@ from attnviz.model.wording import visible
 from attnviz.model.words import word_spans
 
 __all__ = [
-    "Tokens",
-    "Units",
-    "merge_pattern",
-    "merge_units",
-    "shifted_right",
-    "tokenize",
-    "tokens_of_ids",
-    "visible",
-]
+    "Tokens", "Units", "merge_pattern", "merge_units", "shifted_right", "tokenize", "tokens_of_ids", "visible",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,8 +33,8 @@ class Tokens:
         ids: vocabulary entries.
         labels: the tokens as figures and tables show them.
         special: added by the tokenizer itself ([CLS], [SEP]), not part of the text.
-        sink: positions that attention rests on when it has nowhere to go: the special ones and, in
-            GPT-2, position 0 (Xiao et al. 2023).
+        sink: positions that attention rests on when it has nowhere to go: the special ones and, in GPT-2, position 0
+            (Xiao et al. 2023).
         words: which word of the input (:func:`attnviz.model.words.word_spans`) a token belongs to, counted from 0
             over both segments; None for special tokens.
         segments: 0 or 1, the text or its pair; None for special tokens.
