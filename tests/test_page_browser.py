@@ -60,7 +60,7 @@ class Page:
             if holds():
                 return
             time.sleep(0.01)
-        raise AssertionError(f"waited half a minute; the page says {self.text('.reading')!r}, {self.text('#head h2')!r}")
+        raise AssertionError(f"waited 30 s; the page says {self.text('.reading')!r}, {self.text('#head h2')!r}")
 
     def all(self, selector: str) -> list[Any]:
         return list(self.driver.find_elements("css selector", selector))
