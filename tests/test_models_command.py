@@ -60,7 +60,8 @@ def row(text: str, name: str) -> list[str]:
 
 
 @needs_minilm
-def test_without_names_all_that_are_known_are_listed():
+def test_without_names_all_that_are_known_are_listed(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where smollm2 may have been unpacked
     assert [model["name"] for model in listed()] == ["minilm", "tiny-gpt2", *PAPERS]
 
 
@@ -85,7 +86,11 @@ def test_the_list_imports_neither_torch_nor_transformers(tmp_path):
         "assert CliRunner().invoke(app, ['models', 'tiny-gpt2', 'gpt2-xl', '--json']).exit_code == 0\n"
         "print([name for name in ('torch', 'transformers', 'matplotlib', 'numpy') if name in sys.modules])\n"
     )
-    environment = {"HF_HUB_CACHE": str(tmp_path / "nowhere"), "PYTHONPATH": str(Path(attnviz.__file__).parents[1])}
+    environment = {
+        "HF_HUB_CACHE": str(tmp_path / "nowhere"),
+        "XDG_CACHE_HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(attnviz.__file__).parents[1]),
+    }
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "[]\n"
 
