@@ -277,3 +277,11 @@ def test_sequences_are_drawn_from_ordinary_tokens_and_by_the_seed_alone(checkpoi
     assert all(row[:20] == row[20:] for row in drawn)
     assert sequences_of(with_rest, lambda _: pattern, batch_size=32)[1] == drawn
     assert sequences_of(with_rest, lambda _: pattern, seed=1)[1] != drawn
+
+
+def test_a_copy_that_is_a_sink_still_has_what_followed_it():
+    """GPT-2's first token is a sink: attention to it is left out, attention to the token after it is not."""
+    analysis = analyze(" the cat saw the dog", sharp_gpt2(), tokenizer=gpt2_tokenizer(), syntax=False)
+    found = {verdict.name: verdict for verdict in analysis.head("L0H0").patterns}
+    assert (found["induction"].n, found["induction"].types) == (1, 0)
+    assert (found["duplicate-token"].n, found["duplicate-token"].types) == (0, None)

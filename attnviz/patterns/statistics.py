@@ -149,7 +149,9 @@ class TextContext:
         earlier copy, as all are in the repeated random tokens of Olsson et al. 2022. Where "the" alone comes back, and
         before other words, attention to what followed it is not told from attention to nouns.
         """
-        copies = self.selected["duplicate"]
+        copies = self.masks["duplicate"] if name == "induction" else self.selected["duplicate"]
+        assert copies is not None  # repeats are looked for in every text
+        copies = copies & self.content[:, None]  # what followed a copy counts even where the copy itself is a sink
         places = copies.any(1)
         if name == "induction":
             places = torch.nn.functional.pad((copies[:-1, :-1] & copies[1:, 1:]).any(1), (0, 1))
