@@ -96,6 +96,10 @@ def draw_looks() -> None:
     pair = attnviz.analyze("Where is the cat?", "minilm", device="cpu", pair="It ran away.")
     pair.save(new_folder("pair"), select=["L2H8"], figures=["pair"])
     without_numbers(GALLERY / "pair")
+    chosen = attnviz.analyze(SENTENCE, "minilm", device="cpu")
+    look = Look(width=7.0, bare=True, panel="a")
+    chosen.save(new_folder("panel"), select=["L0H2", "L1H8", "L2H0"], figures=["panel"], look=look)
+    without_numbers(GALLERY / "panel")
     before, after = (
         attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog"))
     )
