@@ -276,9 +276,9 @@ def _sink(score: float | None, context: TextContext) -> Verdict:
 
 
 def _broad(entropy: float | None, context: TextContext) -> Verdict:
-    uniform, n = context.entropy_uniform, context.n_content
+    uniform, n = context.entropy_uniform, len(context.units)
     score = entropy / uniform if entropy is not None and uniform > 0 else None
-    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE and n >= LEAST_N)
+    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE and context.n_content >= LEAST_N)
     return Verdict("broad", "broad", score, baseline, n, passed, _BROAD)
 
 
