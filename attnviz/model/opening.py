@@ -44,7 +44,7 @@ def open_checkpoint(
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or torch's own.
-        language_head: also load the head that gives logits, where the checkpoint has one.
+        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
         encoder_decoders: whether the caller can tell their kinds of attention apart.
 
     Raises:
