@@ -78,14 +78,15 @@ def ablate(
 
     GPT-2, and BERT with its masked-LM head, are measured by loss and KL divergence; BERT without that head by how far
     its final states move. A classifier is measured by the loss of the class of each text (--label, or a .tsv); without
-    labels by the KL divergence of its class probabilities. Heads removed together get a verdict only if two methods agree: --method, and mean (with
-    --method mean: uniform). Every layer is verified on a sample.
+    labels by the KL divergence of its class probabilities.
+
+    Heads removed together get a verdict only if two methods agree: --method, and mean (with --method mean: uniform).
+    Every layer is verified on a sample.
 
     It writes ablate-heads.png, ablate-map.png, ablate-curve.png, ablate-gradient.png, captions, ablate.json and
     ablate.csv, and prints the heads ranked.
 
     Examples:
-        attnviz ablate "The cat ran away" -m tiny-gpt2
         attnviz ablate corpus.txt --select L2 --together
         attnviz ablate reviews.tsv -m ./my-classifier
     """

@@ -190,7 +190,7 @@ def load_checkpoint(
     weights = _read_weights(source.folder, config, architecture)
     language_head = language_head or isinstance(architecture, EncoderDecoder)  # they may have to generate
     model, head, classifier = _model_and_heads(source, architecture, config, weights, dtype, language_head)
-    for each in (head, classifier and classifier.head):
+    for each in (head, None if classifier is None else classifier.head):
         if each is not None:
             each.to(device).eval()
     return Checkpoint(

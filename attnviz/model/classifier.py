@@ -92,7 +92,9 @@ def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | 
     last: Any = head[-1]
     names: Any = getattr(config, "id2label", None) or {}
     labels = tuple(str(names.get(i, f"LABEL_{i}")) for i in range(last.out_features))
-    return Classifier(head, labels, architecture.causal, getattr(config, "pad_token_id", None), _no_classes(config, labels))
+    return Classifier(
+        head, labels, architecture.causal, getattr(config, "pad_token_id", None), _no_classes(config, labels)
+    )
 
 
 def _no_classes(config: Any, labels: Sequence[str]) -> str:

@@ -18,8 +18,8 @@ from attnviz.model.classifier import Classifier, classification_class
 from attnviz.model.encoding import mask_token
 
 __all__ = [
-    "CLASS", "CLASSES", "LABELLED", "MASKED", "METRICS", "NEXT", "STATES", "InputBatch", "Metric", "ModelInput", "Sources",
-    "input_batches", "kind_of", "metrics_of", "model_inputs", "read_sources",
+    "CLASS", "CLASSES", "LABELLED", "MASKED", "METRICS", "NEXT", "STATES", "InputBatch", "Metric", "ModelInput",
+    "Sources", "input_batches", "kind_of", "metrics_of", "model_inputs", "read_sources",
 ]  # fmt: skip
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
-from attnviz.commands.ablate.inputs import STATES, Metric
+from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.wording import first_order, loss_words, method_words, source_line, what_is_measured
 from attnviz.figures.files import figure_style

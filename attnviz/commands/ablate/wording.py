@@ -55,7 +55,9 @@ def what_is_measured(result: Ablation) -> str:
 
 def loss_words(result: Ablation, states: str) -> str:
     """Of which loss gradients are taken; ``states`` is what stands in for it where nothing is predicted."""
-    return {STATES: states, CLASS: "the loss of the class that the whole model decides for"}.get(result.kind, "the loss")
+    return {STATES: states, CLASS: "the loss of the class that the whole model decides for"}.get(
+        result.kind, "the loss"
+    )
 
 
 def method_words(result: Ablation) -> str:
