@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from attnviz.model.wording import counted, visible
-from attnviz.patterns.registry import NAMES, REPEATS
+from attnviz.patterns.registry import ROLES_ON_REPEATS
 
 __all__ = ["PARTS", "SYNTACTIC", "Merged", "measured_on", "merged", "parts_of"]
 
@@ -23,7 +23,7 @@ _OF_RUN = ("attnviz", "seed", "control_texts", "confirmed_on", "verification", "
 """What is a run's own, and so stands with each of its parts."""
 
 _TOP = ("attnviz", "model", "seed", "published")
-_ON_REPEATS = frozenset(NAMES[statistic] for statistic in REPEATS)
+_ON_REPEATS = frozenset(ROLES_ON_REPEATS)
 
 
 @dataclass(frozen=True)
