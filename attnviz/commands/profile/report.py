@@ -297,6 +297,8 @@ def _notes(profile: Profile) -> RenderableType:
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the head is the next word after the dependent; "
         "other words: the same head, asked from other words). Pass: heads that pass for the relation; – where it is "
         "too rare." if profile.relations is not None else "",
+        "Windows: baselines of each layer's heads are of uniform attention within its window; the table's last row is "
+        "the mean of the layers." if profile.statistics is not None and profile.statistics.windowed else "",
         "Confirmed: score and baseline on the other corpus; no: it does not pass there."
         if profile.confirmed_on else "",
         *(
