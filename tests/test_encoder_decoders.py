@@ -211,7 +211,7 @@ def test_a_patterns_rows_and_columns_are_named_by_their_own_texts(models, monkey
 def test_a_saved_checkpoint_loads_with_every_weight_and_its_head(tmp_path, family):
     if family == "marian":
         pytest.importorskip("sentencepiece")
-    checkpoint, _ = open_checkpoint(str(saved(family, tmp_path)), device="cpu", encoder_decoders=True)
+    checkpoint, _ = open_checkpoint(str(saved(family, tmp_path)), device="cpu")
     assert checkpoint.language_head is not None
     assert [(stack.letter, stack.n_layers) for stack in checkpoint.stacks] == [("E", 2), ("D", 3), ("X", 3)]
     assert verified(checkpoint)[0].verification.heads_compared == (30 if family in ("bart", "marian") else 32)

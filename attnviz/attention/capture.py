@@ -77,12 +77,12 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
         if checkpoint.stacks:
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
-        for layer, modules in zip(checkpoint.layers, checkpoint.architecture.modules(checkpoint.model), strict=True):
+        for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True):
             norm = modules.after_attention(checkpoint.architecture.pre_norm)
             stack.enter_context(_hooked(layer, modules, norm, visit_next))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
-        result = checkpoint.model(**inputs, use_cache=False)
+        result = checkpoint.running(**inputs, use_cache=False)
     if visited != _in_run_order(checkpoint.layers):
         raise VerificationError(
             f"expected one attention pattern from each of {checkpoint.n_layers} layers, in order, "

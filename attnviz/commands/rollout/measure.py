@@ -176,6 +176,8 @@ def rollout(
 ) -> Rollout:
     """Roll the attention of a model out: how much of each input token has come to each position, through all layers.
 
+    Of an encoder-decoder the encoder alone is rolled out.
+
     >>> attnviz.rollout("The cat ran away", "minilm").weights[-1][0]  # of [CLS], over the inputs  # doctest: +SKIP
 
     Args:
@@ -201,7 +203,8 @@ def rollout(
     check_texts(text, pair, "roll out one text at a time")
     options = RolloutOptions(words, layer, residual, token, flow or all_flows, all_flows)
     _check(options)
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
+    opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
+    checkpoint = opened.encoder
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1
