@@ -19,6 +19,7 @@ from attnviz.model.architectures import (
     LayerModules,
     architecture_of,
     first_position,
+    instead_of,
     n_layers_of,
     norm_of,
     stacks_of,
@@ -236,7 +237,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
-            f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
+            f"reproduce{instead_of(model_type)}."
         )
     refuse_other_weights(folder)
     config = read_config(folder)
