@@ -1,7 +1,7 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from attnviz.model.architectures import (
     SIZES,
     Architecture,
     EncoderDecoder,
+    LayerModules,
     architecture_of,
     first_position,
+    instead_of,
     n_layers_of,
     norm_of,
     stacks_of,
@@ -52,6 +54,7 @@ class Checkpoint:
             norm); None where it was not asked for, or the checkpoint has none.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
+        encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
     """
 
     name: str
@@ -62,6 +65,22 @@ class Checkpoint:
     language_head: nn.Module | None = None
     weights_sha256: str | None = None
     classifier: Classifier | None = None
+    encoder_only: bool = False
+
+    @property
+    def encoder(self) -> "Checkpoint":
+        """Of an encoder-decoder its encoder alone, a model of one kind of attention; any other model itself."""
+        return replace(self, encoder_only=True) if self.stacks else self
+
+    @property
+    def running(self) -> Any:
+        """The module whose forward pass is measured."""
+        return self.model.encoder if self.encoder_only else self.model
+
+    @property
+    def modules(self) -> list[LayerModules]:
+        """Where to read the steps of each of the :attr:`layers`."""
+        return self.architecture.modules(self.model)[: self.n_layers]
 
     @property
     def prediction_head(self) -> nn.Module | None:
@@ -75,14 +94,15 @@ class Checkpoint:
 
     @property
     def short_name(self) -> str:
-        """The name for titles: of a folder, only its last part."""
+        """The name for titles: of a folder, only its last part; of an encoder alone, that it is one."""
         folder = Path(self.name)
-        return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        name = folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        return f"{name} (encoder)" if self.encoder_only else name
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-        return stacks_of(self.architecture, self.config)
+        return stacks_of(self.architecture, self.config)[: 1 if self.encoder_only else None]
 
     @property
     def layers(self) -> Sequence[int]:
@@ -92,7 +112,7 @@ class Checkpoint:
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return n_layers_of(self.architecture, self.config)
+        return self.stacks[0].n_layers if self.encoder_only else n_layers_of(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -227,7 +247,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
-            f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
+            f"reproduce{instead_of(model_type)}."
         )
     refuse_other_weights(folder)
     config = read_config(folder)
