@@ -37,6 +37,7 @@ class Target:
         text: the target, as given or generated.
         tokens: the decoder's input: a start token and the target without its last token. Position q predicts q + 1.
         generated: whether the model wrote it, by greedy generation.
+        longest: in tokens, of what it may generate.
         context: of the decoder's attention to itself.
         cross: of its attention to the source.
     """
@@ -44,12 +45,13 @@ class Target:
     text: str
     tokens: Tokens
     generated: bool
+    longest: int
     context: TextContext
     cross: TextContext
 
 
-def refuse_target(checkpoint: Checkpoint, pair: str | None, target: str | None) -> None:
-    """Refuse a target for a model without a decoder of its own, and a pair for one that has it.
+def refuse_target(checkpoint: Checkpoint, target: str | None) -> None:
+    """Refuse a target for a model without a decoder of its own.
 
     Raises:
         TextError: in one line, with what to do.
@@ -59,11 +61,6 @@ def refuse_target(checkpoint: Checkpoint, pair: str | None, target: str | None) 
         raise TextError(
             f"a target was given, but a model of the architecture {kind!r} reads one text; leave out --target "
             "(target=...), or choose an encoder-decoder such as Marian, BART or T5."
-        )
-    if pair is not None and checkpoint.stacks:
-        raise TextError(
-            f"a pair was given, but the encoder of {kind!r} has no sentence segments; the text for the decoder goes "
-            "with --target (target=...)."
         )
 
 
@@ -101,7 +98,8 @@ def read_target(
     read = shifted_right(whole, start, label)
     context = context_of(read, True, options)
     nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
-    return Target(text, read, given is None, context, TextContext(context.units, False, nowhere, source))
+    cross = TextContext(context.units, False, nowhere, source)
+    return Target(text, read, given is None, max_new_tokens, context, cross)
 
 
 def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
