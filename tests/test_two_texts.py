@@ -244,12 +244,6 @@ def test_tables_stand_by_kind(found):
     assert "Prev" not in report.partition("Cross-attention (X)")[2].partition("Label: what")[0]
 
 
-def test_a_notebook_shows_the_overview_and_the_tables(found):
-    shown = found._repr_html_()
-    assert shown.startswith("<img")
-    assert "Cross-attention (X)" in shown
-
-
 def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
     tokenizer = unigram_tokenizer()
     short = from_loaded(sharp("bart", len(tokenizer), max_position_embeddings=10), tokenizer)

@@ -117,7 +117,8 @@ def _draw(
     rows, columns = tile.values.shape
     cells = draw_matrix(
         ax, tile.values, tile.norm or plan.norm, look, labels=plan.labels, keys=plan.keys, sides=sides,
-        pooled=plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules, cell=inches and inches * 72 / columns,
+        pooled=plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
+        cell=inches and inches * 72 / columns,
     )  # fmt: skip
     ax.set_box_aspect(rows / columns)
     room = (inches or ax.get_window_extent().width / ax.figure.dpi) * DPI

@@ -5,15 +5,16 @@
  *   words?: {labels: string[], sink: number[], members: number[][]}}} Axis
  * @typedef {{name: string, colour: string, marker: string}} Family
  * @typedef {{id: string, row: number, column: number, label: string, short: string, family: Family, evidence: string,
- *   role: string, patterns: number[]}} Head  patterns: one a side, places in PageData.patterns; empty if left out
+ *   role: string, kind?: number, patterns: number[]}} Head  kind: place in PageData.kinds; patterns: one a side, places
+ *   in PageData.patterns; empty if left out
  * @typedef {{rows: number, columns: number, triangle: boolean, data: string}} Packed  rows, columns: places in axes
- * @typedef {{key: string, title: string, reading: string, unit: string, uniform: number|null,
- *   values: (number|null)[]}} Statistic  a value a head
+ * @typedef {{key: string, title: string, reading: string, unit: string, uniform: (number|null)[],
+ *   values: (number|null)[]}} Statistic  uniform: one a kind; a value a head
  * @typedef {{title: string, note: string, columns: string[], rows: (string|number|null)[][], head: number}} Table
  *   head: the column that holds the id of a head; -1 for none
  * @typedef {{head: string, scale: string, drop: boolean, token: number[]}} Start
  * @typedef {{command: string, title: string, verification: string, notes: string[], sides: string[], axes: Axis[],
- *   rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
+ *   kinds?: string[], rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
  *   colours: Record<string, {weights: string, differences: string}>,
  *   command_line: {program: string[], texts: string[], options: string[]}, start: Start, tables: Table[]}} PageData
  * @typedef {{labels: string[], muted: boolean[], breaks: number[], places: number[], unit: string, axis: number}} Names

@@ -173,7 +173,8 @@ export function heatmap(matrix, scale, theme, room, lines, outlined) {
  */
 export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
-  const step = 17;
+  const longer = Math.max(rows.length, columns.length);
+  const [down, across] = [rows, columns].map((labels) => (17 * longer) / labels.length);
   const side = Math.min(190, Math.round(longest([...rows, ...columns]) * 6.6) + 12);
   const [left, right] = [side, Math.min(room, 640) - side];
   const top = 17 * lines.length + 10;
@@ -189,7 +190,7 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   const least = drawn.length > MOST_LINES ? Math.abs(matrix.values[drawn[MOST_LINES - 1]]) : LEAST_LINE;
   const place = scaleOf(scale, matrix.largest, false);
   /** @type {Scene} */
-  const scene = { width: right + side, height: top + step * Math.max(rows.length, columns.length) + 6, paper: theme.paper, items: [] };
+  const scene = { width: right + side, height: top + 17 * longer + 6, paper: theme.paper, items: [] };
   heading(scene, lines, theme);
   for (const at of drawn.slice(0, MOST_LINES).reverse()) {
     const weight = matrix.values[at];
@@ -197,24 +198,24 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
     const colour = matrix.signed ? colourAt(theme.differences, weight < 0 ? 20 : 235) : theme.accent;
     const [row, column] = [Math.floor(at / columns.length), at % columns.length];
     scene.items.push({
-      kind: "path", points: [left, top + step * (row + 0.5), right, top + step * (column + 0.5)], colour, curve: true,
+      kind: "path", points: [left, top + down * (row + 0.5), right, top + across * (column + 0.5)], colour, curve: true,
       width: 0.6 + 2.4 * strength, opacity: strength,
     });
   }
   rows.forEach((text, row) => {
     const faint = chosenAny ? chosen.rows.length > 0 && !fromThese.has(row) : matrix.rows.muted[row];
-    scene.items.push({ kind: "text", x: left - 6, y: top + step * (row + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "right", bold: fromThese.has(row) });
+    scene.items.push({ kind: "text", x: left - 6, y: top + down * (row + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "right", bold: fromThese.has(row) });
   });
   columns.forEach((text, column) => {
     const faint = chosenAny ? chosen.columns.length > 0 && !toThese.has(column) : matrix.columns.muted[column];
-    scene.items.push({ kind: "text", x: right + 6, y: top + step * (column + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "left", bold: toThese.has(column) });
+    scene.items.push({ kind: "text", x: right + 6, y: top + across * (column + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "left", bold: toThese.has(column) });
   });
   return {
     scene, least,
     at: (x, y) => {
-      const row = Math.floor((y - top) / step);
+      const [row, column] = [Math.floor((y - top) / down), Math.floor((y - top) / across)];
       if (x <= left) return row >= 0 && row < rows.length ? [row, -1] : null;
-      return x >= right && row >= 0 && row < columns.length ? [-1, row] : null;
+      return x >= right && column >= 0 && column < columns.length ? [-1, column] : null;
     },
   };
 }

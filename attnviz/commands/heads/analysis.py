@@ -225,15 +225,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables.
-
-        Encoder-decoders have no page yet: of these the latter alone.
-        """
+        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
         from attnviz.page.data import NOTEBOOK_BUDGET
 
         below = super()._repr_html_()
-        if self.target is not None:
-            return below
         title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" '

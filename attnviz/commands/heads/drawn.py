@@ -11,7 +11,7 @@ from attnviz.figures.matrix import Labels
 from attnviz.model.tokens import Units
 from attnviz.results.view import Choices
 
-__all__ = ["MOSTLY_WHITE", "drawn", "labels_of", "parts_drawn", "stem_of"]
+__all__ = ["MOSTLY_WHITE", "drawn", "kinds_in_words", "labels_of", "parts_drawn", "stem_of"]
 
 MOSTLY_WHITE = 40
 """Tokens from which on nearly all weights are too small to be seen on the linear scale."""
@@ -68,6 +68,18 @@ def parts_drawn(analysis: Analysis, choices: Choices) -> list[Analysis]:
 def stem_of(part: Analysis, name: str) -> str:
     """Name of a picture of one kind of attention alone: ``mean``, or ``mean-encoder``."""
     return name if part.stack is None else f"{name}-{part.stack.name}"
+
+
+def kinds_in_words(analysis: Analysis) -> str:
+    """How to read the ids and the squares of an encoder-decoder; empty for models of one kind."""
+    if analysis.target is None:
+        return ""
+    whose = "generated, greedily" if analysis.target.generated else "given"
+    return (
+        "E: encoder, source to source; D: decoder, target to target; X: cross-attention, target (rows) to source "
+        f"(columns), stretched to squares; the target was {whose}, and its rows are what the decoder reads: each "
+        "predicts the next one"
+    )
 
 
 def labels_of(shown: Analysis) -> tuple[Labels, Labels | None]:

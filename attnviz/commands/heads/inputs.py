@@ -11,7 +11,10 @@ from attnviz.model.wording import visible
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
-__all__ = ["Options", "Target", "context_of", "read_target", "refuse_target"]
+__all__ = ["MOST_NEW_TOKENS", "Options", "Target", "context_of", "read_target", "refuse_target"]
+
+MOST_NEW_TOKENS = 40
+"""The longest target that is generated, unless another length is asked for."""
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,8 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
             return context.baselines_on_repeats[repeat]
     if statistic == "entropy":
         return context.entropy_uniform
+    if statistic.startswith("distance") and context.source is not None:
+        return None
     if statistic.startswith(("distance", "confidence")):
         allowed = context.allowed & context.content_pairs if statistic.endswith("_content") else context.allowed
         keys = allowed.sum(1).double()

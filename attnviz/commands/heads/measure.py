@@ -8,7 +8,7 @@ from typing import Any
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
-from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
+from attnviz.commands.heads.inputs import MOST_NEW_TOKENS, Options, Target, context_of, read_target, refuse_target
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
@@ -47,7 +47,7 @@ def analyze(
     truncate: bool = False,
     profile: bool = True,
     target: str | None = None,
-    max_new_tokens: int = 40,
+    max_new_tokens: int = MOST_NEW_TOKENS,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:

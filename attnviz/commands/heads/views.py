@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import Normalize
 
-from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn, labels_of, parts_drawn, stem_of
+from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn, kinds_in_words, labels_of, parts_drawn, stem_of
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
@@ -68,7 +68,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {_kind(part)} layers" for part in shown)
     special = any(any(part.keys.special) for part in shown)
     ticks = f"ticks: {'special tokens' if special else f'the first {facts.unit}'}"
-    kinds = _kinds(analysis)
+    kinds = kinds_in_words(analysis)
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
@@ -107,18 +107,6 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
 def _kind(part: Analysis) -> str:
     """``encoder``, ``decoder``, ``cross-attention``; nothing for models of one kind."""
     return "" if part.stack is None else part.stack.name
-
-
-def _kinds(analysis: Analysis) -> str:
-    """How to read the ids and the squares of an encoder-decoder; empty for models of one kind."""
-    if analysis.target is None:
-        return ""
-    whose = "generated, greedily" if analysis.target.generated else "given"
-    return (
-        "E: encoder, source to source; D: decoder, target to target; X: cross-attention, target (rows) to source "
-        f"(columns), stretched to squares; the target was {whose}, and its rows are what the decoder reads: each "
-        "predicts the next one"
-    )
 
 
 def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozenset[int]) -> HeadCell:
