@@ -1,10 +1,11 @@
 /** One head: its tokens coloured by what is chosen, a heatmap or lines or a table, what it is nearest to. */
 import { choice, element, save, sortable, switches, tick } from "./dom.js";
+import { SLICE } from "./heads.js";
 import { attentionOf, hellinger } from "./patterns.js";
 import { colourAt, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
 import { fileOf, paint } from "./scene.js";
 
-const [NEAREST, STRONGEST] = [5, 3];
+const [NEAREST, STRONGEST, PAUSE] = [5, 3, 120];
 const STRIPS = ["Target, attends", "Source, attended to"];
 
 /** @typedef {import("./patterns.js").Matrix} Matrix @typedef {import("./patterns.js").Names} Names */
@@ -86,6 +87,7 @@ export class HeadPanel {
     const matrix = await app.matrix(place);
     if (turn !== this.turn) return;
     this.matrix = matrix;
+    const room = Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4); // before anything that moves
     this.title.textContent = `${head.id}  ${head.label}`;
     this.evidence.textContent = [head.evidence, head.role && `over the corpus: ${head.role}`].filter(Boolean).join(" · ");
     this.views.set(state.view);
@@ -100,7 +102,7 @@ export class HeadPanel {
     this.direction.select.value = this.facing(matrix);
     this.showStrips(matrix);
     this.showReading();
-    this.showPicture(matrix);
+    this.showPicture(matrix, room);
     this.showNearest(place);
   }
 
@@ -219,12 +221,17 @@ export class HeadPanel {
       const [at, side] = [Number(button.dataset.at), Number(button.parentElement?.dataset.side)];
       if (side === otherSide) {
         const colour = place(values[at]);
-        button.style.backgroundColor = colourAt(table, colour);
-        button.style.color = inkOn(table, colour);
-        button.title = `${written(values[at], matrix.signed)}`;
-      } else button.removeAttribute("style");
+        const style = `background-color: ${colourAt(table, colour)}; color: ${inkOn(table, colour)}`;
+        const weight = written(values[at], matrix.signed);
+        if (button.dataset.style !== style) button.style.cssText = button.dataset.style = style;
+        if (button.title !== weight) button.title = weight;
+      } else {
+        button.removeAttribute("style");
+        delete button.dataset.style;
+      }
       button.classList.toggle("chosen", side === ownSide && chosen.includes(at));
-      button.setAttribute("aria-pressed", String(side === ownSide && locked.has(at)));
+      const pressed = String(side === ownSide && locked.has(at));
+      if (button.getAttribute("aria-pressed") !== pressed) button.setAttribute("aria-pressed", pressed);
     }
     this.values = { values, chosen, own, other };
     this.reading.replaceChildren(...this.sentence(matrix, values, chosen, own, other));
@@ -258,8 +265,8 @@ export class HeadPanel {
     return [named(other.labels[best]), " attends to ", ...names, said];
   }
 
-  /** @param {Matrix} matrix */
-  showPicture(matrix) {
+  /** @param {Matrix} matrix @param {number} room pixels */
+  showPicture(matrix, room) {
     const { app } = this;
     const { data, state, theme } = app;
     const head = data.heads[app.shown];
@@ -273,7 +280,6 @@ export class HeadPanel {
     const outlined = this.facing(matrix) === "from" ? { rows: chosen, columns: [] } : { rows: [], columns: chosen };
     const side = data.sides.length > 1 ? ` · ${["A", "B", "B − A"][Number(state.side)]}` : "";
     const lines = [`${head.id}  ${head.label}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
-    const room = Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4);
     if (state.view === "table") this.showTable(matrix);
     if (state.view === "heatmap") {
       this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined);
@@ -320,16 +326,21 @@ export class HeadPanel {
   async showNearest(place) {
     const { app, turn } = this;
     const { data } = app;
-    await new Promise((go) => setTimeout(go, 30));
+    await new Promise((go) => setTimeout(go, PAUSE));
     if (turn !== this.turn) return;
     const side = data.sides.length > 1 && app.state.side === "0" ? 0 : data.sides.length - 1;
     const packed = data.patterns[data.heads[place].patterns[side]];
     const mine = await app.patterns.get(data.heads[place].patterns[side]);
     const found = [];
+    let began = performance.now();
     for (const [other, head] of data.heads.entries()) {
       const theirs = data.patterns[head.patterns[side]];
       if (other === place || !theirs || theirs.rows !== packed.rows || theirs.columns !== packed.columns) continue;
       const bytes = await app.patterns.get(head.patterns[side]);
+      if (performance.now() - began > SLICE) {
+        await new Promise((go) => setTimeout(go)); // another head may be asked for
+        began = performance.now();
+      }
       if (turn !== this.turn) return;
       found.push({ other, distance: hellinger(mine, bytes) });
     }

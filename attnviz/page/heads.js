@@ -3,7 +3,10 @@ import { cellText, choice, element, markElement, ordered, save, sortable, switch
 import { pixelsOf, scaleOf, scatter } from "./pictures.js";
 import { fileOf, mark, paint } from "./scene.js";
 
-const [LARGEST_THUMBNAIL, SLICE, ALL_NAMED] = [64, 12, 40];
+const [LARGEST_THUMBNAIL, ALL_NAMED] = [64, 40];
+
+/** Milliseconds that the page may work in the background before it looks whether it is asked for something. */
+export const SLICE = 12;
 
 export class HeadsPanel {
   /** @param {HTMLElement} root @param {import("./page.js").App} app */

@@ -7,6 +7,7 @@
  *   differences: Uint8Array}} Theme
  * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null}} Picture  at: row and column there
  */
+import { SQUARES } from "./patterns.js";
 import { cut, isolated, mark } from "./scene.js";
 
 const FAINTEST = 1e-4;
@@ -62,24 +63,25 @@ export function inkOn(table, place) {
  */
 export function pixelsOf(matrix, table, scale, pooled = 1) {
   const [height, width] = [matrix.rows.labels.length, matrix.columns.labels.length];
-  const [rows, columns] = [Math.ceil(height / pooled), Math.ceil(width / pooled)];
-  let values = matrix.values;
-  if (pooled > 1) {
-    values = new Float32Array(rows * columns);
-    for (let row = 0, at = 0; row < height; row++) {
-      for (let column = 0; column < width; column++, at++) {
-        const cell = Math.floor(row / pooled) * columns + Math.floor(column / pooled);
-        if (Math.abs(matrix.values[at]) > Math.abs(values[cell])) values[cell] = matrix.values[at];
+  const { values, bytes } = matrix;
+  const colours = bytes && Array.from(SQUARES, scale);
+  const pixels = new ImageData(Math.ceil(width / pooled), Math.ceil(height / pooled));
+  for (let top = 0, to = 0; top < height; top += pooled) {
+    for (let left = 0; left < width; left += pooled, to += 4) {
+      const [bottom, right] = [Math.min(height, top + pooled), Math.min(width, left + pooled)];
+      let [largest, most] = [0, -1];
+      for (let row = top; row < bottom; row++) {
+        for (let at = row * width + left; at < row * width + right; at++) {
+          const size = bytes ? bytes[at] : Math.abs(values[at]);
+          if (size > most) [largest, most] = [at, size];
+        }
       }
+      const colour = 3 * (colours ? colours[most] : scale(values[largest]));
+      pixels.data[to] = table[colour];
+      pixels.data[to + 1] = table[colour + 1];
+      pixels.data[to + 2] = table[colour + 2];
+      pixels.data[to + 3] = 255;
     }
-  }
-  const pixels = new ImageData(columns, rows);
-  for (let at = 0; at < values.length; at++) {
-    const colour = 3 * scale(values[at]);
-    pixels.data[4 * at] = table[colour];
-    pixels.data[4 * at + 1] = table[colour + 1];
-    pixels.data[4 * at + 2] = table[colour + 2];
-    pixels.data[4 * at + 3] = 255;
   }
   return pixels;
 }
