@@ -10,11 +10,10 @@ from attnviz.model.wording import visible
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
-__all__ = ["Options", "Target", "context_of", "read_target"]
+__all__ = ["MOST_NEW_TOKENS", "Options", "Target", "context_of", "read_target"]
 
-
-_LONGEST_TARGET = 40
-"""Tokens that a generated target has at most, where nothing else is asked for."""
+MOST_NEW_TOKENS = 40
+"""The longest target that is generated, unless another length is asked for."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class Target:
         text: the target, as given or generated.
         tokens: the decoder's input: a start token and the target without its last token. Position q predicts q + 1.
         generated: whether the model wrote it, by greedy generation.
+        longest: in tokens, of what it may generate.
         context: of the decoder's attention to itself.
         cross: of its attention to the source.
     """
@@ -47,6 +47,7 @@ class Target:
     text: str
     tokens: Tokens
     generated: bool
+    longest: int
     context: TextContext
     cross: TextContext
 
@@ -75,7 +76,7 @@ def read_target(
     Raises:
         TextError: see :func:`attnviz.model.tokens.tokenize`.
     """
-    longest = _LONGEST_TARGET if max_new_tokens is None else max_new_tokens
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     check_whole("max_new_tokens", longest, 1)
     if given is None:
         text, whole = generate_greedily(checkpoint, tokens, longest)
@@ -86,7 +87,8 @@ def read_target(
     read = shifted_right(whole, start, label)
     context = context_of(read, True, options)
     nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
-    return Target(text, read, given is None, context, TextContext(context.units, False, nowhere, source))
+    cross = TextContext(context.units, False, nowhere, source)
+    return Target(text, read, given is None, longest, context, cross)
 
 
 def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:
