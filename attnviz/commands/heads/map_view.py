@@ -26,6 +26,7 @@ _AFTER = "mean attention of the {unit}s with a copy before them to"
 
 _MEANINGS = {
     "entropy": ("entropy", "mean entropy of the rows", "nats"),
+    "entropy_content": ("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
     "distance": ("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
     "distance_content": ("distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s"),
     "confidence": ("confidence", "mean of each row’s largest weight", ""),
@@ -160,6 +161,8 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
             return context.baselines_on_repeats[repeat]
     if statistic == "entropy":
         return context.entropy_uniform
+    if statistic == "entropy_content":
+        return context.entropy_content_uniform
     if statistic.startswith(("distance", "confidence")):
         allowed = context.allowed & context.content_pairs if statistic.endswith("_content") else context.allowed
         keys = allowed.sum(1).double()
