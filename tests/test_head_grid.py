@@ -182,7 +182,7 @@ def test_a_few_heads_of_many_layers_are_packed_with_their_full_names(width: floa
     assert {str(id) for id in SOME} <= set(texts_of(figure))
     assert not ax.get_yticklabels()  # no name of a layer
     assert figure.get_figheight() < 0.7 * head_grid_figure(whole, look).get_figheight()
-    nothing_over_the_edge(figure)
+    assert nothing_over_the_edge(figure)
     assert not overlapping(figure)
 
 
@@ -232,7 +232,7 @@ def test_many_packed_heads_that_do_not_fit_on_a_narrow_page_stay_a_grid():
     part = replace(whole, cells=tuple(cell for cell in whole.cells if (cell.id.layer + cell.id.head) % 3 == 0))
     figure = head_grid_figure(part, look)
     assert figure.axes[0].get_yticklabels()
-    nothing_over_the_edge(figure)
+    assert nothing_over_the_edge(figure)
     assert not overlapping(figure)
 
 
