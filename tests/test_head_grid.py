@@ -211,9 +211,9 @@ def test_a_tick_marks_the_columns_of_sinks_and_no_others():
 
 def test_the_legend_names_the_families_that_are_drawn():
     role = (family_of_label("coreference"), ("coref",), True)
-    whole = grid(12, 12, look=Look(width=3.3))
+    whole = grid(6, 12, look=Look(width=3.3))
     cells = tuple(replace(cell, right=role) for cell in whole.cells)
-    wide, narrow = (head_grid_figure(replace(whole, cells=cells), Look(width=width)) for width in (20, 3.3))
+    wide, narrow = (head_grid_figure(replace(whole, cells=cells), Look(width=width)) for width in (10, 3.3))
     named = [[text.get_text() for text in figure.axes[0].get_legend().get_texts()] for figure in (wide, narrow)]
     assert ("coreference" in named[0], "coreference" in named[1]) == (True, False)
 
