@@ -1,7 +1,7 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,18 @@ from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import (
     ARCHITECTURES,
-    SIZES,
     Architecture,
     EncoderDecoder,
+    LayerModules,
     architecture_of,
     first_position,
+    instead_of,
     n_layers_of,
     norm_of,
     stacks_of,
 )
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
-from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
+from attnviz.model.configs import calling_transformers, check_sizes, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer
 from attnviz.model.head_ids import Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
@@ -34,8 +35,6 @@ from attnviz.model.wording import shortened
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
 _NO_LIMIT = 1_000_000
-_SPARE_NUMBERS = 10_000_000
-"""By so many a config may exceed its weights and still get a message that names the weights."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class Checkpoint:
             norm); None where it was not asked for, or the checkpoint has none.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
+        encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
     """
 
     name: str
@@ -62,6 +62,22 @@ class Checkpoint:
     language_head: nn.Module | None = None
     weights_sha256: str | None = None
     classifier: Classifier | None = None
+    encoder_only: bool = False
+
+    @property
+    def encoder(self) -> "Checkpoint":
+        """Of an encoder-decoder its encoder alone, a model of one kind of attention; any other model itself."""
+        return replace(self, encoder_only=True) if self.stacks else self
+
+    @property
+    def running(self) -> Any:
+        """The module whose forward pass is measured."""
+        return self.model.encoder if self.encoder_only else self.model
+
+    @property
+    def modules(self) -> list[LayerModules]:
+        """Where to read the steps of each of the :attr:`layers`."""
+        return self.architecture.modules(self.model)[: self.n_layers]
 
     @property
     def prediction_head(self) -> nn.Module | None:
@@ -75,14 +91,15 @@ class Checkpoint:
 
     @property
     def short_name(self) -> str:
-        """The name for titles: of a folder, only its last part."""
+        """The name for titles: of a folder, only its last part; of an encoder alone, that it is one."""
         folder = Path(self.name)
-        return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        name = folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        return f"{name} (encoder)" if self.encoder_only else name
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-        return stacks_of(self.architecture, self.config)
+        return stacks_of(self.architecture, self.config)[: 1 if self.encoder_only else None]
 
     @property
     def layers(self) -> Sequence[int]:
@@ -92,7 +109,7 @@ class Checkpoint:
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return n_layers_of(self.architecture, self.config)
+        return self.stacks[0].n_layers if self.encoder_only else n_layers_of(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -227,7 +244,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
-            f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
+            f"reproduce{instead_of(model_type)}."
         )
     refuse_other_weights(folder)
     config = read_config(folder)
@@ -241,28 +258,12 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
 def _read_weights(folder: Path, config: Any, architecture: Architecture) -> dict[str, Tensor]:
     """All weights of a checkpoint, after a look at their sizes; masks that old versions saved are no weights."""
     files = weight_files(folder)
-    _check_sizes(folder, config, sum(path.stat().st_size for path in files))
+    check_sizes(folder, config, sum(path.stat().st_size for path in files))
     weights = read_weights(files)
     check_weights(
         ((name, each) for name, each in weights.items() if not name.endswith(architecture.old_buffers)), str(folder)
     )
     return weights
-
-
-def _check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
-    """Refuse a config whose model is far larger than the files, before memory is taken for it."""
-    try:
-        expected = sum(parameter.numel() for parameter in empty_model(config, _spare(n_bytes)).parameters())
-        if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
-            raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
-    except CheckpointError as error:
-        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
-        raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
-
-
-def _spare(n_bytes: int) -> int:
-    """The most modules for which a file of so many bytes could have weights, with some to spare."""
-    return 2000 + n_bytes // 50
 
 
 def _model_and_heads(

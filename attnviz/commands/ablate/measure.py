@@ -208,7 +208,9 @@ def ablate(
     if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     sources = read_sources(given, limit, named)
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    checkpoint, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=True, encoder_decoders=False
+    )
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         return _ablate(checkpoint, sources, options, progress or (lambda *_: None), warn or (lambda _: None))
 

@@ -237,7 +237,9 @@ def head_outputs(
             a class that the model lacks.
     """
     check_texts(text, pair, "give one text at a time")
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    checkpoint, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=True, encoder_decoders=False
+    )
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:
         raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")

@@ -11,7 +11,7 @@ from attnviz.commands.profile.tallies import SumTally, ordinary_ids
 from attnviz.corpora.batches import Item, SampledAttention, Text, collate
 from attnviz.errors import CheckpointError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.patterns.registry import RETRIEVAL
+from attnviz.patterns.registry import RETRIEVAL, allowed_units
 
 __all__ = ["SEQUENCES", "RepeatScores", "RepeatTally"]
 
@@ -28,13 +28,13 @@ class RepeatScores:
             the last two over the second half, whose tokens have a copy before them. Of causal models also
             ``retrieval``, a share of tokens (:mod:`attnviz.commands.profile.retrieval`).
         length: tokens before they are repeated.
-        baselines: the scores of uniform attention.
+        baselines: the scores of uniform attention in each layer, [n_layers, 1].
         needle: tokens of a sequence with a needle, and of the needle; None without ``retrieval``.
     """
 
     scores: dict[str, Tensor]
     length: int
-    baselines: dict[str, float]
+    baselines: dict[str, Tensor]
     needle: tuple[int, int] | None = None
 
     def sequences(self, role: str = "") -> dict[str, int]:
@@ -97,13 +97,23 @@ class RepeatTally(SumTally):
 
     def results(self) -> RepeatScores:
         """The scores, beside those of uniform attention."""
-        n = 2 * self._length
-        seen = torch.arange(1, n + 1) if self._checkpoint.architecture.causal else torch.full((n,), n)
-        baselines = {name: float((1 / seen[self._first_query(name) :]).mean()) for name in self._offsets}
+        windows = self._checkpoint.windows
+        layers = [self._uniform(window) for window in windows]
+        baselines = {name: torch.tensor([of_layer[name] for of_layer in layers])[:, None] for name in self._offsets}
         if not self._needles.measurable:
             return RepeatScores(self._counts, self._length, baselines)
-        baselines[RETRIEVAL] = self._needles.baseline
+        baselines[RETRIEVAL] = torch.tensor([self._needles.uniform(window) for window in windows])[:, None]
         return RepeatScores(self._counts, self._length, baselines, (self._needles.context, self._needles.needle))
+
+    def _uniform(self, window: int | None) -> dict[str, float]:
+        """The scores of attention that is uniform over the keys that a query may see."""
+        allowed = allowed_units(2 * self._length, self._checkpoint.architecture.causal, window)
+        pattern = allowed / allowed.sum(-1, keepdim=True)
+        return {
+            name: float(torch.diagonal(pattern[first:], first + offset, -2, -1).mean())
+            for name, offset in self._offsets.items()
+            for first in [self._first_query(name)]
+        }
 
     def _first_query(self, name: str) -> int:
         """The first position with a token before it, or with a copy of its own before it."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnviz.commands.profile.tallies import ordinary_ids
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.patterns.registry import allowed_units
 
 __all__ = ["Needles"]
 
@@ -57,10 +58,15 @@ class Needles:
     def retrieved(self, pattern: Tensor, numbers: list[int]) -> Tensor:
         """The share of needle tokens that heads retrieve, [batch, n_heads], from patterns [batch, n_heads, n, n]."""
         largest = pattern[..., -self.needle : -1, :].argmax(-1).cpu()  # of the copy, all but its last token
-        wanted = self.starts(numbers)[:, None] + torch.arange(1, self.needle)
-        return (largest == wanted[:, None]).double().mean(-1)
+        return (largest == self._wanted(numbers)[:, None]).double().mean(-1)
 
-    @property
-    def baseline(self) -> float:
-        """The score of a head whose largest attention is anywhere, all visible tokens alike."""
-        return float((1 / torch.arange(self.context - self.needle + 1, self.context)).mean())
+    def uniform(self, window: int | None) -> float:
+        """The score of a head whose largest attention is on any visible token alike, in a layer with this window."""
+        seen = allowed_units(self.context, True, window)[-self.needle : -1].double()  # [needle - 1, context]
+        chance = seen / seen.sum(-1, keepdim=True)
+        wanted = self._wanted(list(range(self._n_sequences)))
+        return float(chance.expand(len(wanted), -1, -1).gather(-1, wanted[..., None]).mean())
+
+    def _wanted(self, numbers: list[int]) -> Tensor:
+        """The positions to look at from the copy's tokens, [n, needle - 1]."""
+        return self.starts(numbers)[:, None] + torch.arange(1, self.needle)
