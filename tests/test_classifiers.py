@@ -343,3 +343,15 @@ def test_the_document_the_report_and_the_map_of_a_decision(tmp_path: Path) -> No
     assert header.endswith("predicted,actual,decision")
     assert float(rows[0].split(",")[-1]) == pytest.approx(content["heads"][0]["decision"])
     assert "linearisation" in (tmp_path / "out" / "captions.md").read_text()
+
+
+def test_names_of_classes_may_be_hostile_or_the_same(tmp_path: Path) -> None:
+    labels = {0: "[/b]$\\frac$", 1: "same", 2: "same"}
+    model, tokenizer = sharp_classifier("bert", id2label=labels)
+    result = attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label=0, against=1)
+    assert "[/b]$\\frac$" in result.report(80)
+    result.save(tmp_path, figures=["effects"])
+    with pytest.raises(UsageError, match=r"found 2 with this name: \[/b\].* \(0\), same \(1\), same \(2\)"):
+        attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label="Same")
+    by_number = attnviz.ablate("the cat", model, tokenizer=tokenizer, label="2", select="L0H0", **FEW)
+    assert by_number.clean_loss == pytest.approx(-float(own_logits(model, tokenizer, "the cat").log_softmax(-1)[2]))
