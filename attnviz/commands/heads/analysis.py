@@ -11,7 +11,7 @@ from attnviz.attention.verify import Verification, VerifiedAttention
 from attnviz.commands.heads.inputs import Options, Target
 from attnviz.commands.heads.selecting import heads_named
 from attnviz.model.head_ids import HeadId, LayerId, Stack
-from attnviz.model.tokens import Units, merge_pattern, visible
+from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
 from attnviz.model.wording import counted, quoted
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, StoredRole
 from attnviz.patterns.published import PublishedHead
@@ -116,6 +116,16 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def keys(self) -> Units:
         """What is attended to: the same units, but for cross-attention those of the source."""
         return self.context.keys
+
+    @property
+    def row_tokens(self) -> Tokens:
+        """The tokens that the units of a part (:attr:`parts`) are made of: those of the source, or of the target."""
+        return self.target.tokens if self.target is not None and self.stack_letter in ("D", "X") else self.tokens
+
+    @property
+    def stack_letter(self) -> str:
+        """``E``, ``D`` or ``X`` of a part; empty of the whole, or of a model of one kind."""
+        return "" if self.stack is None else self.stack.letter
 
     @property
     def parts(self) -> "tuple[Analysis, ...]":

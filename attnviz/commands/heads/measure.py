@@ -8,12 +8,12 @@ from typing import Any
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
-from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
+from attnviz.commands.heads.inputs import Options, Target, context_of, read_target
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
-from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, merge_pattern
 from attnviz.patterns.parsers import parser_for
@@ -47,7 +47,7 @@ def analyze(
     truncate: bool = False,
     profile: bool = True,
     target: str | None = None,
-    max_new_tokens: int = 40,
+    max_new_tokens: int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -73,7 +73,7 @@ def analyze(
         profile: look for a stored profile of the weights, the user's or a shipped one, which gives heads their roles
             over a corpus; there is none of a model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
-        max_new_tokens: of that text, at most.
+        max_new_tokens: of that text, at most; default 40.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -97,8 +97,8 @@ def analyze(
     check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=True)
-    refuse_target(checkpoint, pair, target)
+    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
+    refuse_target(checkpoint, pair, target, max_new_tokens)
     options = Options(words, local_window, long_range_from)
     tokens = checkpoint.tokenize(text, pair, truncate)
     context = context_of(tokens, checkpoint.architecture.causal, options)
