@@ -26,6 +26,7 @@ _AFTER = "mean attention of the {unit}s with a copy before them to"
 
 _MEANINGS = {
     "entropy": ("entropy", "mean entropy of the rows", "nats"),
+    "entropy_content": ("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
     "distance": ("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
     "distance_content": ("distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s"),
     "confidence": ("confidence", "mean of each row’s largest weight", ""),
@@ -158,8 +159,8 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
     for repeat, on_repeats in ON_REPEATS.items():
         if statistic == on_repeats:
             return context.baselines_on_repeats[repeat]
-    if statistic == "entropy":
-        return context.entropy_uniform
+    if statistic.startswith("entropy"):
+        return context.entropy_uniform if statistic == "entropy" else context.entropy_content_uniform
     if statistic.startswith("distance") and context.source is not None:
         return None
     if statistic.startswith(("distance", "confidence")):
