@@ -21,10 +21,12 @@ __all__ = [
     "Limit",
     "LocalWindow",
     "LongRangeFrom",
+    "MaxNewTokens",
     "Pair",
     "Parser",
     "Select",
     "Shared",
+    "Target",
     "Text",
     "Truncate",
     "Words",
@@ -56,6 +58,18 @@ Text = Annotated[str, typer.Argument(metavar="TEXT", help="The sentence. Write -
 Pair = Annotated[
     str | None,
     text_option(metavar="TEXT", help="A second segment, joined as the tokenizer joins pairs."),
+]
+Target = Annotated[
+    str | None,
+    text_option(
+        metavar="TEXT",
+        help="The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the model itself "
+        "generates, greedily.",
+    ),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    text_option(metavar="COUNT", min=1, help="The longest target that the model generates, in tokens. Default: 40."),
 ]
 Select = Annotated[
     list[str] | None,

@@ -6,7 +6,7 @@ GPT-2 not the first), S the others; means and sums over queries are over C.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
+from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.promoted_tokens import (
     Attribution,
@@ -27,12 +28,13 @@ from attnviz.commands.outputs.promoted_tokens import (
     why_no_attribution,
 )
 from attnviz.errors import UsageError
-from attnviz.model.head_ids import HeadId
-from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.head_ids import HeadId, Stack
+from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.positions import only_position
 from attnviz.model.tokens import Tokens, merge_units
 from attnviz.model.wording import quoted, rounded
 from attnviz.progress import Progress, tell
+from attnviz.results.facts import Facts
 from attnviz.results.text_result import OfHeads, TextResult
 
 __all__ = ["HeadContribution", "HeadOutputs", "Numbers", "OutputShares", "head_outputs", "measure_contributions"]
@@ -101,6 +103,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         heads: by share of the output's norm, the largest first.
         stream: what the rest of the model gave in the same forward pass, for promoted tokens.
         attribution: the logits at one position, taken apart; None where the sentence ``no_attribution`` says why.
+        target: of an encoder-decoder, what its decoder reads.
+        stack: of a part of one (:attr:`parts`), which kind of attention that is.
     """
 
     command: ClassVar[str] = "outputs"
@@ -111,6 +115,52 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     stream: ResidualStream
     attribution: Attribution | None
     no_attribution: str
+    target: TargetTokens | None = None
+    stack: Stack | None = None
+
+    @property
+    def parts(self) -> "tuple[HeadOutputs, ...]":
+        """Of an encoder-decoder one for each kind of attention, with its layers and heads; else the whole."""
+        if self.stack is not None or not self.checkpoint.stacks:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                stack=stack,
+                layers=tuple(layer for layer in self.layers if layer.layer in stack.layers),
+                heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
+            )
+            for stack in self.checkpoint.stacks
+        )
+
+    def part_of(self, head: HeadContribution) -> "HeadOutputs":
+        """The part that a head is of."""
+        return next(part for part in self.parts if part.stack is None or head.id.layer in part.stack.layers)
+
+    @property
+    def queries(self) -> Tokens:
+        """The tokens that a part's heads attend from."""
+        return self.attention.tokens_of(self.layers[0].layer)[0]
+
+    @property
+    def keys(self) -> Tokens:
+        """The tokens that they attend to."""
+        return self.attention.tokens_of(self.layers[0].layer)[1]
+
+    @property
+    def read(self) -> Tokens:
+        """The text whose next tokens are predicted: the target, or in models of one kind the text."""
+        return self.tokens if self.target is None else self.target.tokens
+
+    @property
+    def facts(self) -> Facts:
+        """What every figure, caption and table must say of it; of a part, its own texts."""
+        facts, letter = super().facts, "X" if self.stack is None else self.stack.letter
+        if self.target is None or letter == "E":
+            return facts
+        if letter == "D":
+            return replace(facts, texts=(self.target.text,), n=len(self.read))
+        return replace(facts, texts=(*facts.texts, self.target.text), sizes=(len(self.tokens), len(self.read)))
 
     def output(self, head: str | HeadId) -> Tensor:
         """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
@@ -157,7 +207,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         """
         if self.no_attribution:
             raise UsageError(self.no_attribution)
-        return attribute_logits(self.attention, self.stream, _position(self.tokens, token))
+        return attribute_logits(self.attention, self.stream, _position(self.read, token))
 
     def promoted(self, head: str | HeadId, token: str | int | None = None) -> HeadPromotion:
         """The tokens that a head's output promotes and suppresses (GPT-2).
@@ -175,7 +225,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def table(self, number: str) -> Numbers:
         """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
         numbers = np.array([getattr(head, number) for head in sorted(self.heads, key=lambda head: head.id)], np.float64)
-        return numbers.reshape(self.checkpoint.n_layers, self.checkpoint.n_heads)
+        return numbers.reshape(len(self.layers), -1)
 
     @cached_property
     def largest(self) -> float:
@@ -202,6 +252,8 @@ def head_outputs(
     dtype: str | None = None,
     truncate: bool = False,
     token: str | int | None = None,
+    target: str | None = None,
+    max_new_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> HeadOutputs:
     """What every head of a model adds to the residual stream on a text, verified and measured.
@@ -220,7 +272,9 @@ def head_outputs(
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
         truncate: cut a text that is longer than the model instead of raising.
         token: where the tokens that heads promote are read (GPT-2): a token or word of the text, ``cat#2``, ``#3`` or a
-            position counted from 0; default the last.
+            position counted from 0; default the last. Of an encoder-decoder (T5) one of the decoder's.
+        target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
+        max_new_tokens: of that text, at most; default 40.
         progress: told of every layer verified and measured.
 
     Raises:
@@ -228,18 +282,18 @@ def head_outputs(
             model, do not sum to its attention outputs, or the parts of its logits do not sum to these.
     """
     check_texts(text, pair, "give one text at a time")
-    checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, encoder_decoders=False
-    )
+    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    refuse_target(checkpoint, pair, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:
         raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
     tokens = checkpoint.tokenize(text, pair, truncate)
-    position = _position(tokens, token)
+    read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
+    position = _position(tokens if read is None else read.tokens, token)
     with recording_stream(checkpoint) as stream:
-        verified = verify_attention(checkpoint, tokens, progress=progress)
+        verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens)
     layers, heads = [], []
-    for layer in range(n_layers):
+    for layer in checkpoint.layers:
         shares, of_heads = measure_contributions(verified, layer)
         layers.append(shares)
         heads += of_heads
@@ -247,7 +301,7 @@ def head_outputs(
     heads.sort(key=lambda head: (-(head.projection_share or 0.0), head.id))
     attribution = None if why_not else attribute_logits(verified, stream, position)
     return HeadOutputs(
-        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(heads), stream, attribution, why_not
+        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(heads), stream, attribution, why_not, read
     )
 
 
@@ -269,25 +323,32 @@ def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[Outp
         lengths, bias = own.norm(dim=-1), writing.output_bias
         direction = own / lengths[:, None].clamp_min(torch.finfo(own.dtype).tiny)
         total, norms, along = bias.expand_as(own).clone(), [], []
-        for head in range(verified.checkpoint.n_heads):
+        for head in range(len(writing.pattern)):
             output = writing.output(head)
             total += output
             norms.append(output.norm(dim=-1))
             along.append((output * direction).sum(-1))
         parts = f"the outputs of the {len(norms)} heads of layer {layer} and the bias b_O do not sum"
         error, scale = check_sum(verified, layer, total, parts)
-        content = ~torch.tensor(verified.tokens.sink, dtype=torch.bool, device=own.device)
+        content, of_keys = (
+            ~torch.tensor(tokens.sink, dtype=torch.bool, device=own.device) for tokens in verified.tokens_of(layer)
+        )
         lengths, of_bias = lengths[content], (direction @ bias)[content]
         bias_share = _number(of_bias.sum() / lengths.sum())
         shares = OutputShares(layer, _number(lengths.mean()), float(bias.norm()), bias_share, error, scale)
-        heads = list(_heads(writing, torch.stack(norms)[:, content], torch.stack(along)[:, content], lengths, content))
+        heads = list(
+            _heads(writing, torch.stack(norms)[:, content], torch.stack(along)[:, content], lengths, content, of_keys)
+        )
     return shares, heads
 
 
 def _heads(
-    writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor
+    writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor, keys: Tensor
 ) -> Iterator[HeadContribution]:
-    """Args: norms of o_h and their lengths along o, both [n_heads, n of C]; norms of o, [n of C]; C, boolean [n]."""
+    """Args: norms of o_h and their lengths along o, both [n_heads, n of C]; norms of o, [n of C]; C, boolean [n].
+
+    ``keys``: C among the keys, which are of another text in cross-attention.
+    """
     for head, pattern in enumerate(writing.pattern):
         values = writing.value_norms(head)
         weighted = pattern * values
@@ -296,18 +357,18 @@ def _heads(
             norm=_number(norms[head].mean()),
             norm_share=_number(norms[head].sum() / norms.sum()),
             projection_share=_number(along[head].sum() / lengths.sum()),
-            sink=_on_sinks(pattern, content),
-            sink_by_norm=_on_sinks(weighted, content),
-            value_norm=_number(values[content].mean()),
-            value_norm_of_sinks=_number(values[~content].mean()),
+            sink=_on_sinks(pattern, content, keys),
+            sink_by_norm=_on_sinks(weighted, content, keys),
+            value_norm=_number(values[keys].mean()),
+            value_norm_of_sinks=_number(values[~keys].mean()),
             largest=float(weighted.max()),
         )
 
 
-def _on_sinks(weights: Tensor, content: Tensor) -> float | None:
+def _on_sinks(weights: Tensor, content: Tensor, keys: Tensor) -> float | None:
     """Mean over q in C of the share of its weights that is on S; None without either, or without weights."""
     rows = weights[content]
-    return None if content.all() else _number((rows[:, ~content].sum(-1) / rows.sum(-1)).mean())
+    return None if keys.all() else _number((rows[:, ~keys].sum(-1) / rows.sum(-1)).mean())
 
 
 def _number(value: Tensor) -> float | None:

@@ -26,9 +26,9 @@ from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.attention.norms import Norm
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.errors import VerificationError
+from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId
+from attnviz.model.head_ids import HeadId, LayerId
 from attnviz.model.pieces import vocabulary_labels
 
 __all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
@@ -122,8 +122,21 @@ class Attribution:
     tolerance: float
 
     def of(self, head: HeadId) -> HeadPromotion:
-        """What one head promotes."""
-        return next(promotion for promotion in self.heads if promotion.id == head)
+        """What one head promotes.
+
+        Raises:
+            UsageError: it is of an encoder, from whose residual stream no logits are made.
+        """
+        if (found := self.find(head)) is None:
+            raise UsageError(
+                f"{head} writes into the encoder's residual stream, of which no logits are made; expected a head of "
+                "the decoder or of cross-attention."
+            )
+        return found
+
+    def find(self, head: HeadId) -> HeadPromotion | None:
+        """The same; None of a head of an encoder."""
+        return next((promotion for promotion in self.heads if promotion.id == head), None)
 
 
 @dataclass
@@ -148,6 +161,9 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
             "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
             "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
             "be told apart."
+            if not checkpoint.stacks
+            else "Promoted tokens are not given: in this model every residual passes through later layer norms, so "
+            "that no head's part of the logits can be told apart; they are in T5 and mT5."
         )
     if checkpoint.language_head is None:
         return (
@@ -170,9 +186,9 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
         yield stream
         return
     norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
-    modules = checkpoint.architecture.modules(checkpoint.model)
-
-    added = [layer.feed_forward_output_norm or layer.contract for layer in modules]
+    modules = [checkpoint.modules[layer] for layer in _last_stream(checkpoint)]
+    # cross-attention has the feed-forward network of its block
+    added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.contract for layer in modules))
 
     def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
         if module is added[0]:
@@ -189,6 +205,12 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
         yield stream
 
 
+def _last_stream(checkpoint: Checkpoint) -> list[int]:
+    """The layers that write into the residual stream that logits are made of, all but an encoder's, as they run."""
+    layers = [layer for layer in checkpoint.layers if not isinstance(layer, LayerId) or layer.stack.letter != "E"]
+    return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
+
+
 def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Attribution:
     """Take the logits at one position apart; ``stream`` was recorded while the heads were verified.
 
@@ -196,7 +218,10 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         VerificationError: the parts do not sum to the model's own logits, within the tolerance for outputs of the
             number format (:data:`attnviz.attention.tolerances.TOLERANCES`), or the model was changed since.
     """
-    checkpoint, tokens = verified.checkpoint, verified.tokens
+    checkpoint = verified.checkpoint
+    layers = _last_stream(checkpoint)
+    of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
+    tokens, _ = verified.tokens_of(layers[0])
     heads: list[HeadPromotion] = []
     parts: list[PartEffect] = []
     assert stream.last is not None
@@ -217,7 +242,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
 
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
             add(name, None, unembedding(vector))
-        for layer in range(checkpoint.n_layers):
+        for place, layer in enumerate(layers, start=1):
             writing, through = layer_contributions(verified, layer), _output_norm(verified, layer, position)
             of_heads = unembedding(through(writing.outputs_at(position)))
             total += of_heads.sum(0)
@@ -226,7 +251,9 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
                 heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *effects(logits)))
             if checkpoint.architecture.parameters(checkpoint.model, layer).output_bias is not None:
                 add("attention bias", layer, unembedding(through(writing.output_bias)))
-            add("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
+            if place % of_block == 0:
+                network = stream.feed_forward[place // of_block - 1]
+                add("feed-forward", layers[place - of_block], unembedding(network[position]))
         for name, logits in unembedding.constants():
             add(name, None, logits)
     refuse_not_finite(given, f"logits at position {position}")
@@ -249,7 +276,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         position,
         predicted=named(predicted, label),
         actual=None if actual is None else named(actual, tokens.labels[position + 1]),
-        heads=tuple(heads), parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,
+        heads=tuple(sorted(heads, key=lambda head: head.id)),
+        parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,
         tolerance=tolerance,
     )  # fmt: skip
 
