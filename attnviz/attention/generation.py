@@ -11,10 +11,10 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens, shifted_right, tokens_of_ids
 from attnviz.model.wording import visible
 
-__all__ = ["TargetTokens", "generate_greedily", "target_tokens"]
+__all__ = ["MOST_NEW_TOKENS", "TargetTokens", "generate_greedily", "target_tokens"]
 
-_LONGEST_TARGET = 40
-"""Tokens that a generated target has at most, where nothing else is asked for."""
+MOST_NEW_TOKENS = 40
+"""The longest target that is generated, unless another length is asked for."""
 
 
 class TargetTokens(NamedTuple):
@@ -34,7 +34,7 @@ def target_tokens(
         TextError: see :func:`attnviz.model.tokens.tokenize`.
         UsageError: ``max_new_tokens`` is no whole number from 1 on.
     """
-    longest = _LONGEST_TARGET if max_new_tokens is None else max_new_tokens
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     check_whole("max_new_tokens", longest, 1)
     if given is None:
         text, whole = generate_greedily(checkpoint, source, longest)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from attnviz.attention.generation import target_tokens
+from attnviz.attention.generation import MOST_NEW_TOKENS, target_tokens
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens, Units, merge_units
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
-__all__ = ["Options", "Target", "context_of", "read_target"]
+__all__ = ["MOST_NEW_TOKENS", "Options", "Target", "context_of", "read_target"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Target:
         text: the target, as given or generated.
         tokens: the decoder's input: a start token and the target without its last token. Position q predicts q + 1.
         generated: whether the model wrote it, by greedy generation.
+        longest: in tokens, of what it may generate.
         context: of the decoder's attention to itself.
         cross: of its attention to the source.
     """
@@ -41,6 +42,7 @@ class Target:
     text: str
     tokens: Tokens
     generated: bool
+    longest: int
     context: TextContext
     cross: TextContext
 
@@ -72,7 +74,9 @@ def read_target(
     text, read, generated = target_tokens(checkpoint, tokens, given, truncate, max_new_tokens)
     context = context_of(read, True, options)
     nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
-    return Target(text, read, generated, context, TextContext(context.units, False, nowhere, source))
+    cross = TextContext(context.units, False, nowhere, source)
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    return Target(text, read, generated, longest, context, cross)
 
 
 def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:

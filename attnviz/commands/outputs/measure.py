@@ -4,29 +4,23 @@ For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the cont
 GPT-2 not the first), S the others; means and sums over queries are over C.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.arguments import check_texts, checked
-from attnviz.attention.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
+from attnviz.attention.contributions import LayerContributions, layer_contributions
 from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.verify import VerifiedAttention, verify_attention
-from attnviz.commands.outputs.promoted_tokens import (
-    Attribution,
-    HeadPromotion,
-    ResidualStream,
-    attribute_logits,
-    recording_stream,
-    why_no_attribution,
-)
+from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
+from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
+from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
+from attnviz.commands.outputs.stream import ResidualStream, recording_stream, why_no_attribution
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
@@ -40,54 +34,6 @@ from attnviz.results.text_result import OfHeads, TextResult
 __all__ = ["HeadContribution", "HeadOutputs", "Numbers", "OutputShares", "head_outputs", "measure_contributions"]
 
 Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class HeadContribution:
-    """How much one head writes, and from where; None where the text has no content positions.
-
-    Attributes:
-        norm: mean over q in C of ||o_h(q)||, in the units of the residual stream.
-        norm_share: sum over q in C of ||o_h(q)||, over the same sum of all heads of the layer; 0-1, sums to 1.
-        projection_share: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
-            b_O it sums to 1 over the layer; negative where the head works against the others.
-        sink: mean over q in C of sum over k in S of A[q, k], 0-1, as in ``heads.json``; None without sinks.
-        sink_by_norm: the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k.
-        value_norm: mean over k in C of ||f(x_k)||.
-        value_norm_of_sinks: mean over k in S of ||f(x_k)||; None without sinks.
-        largest: the largest ||A[q, k] f(x_k)|| over all q and k.
-    """
-
-    id: HeadId
-    norm: float | None
-    norm_share: float | None
-    projection_share: float | None
-    sink: float | None
-    sink_by_norm: float | None
-    value_norm: float | None
-    value_norm_of_sinks: float | None
-    largest: float
-
-
-@dataclass(frozen=True)
-class OutputShares:
-    """What the heads of one layer and the bias make up together.
-
-    Attributes:
-        norm: mean over q in C of ||o(q)||, the model's own attention output; None without content positions.
-        bias_norm: ||b_O||, which no head writes.
-        bias_projection_share: as that of a head.
-        sum_error: largest absolute difference of the sum of all o_h and b_O from the model's own output, divided by
-            ``output_scale``.
-        output_scale: the layer's largest absolute output in the model.
-    """
-
-    layer: int
-    norm: float | None
-    bias_norm: float
-    bias_projection_share: float | None
-    sum_error: float
-    output_scale: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,6 +51,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         attribution: the logits at one position, taken apart; None where the sentence ``no_attribution`` says why.
         target: of an encoder-decoder, what its decoder reads.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
+        decision: of a model with a head for sequence classification, the difference of two classes' logits, taken
+            apart; else None.
     """
 
     command: ClassVar[str] = "outputs"
@@ -115,6 +63,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     stream: ResidualStream
     attribution: Attribution | None
     no_attribution: str
+    decision: Decision | None = None
     target: TargetTokens | None = None
     stack: Stack | None = None
 
@@ -252,6 +201,8 @@ def head_outputs(
     dtype: str | None = None,
     truncate: bool = False,
     token: str | int | None = None,
+    label: str | int | None = None,
+    against: str | int | None = None,
     target: str | None = None,
     max_new_tokens: int | None = None,
     progress: Progress | None = None,
@@ -273,20 +224,24 @@ def head_outputs(
         truncate: cut a text that is longer than the model instead of raising.
         token: where the tokens that heads promote are read (GPT-2): a token or word of the text, ``cat#2``, ``#3`` or a
             position counted from 0; default the last. Of an encoder-decoder (T5) one of the decoder's.
+        label: of a classifier, the class whose logit is taken apart, by name or number; default the most probable.
+        against: the class that it is held against; default the most probable other one.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
         progress: told of every layer verified and measured.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the
-            model, do not sum to its attention outputs, or the parts of its logits do not sum to these.
+            model, do not sum to its attention outputs, or the parts of its logits do not sum to these; UsageError for
+            a class that the model lacks.
     """
     check_texts(text, pair, "give one text at a time")
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
-    refuse_target(checkpoint, pair, target, max_new_tokens)
+    refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:
         raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
+    check_classes(checkpoint, label, against)
     tokens = checkpoint.tokenize(text, pair, truncate)
     read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
     position = _position(tokens if read is None else read.tokens, token)
@@ -300,78 +255,22 @@ def head_outputs(
         tell(progress, "measuring", layer + 1, n_layers)
     heads.sort(key=lambda head: (-(head.projection_share or 0.0), head.id))
     attribution = None if why_not else attribute_logits(verified, stream, position)
+    decision = take_apart(verified, stream, label, against)
     return HeadOutputs(
-        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(heads), stream, attribution, why_not, read
+        text,
+        pair,
+        checkpoint,
+        tokens,
+        verified,
+        tuple(layers),
+        tuple(heads),
+        stream,
+        attribution,
+        why_not,
+        decision,
+        read,
     )
 
 
 def _position(tokens: Tokens, token: str | int | None) -> int:
     return len(tokens) - 1 if token is None else only_position(merge_units(tokens, words=False), token)
-
-
-def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
-    """Norms and shares of every head of a layer, once the heads and the bias are found to sum to the model's output.
-
-    One head's [n, d_model] is in memory at a time.
-
-    Raises:
-        VerificationError: the heads and the bias do not sum to the model's own attention output.
-    """
-    writing = layer_contributions(verified, layer)
-    with without_gradients(verified.checkpoint.device):
-        own = verified.model_output(layer)[0].to(writing.pattern.dtype)
-        lengths, bias = own.norm(dim=-1), writing.output_bias
-        direction = own / lengths[:, None].clamp_min(torch.finfo(own.dtype).tiny)
-        total, norms, along = bias.expand_as(own).clone(), [], []
-        for head in range(len(writing.pattern)):
-            output = writing.output(head)
-            total += output
-            norms.append(output.norm(dim=-1))
-            along.append((output * direction).sum(-1))
-        parts = f"the outputs of the {len(norms)} heads of layer {layer} and the bias b_O do not sum"
-        error, scale = check_sum(verified, layer, total, parts)
-        content, of_keys = (
-            ~torch.tensor(tokens.sink, dtype=torch.bool, device=own.device) for tokens in verified.tokens_of(layer)
-        )
-        lengths, of_bias = lengths[content], (direction @ bias)[content]
-        bias_share = _number(of_bias.sum() / lengths.sum())
-        shares = OutputShares(layer, _number(lengths.mean()), float(bias.norm()), bias_share, error, scale)
-        heads = list(
-            _heads(writing, torch.stack(norms)[:, content], torch.stack(along)[:, content], lengths, content, of_keys)
-        )
-    return shares, heads
-
-
-def _heads(
-    writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor, keys: Tensor
-) -> Iterator[HeadContribution]:
-    """Args: norms of o_h and their lengths along o, both [n_heads, n of C]; norms of o, [n of C]; C, boolean [n].
-
-    ``keys``: C among the keys, which are of another text in cross-attention.
-    """
-    for head, pattern in enumerate(writing.pattern):
-        values = writing.value_norms(head)
-        weighted = pattern * values
-        yield HeadContribution(
-            id=HeadId(writing.layer, head),
-            norm=_number(norms[head].mean()),
-            norm_share=_number(norms[head].sum() / norms.sum()),
-            projection_share=_number(along[head].sum() / lengths.sum()),
-            sink=_on_sinks(pattern, content, keys),
-            sink_by_norm=_on_sinks(weighted, content, keys),
-            value_norm=_number(values[keys].mean()),
-            value_norm_of_sinks=_number(values[~keys].mean()),
-            largest=float(weighted.max()),
-        )
-
-
-def _on_sinks(weights: Tensor, content: Tensor, keys: Tensor) -> float | None:
-    """Mean over q in C of the share of its weights that is on S; None without either, or without weights."""
-    rows = weights[content]
-    return None if keys.all() else _number((rows[:, ~keys].sum(-1) / rows.sum(-1)).mean())
-
-
-def _number(value: Tensor) -> float | None:
-    """None where the text has nothing to measure it on: a mean of nothing, or a share of nothing, is NaN."""
-    number = float(value)
-    return number if math.isfinite(number) else None

@@ -15,24 +15,24 @@ what later layers make of a head's output is in their parts.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.attention.norms import Norm
 from attnviz.attention.verify import VerifiedAttention
+from attnviz.commands.outputs.stream import ResidualStream, last_stream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, LayerId
+from attnviz.model.head_ids import HeadId
 from attnviz.model.pieces import vocabulary_labels
 
-__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
-           "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
+__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "TokenLogit",
+           "attribute_logits", "output_norm"]  # fmt: skip
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""
@@ -139,78 +139,6 @@ class Attribution:
         return next((promotion for promotion in self.heads if promotion.id == head), None)
 
 
-@dataclass
-class ResidualStream:
-    """What the model's own modules gave in one forward pass, of one text.
-
-    Attributes:
-        feed_forward: a layer each, what its feed-forward network added, [n, d_model].
-        last: the residual stream after the last layer, [n, d_model].
-        normed: the same after the final layer norm, [n, d_model].
-    """
-
-    feed_forward: list[Tensor] = field(default_factory=list)
-    last: Tensor | None = None
-    normed: Tensor | None = None
-
-
-def why_no_attribution(checkpoint: Checkpoint) -> str:
-    """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
-    if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
-        return (
-            "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
-            "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
-            "be told apart."
-            if not checkpoint.stacks
-            else "Promoted tokens are not given: in this model every residual passes through later layer norms, so "
-            "that no head's part of the logits can be told apart; they are in T5 and mT5."
-        )
-    if checkpoint.language_head is None:
-        return (
-            "Promoted tokens are not given: the model has no language-modelling head; load one that has "
-            f"({checkpoint.architecture.language_class})."
-        )
-    if not hasattr(checkpoint.language_head, "weight"):
-        return (
-            "Promoted tokens are not given: this model bounds its logits (final_logit_softcapping), so that they are "
-            "no sum of parts."
-        )
-    return ""
-
-
-@contextmanager
-def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
-    """Read the feed-forward networks and the final norm in the last forward pass inside, where logits are a sum."""
-    stream = ResidualStream()
-    if why_no_attribution(checkpoint):
-        yield stream
-        return
-    norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
-    modules = [checkpoint.modules[layer] for layer in _last_stream(checkpoint)]
-    # cross-attention has the feed-forward network of its block
-    added = list(dict.fromkeys(layer.feed_forward_output_norm or layer.contract for layer in modules))
-
-    def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
-        if module is added[0]:
-            stream.feed_forward.clear()
-        stream.feed_forward.append(output[0])
-
-    def after_norm(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        stream.last, stream.normed = given[0][0], output[0]
-
-    with ExitStack() as stack:
-        hooks = [module.register_forward_hook(after_feed_forward) for module in added]
-        for handle in (*hooks, norm.register_forward_hook(after_norm)):
-            stack.callback(handle.remove)
-        yield stream
-
-
-def _last_stream(checkpoint: Checkpoint) -> list[int]:
-    """The layers that write into the residual stream that logits are made of, all but an encoder's, as they run."""
-    layers = [layer for layer in checkpoint.layers if not isinstance(layer, LayerId) or layer.stack.letter != "E"]
-    return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
-
-
 def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Attribution:
     """Take the logits at one position apart; ``stream`` was recorded while the heads were verified.
 
@@ -219,7 +147,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             number format (:data:`attnviz.attention.tolerances.TOLERANCES`), or the model was changed since.
     """
     checkpoint = verified.checkpoint
-    layers = _last_stream(checkpoint)
+    layers = last_stream(checkpoint)
     of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
     tokens, _ = verified.tokens_of(layers[0])
     heads: list[HeadPromotion] = []
@@ -243,7 +171,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
             add(name, None, unembedding(vector))
         for place, layer in enumerate(layers, start=1):
-            writing, through = layer_contributions(verified, layer), _output_norm(verified, layer, position)
+            writing, through = layer_contributions(verified, layer), output_norm(verified, layer, position)
             of_heads = unembedding(through(writing.outputs_at(position)))
             total += of_heads.sum(0)
             for head, logits in enumerate(of_heads):
@@ -325,7 +253,7 @@ class _Unembedding:
             yield "unembedding bias", _centred(self._bias)
 
 
-def _output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:
+def output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:
     """What becomes of parts of a layer's attention output before they are added, with the norm's scale held fixed."""
     checkpoint = verified.checkpoint
     module = checkpoint.architecture.modules(checkpoint.model)[layer].attention_output_norm

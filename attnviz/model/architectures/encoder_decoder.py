@@ -114,6 +114,10 @@ class EncoderDecoder(ABC):
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """What makes logits of the decoder's last hidden states; None without it."""
 
+    def class_head(self, model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - of no encoder-decoder
+        """None: classes of an encoder-decoder are not measured."""
+        return None
+
     @abstractmethod
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """Where to read each layer's own steps, stack after stack."""
