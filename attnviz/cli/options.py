@@ -25,6 +25,7 @@ __all__ = [
     "Pair",
     "Parser",
     "Select",
+    "SelectByRole",
     "Shared",
     "Target",
     "Text",
@@ -71,12 +72,17 @@ MaxNewTokens = Annotated[
     int | None,
     text_option(metavar="COUNT", min=1, help="The longest target that the model generates, in tokens. Default: 40."),
 ]
-Select = Annotated[
+_HEADS = (
+    "Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of encoder-decoders X0H3, X, "
+    "E0-2{}. May be given more than once. Default: all heads."
+)
+Select = Annotated[list[str] | None, picture_option(metavar="HEADS", help=_HEADS.format(""))]
+SelectByRole = Annotated[
     list[str] | None,
     picture_option(
+        "--select",
         metavar="HEADS",
-        help="Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of encoder-decoders "
-        "X0H3, X, E0-2. May be given more than once. Default: all heads.",
+        help=_HEADS.format("; or a label on this text or a role over a corpus (sink, previous, syntactic, obj)"),
     ),
 ]
 Words = Annotated[
