@@ -165,11 +165,10 @@ def profile_heads(
 ) -> Profile | None:
     """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
 
-    Of an encoder-decoder the encoder alone is measured. Under torchrun the corpora are split over the processes; the
-    first one returns the profile.
+    Under torchrun the corpora are split over the processes; the first one returns the profile.
 
     Args:
-        model: a built-in name, folder or hub id; a Source found before; or a Checkpoint.
+        model: a built-in name, folder or hub id, a Source found before, a Checkpoint; of encoder-decoders the encoder.
         paths: ``.conllu`` (gold trees), ``.txt`` (a sentence a line), GAP ``.tsv`` (coreference).
         repeats: also random tokens, repeated.
         limit: sentences, or rows, of each corpus that are read.
@@ -312,14 +311,15 @@ def _profile(
     sentences = any(corpus.kind != "gap" for corpus in run.settings.corpora)
     checkpoint, relations = run.settings.checkpoint, tallies["relations"].results()
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
+    confirmed = judged.confirmed_roles(roles, _candidates(again, False))
     return Profile(
-        checkpoint, weights, counts, run.settings.seed, run.attention.verification,
-        run.attention.texts_verified, tallies["statistics"] if sentences else None,
+        checkpoint, weights, counts, run.settings.seed, run.attention.verification, run.attention.texts_verified,
+        tallies["statistics"] if sentences else None,
         tuple(replace(each, layers=checkpoint.layers) for each in relations) or None, run.settings.gold,
         tallies["names"].results(),
         None if fresh is None else sum(done.texts for done in fresh.measured), others,
         run.repeats.results() if repeats else None, tallies["distances"].results() if sentences else None,
-        tallies["distances"].n_queries, _placed(judged.confirmed_roles(roles, _candidates(again, False)), checkpoint),
+        tallies["distances"].n_queries, _placed(confirmed, checkpoint),
         _placed(role_examples(roles, tallies.values()), checkpoint),
     )  # fmt: skip
 
