@@ -31,7 +31,7 @@ def profile(
     ] = None,
     repeats: Annotated[
         bool,
-        typer.Option("--repeats", help="Also measure induction and duplicate-token heads on repeated random tokens."),
+        typer.Option("--repeats", help="Also measure induction, duplicate-token and retrieval heads on random tokens."),
     ] = False,
     limit: options.Limit = None,
     batch_size: options.BatchSize = 32,

@@ -29,7 +29,7 @@ from attnviz.model.opening import named_source, resolve_device, resolve_dtype
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.examples import RoleExamples
-from attnviz.patterns.registry import GENERAL, NAMES, REPEATS
+from attnviz.patterns.registry import ROLES_ON_REPEATS, told_after
 from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import Result
 from attnviz.version import __version__
@@ -43,8 +43,6 @@ CONTROL_TEXTS = 500
 """Texts of each corpus, at most, on which the untrained copy is measured."""
 
 _OfHead = TypeVar("_OfHead", Role, RoleExamples)
-
-_ON_REPEATS = tuple(NAMES[statistic] for statistic in REPEATS)
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class Profile(Result):
         """
         heads = select_heads((), self.checkpoint.n_layers, self.checkpoint.n_heads, self.checkpoint.stacks)
         passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
-        for role in sorted(self.roles, key=lambda role: (role.role in GENERAL, -(role.gain or 0.0), role.role)):
+        for role in sorted(self.roles, key=lambda role: (told_after(role.role), -(role.gain or 0.0), role.role)):
             if role.passed:
                 passed[role.id].append(role)
         return passed
@@ -123,7 +121,7 @@ class Profile(Result):
             kinds |= {"gap", "repeats"}
         elif role == "coreference":
             kinds = {"gap"}
-        elif role in _ON_REPEATS:
+        elif role in ROLES_ON_REPEATS:
             kinds = {"repeats"}
         elif role.startswith("syntactic"):
             kinds = {"conllu" if self.gold else "txt"}
@@ -133,7 +131,7 @@ class Profile(Result):
             if count.corpus.kind in kinds
         ]
         if self.repeats is not None and "repeats" in kinds:
-            read.append(f"{len(self.repeats.scores['previous'])} × {self.repeats.length} random tokens, repeated")
+            read += [f"{n} × {what}" for what, n in self.repeats.sequences(role).items()]
         return " · ".join([visible(self.checkpoint.short_name), *read, *more])
 
     def __repr__(self) -> str:
