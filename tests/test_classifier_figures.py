@@ -13,14 +13,14 @@ from tests.ablations import TEXTS
 from tests.classifiers import sharp_classifier
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("kind", ["bert", "gemma2"])
 def test_the_map_of_a_decision_has_every_part_of_every_layer(kind: str) -> None:
     model, tokenizer = sharp_classifier(kind)
     result = attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer, label="good")
     (plan,) = plan_effects(result, Choices())
     (drawn,) = plan.maps
     assert result.decision is not None
-    columns = {"bert": ["b_O", "FFN", "LN"], "llama": ["FFN"]}[kind]
+    columns = {"bert": ["b_O", "FFN", "LN"], "gemma2": ["FFN"]}[kind]
     assert [name for name, _ in drawn.beside] == columns
     rest = [part.value for part in result.decision.parts if part.layer is None]
     total = np.sum(drawn.values) + sum(np.sum(values) for _, values in drawn.beside) + sum(rest)

@@ -20,6 +20,7 @@ from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, rounded, visible
+from attnviz.patterns.examples import examples_entry
 from attnviz.patterns.guesses import BASELINES
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
 from attnviz.patterns.registry import PATTERNS, RETRIEVAL
@@ -55,6 +56,7 @@ def _content(profile: Profile, _: Choices) -> dict[str, Any]:
         },
         "roles": [_role(role) for role in profile.roles],
         "published": published_entries(_published(profile)),
+        "examples": examples_entry(profile.examples),
     }  # fmt: skip
 
 
