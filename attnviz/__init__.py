@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from attnviz.commands.compare.measure import Comparison, compare
     from attnviz.commands.explain.measure import Explanation, explain
     from attnviz.commands.heads.measure import Analysis, analyze
+    from attnviz.commands.heads.texts.measure import TextsAnalysis, analyze_each
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
@@ -57,11 +58,13 @@ __all__ = [
     "Profile",
     "Rollout",
     "TextError",
+    "TextsAnalysis",
     "UsageError",
     "VerificationError",
     "__version__",
     "ablate",
     "analyze",
+    "analyze_each",
     "compare",
     "explain",
     "figures",
@@ -81,8 +84,10 @@ _MODULES = {
     "HeadOutputs": "attnviz.commands.outputs.measure",
     "Profile": "attnviz.commands.profile.measure",
     "Rollout": "attnviz.commands.rollout.measure",
+    "TextsAnalysis": "attnviz.commands.heads.texts.measure",
     "ablate": "attnviz.commands.ablate.measure",
     "analyze": "attnviz.commands.heads.measure",
+    "analyze_each": "attnviz.commands.heads.texts.measure",
     "compare": "attnviz.commands.compare.measure",
     "explain": "attnviz.commands.explain.measure",
     "figures": "attnviz.figures",
