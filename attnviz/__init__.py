@@ -28,6 +28,7 @@ from attnviz.version import __version__
 if TYPE_CHECKING:
     from attnviz import figures
     from attnviz.commands.ablate.measure import Ablation, ablate
+    from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
     from attnviz.commands.compare.measure import Comparison, compare
     from attnviz.commands.explain.measure import Explanation, explain
     from attnviz.commands.heads.measure import Analysis, analyze
@@ -47,6 +48,7 @@ __all__ = [
     "CheckpointError",
     "Comparison",
     "Configuration",
+    "CorpusComparison",
     "CorpusError",
     "DeviceError",
     "Explanation",
@@ -66,6 +68,7 @@ __all__ = [
     "analyze",
     "analyze_each",
     "compare",
+    "compare_corpus",
     "explain",
     "figures",
     "head_outputs",
@@ -80,6 +83,7 @@ _MODULES = {
     "Comparison": "attnviz.commands.compare.measure",
     "Configuration": "attnviz.commands.models.configurations",
     "Explanation": "attnviz.commands.explain.measure",
+    "CorpusComparison": "attnviz.commands.compare.corpus.measure",
     "HeadId": "attnviz.model.head_ids",
     "HeadOutputs": "attnviz.commands.outputs.measure",
     "Profile": "attnviz.commands.profile.measure",
@@ -89,6 +93,7 @@ _MODULES = {
     "analyze": "attnviz.commands.heads.measure",
     "analyze_each": "attnviz.commands.heads.texts.measure",
     "compare": "attnviz.commands.compare.measure",
+    "compare_corpus": "attnviz.commands.compare.corpus.measure",
     "explain": "attnviz.commands.explain.measure",
     "figures": "attnviz.figures",
     "head_outputs": "attnviz.commands.outputs.measure",

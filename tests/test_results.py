@@ -23,10 +23,11 @@ from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.files import FORMATS, figure_bytes
 from attnviz.figures.look import Look
+from attnviz.model.checkpoint import from_loaded
 from attnviz.results.documents import read_captions
 from attnviz.results.result import Result, layout_of, report_of, views_of
 from attnviz.results.view import Choices
-from tests.corpora import treebank
+from tests.corpora import sentences, treebank
 from tests.drawn import ODD_SETTINGS, nothing_over_the_edge
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
@@ -39,6 +40,11 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
     "heads.texts": lambda: attnviz.analyze_each(
         [TEXT, f"{TEXT} {TEXT}"], sharp_bert(), tokenizer=bert_tokenizer(), syntax=False
+    ),
+    "compare.corpus": lambda: attnviz.compare_corpus(
+        *(from_loaded(sharp_bert(seed), bert_tokenizer()) for seed in (0, 1)),
+        sentences(Path(mkdtemp()) / "texts.txt", 40),
+        syntax=False,
     ),
     "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), token="cat"),

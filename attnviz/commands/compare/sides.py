@@ -7,13 +7,14 @@ import torch
 
 from attnviz.commands.heads.measure import Analysis
 from attnviz.errors import TextError, UsageError
+from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import merge_units, visible
 from attnviz.model.wording import counted, quoted
 
 if TYPE_CHECKING:
     from attnviz.commands.compare.measure import Comparison
 
-__all__ = ["check_comparable", "short", "side_lines", "side_names", "sides_in_words"]
+__all__ = ["check_comparable", "check_shapes", "model_names", "short", "side_lines", "side_names", "sides_in_words"]
 
 _LONGEST_LABEL, _MOST_TOKENS = 24, 4
 _BEFORE_DIFFERENCE = 30
@@ -50,7 +51,12 @@ def side_names(result: "Comparison") -> tuple[str, str]:
     """What tells A and B apart: the names of the models, or the texts in quotation marks."""
     if result.compared == "texts":
         return _quoted_texts(result.first, result.second)
-    models = result.first.checkpoint, result.second.checkpoint
+    return model_names(result.first.checkpoint, result.second.checkpoint)
+
+
+def model_names(first: Checkpoint, second: Checkpoint) -> tuple[str, str]:
+    """What tells two models apart: as little as does."""
+    models = first, second
     for names in (
         [model.short_name for model in models],
         [model.name for model in models],
@@ -87,8 +93,12 @@ def short(label: str) -> str:
     return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
-def _check_models_and_options(first: Analysis, second: Analysis) -> None:
-    a, b = first.checkpoint, second.checkpoint
+def check_shapes(a: Checkpoint, b: Checkpoint) -> None:
+    """Refuse models that have not the same architecture with as many layers and heads.
+
+    Raises:
+        UsageError: with both.
+    """
     shapes = [
         f"{side.architecture.name} with {counted(side.n_layers, 'layer')} of {counted(side.n_heads, 'head')}"
         for side in (a, b)
@@ -98,6 +108,10 @@ def _check_models_and_options(first: Analysis, second: Analysis) -> None:
             f"the models cannot be compared head by head: {a.name} is {shapes[0]}, {b.name} is {shapes[1]}; expected "
             "the same architecture with as many layers and heads, such as a model before and after fine-tuning."
         )
+
+
+def _check_models_and_options(first: Analysis, second: Analysis) -> None:
+    check_shapes(first.checkpoint, second.checkpoint)
     if first.options != second.options:
         raise UsageError(
             f"the two sides were analysed with different options, {first.options} and {second.options}; "

@@ -27,7 +27,7 @@ from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.opening import named_source, refuse_encoder_decoder, resolve_device, resolve_dtype
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
-from attnviz.patterns.registry import GENERAL, NAMES, REPEATS
+from attnviz.patterns.registry import NAMES, REPEATS
 from attnviz.progress import Progress
 from attnviz.results.result import Result
 from attnviz.version import __version__
@@ -94,16 +94,8 @@ class Profile(Result):
     roles: tuple[Role, ...]
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
-        """The roles that each head passes, the largest error reduction first; all heads are there.
-
-        Local, long-range and broad come last: many heads with a role of their own show them, too.
-        """
-        heads = all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads)
-        passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
-        for role in sorted(self.roles, key=lambda role: (role.role in GENERAL, -(role.gain or 0.0), role.role)):
-            if role.passed:
-                passed[role.id].append(role)
-        return passed
+        """The roles that each head passes, the largest error reduction first; all heads are there."""
+        return judged.passed_by_head(self.roles, all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads))
 
     @property
     def trees(self) -> str:
