@@ -24,6 +24,7 @@ from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId
 from tests.corpora import examples, sentences, treebank
 from tests.drawn import texts_of
+from tests.encoder_decoders import SOURCE, sharp, unigram_tokenizer
 from tests.models import (
     LOOKS_AT,
     bert_tokenizer,
@@ -150,6 +151,20 @@ def _choices() -> Any:
     return Choices()
 
 
+def test_of_encoder_decoders_the_encoders_are_compared(tmp_path: Path):
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text(f"{SOURCE}\na dog ran away\n" * 20, encoding="utf-8")
+    tokenizer = unigram_tokenizer()
+    models = [from_loaded(sharp("t5", seed=seed), tokenizer) for seed in (0, 1)]
+    found = attnviz.compare_corpus(*models, corpus, syntax=False)
+    assert {str(head.id) for head in found.heads} == {f"E{layer}H{head}" for layer in range(2) for head in range(4)}
+    assert found.head("E1H0").noise is not None
+    entry = found.document()["heads"][0]
+    assert (entry["stack"], entry["id"][0]) == ("encoder", "E")
+    assert "this command measures its encoder alone" in found.report(200)
+    assert found.figure("map") is not None
+
+
 # --- dropout
 
 
@@ -189,7 +204,8 @@ def test_without_dropout_there_is_no_noise_to_compare_with(corpus: Path):
     found = attnviz.compare_corpus(*models, corpus, syntax=False)
     assert {head.noise for head in found.heads} == {None}
     assert {head.id for head in found.changed} == {HeadId(1, 2), *(HeadId(2, head) for head in range(4))}
-    assert "A has no dropout" in found.report(200)
+    assert "A has no module that drops hidden states" in found.report(200)
+    assert "changed at all (no dropout to compare with)" in found.report(200)
     assert found.document()["yardsticks"]["dropout"] is None
     assert "with dropout" not in " ".join(texts_of(found.figure("distances")))
 

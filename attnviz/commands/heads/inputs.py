@@ -4,14 +4,16 @@ from dataclasses import dataclass
 
 from attnviz.arguments import check_whole
 from attnviz.attention.generation import generate_greedily
-from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens, Units, merge_units, shifted_right
 from attnviz.model.wording import visible
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
-__all__ = ["Options", "Target", "context_of", "read_target", "refuse_target"]
+__all__ = ["MOST_NEW_TOKENS", "Options", "Target", "context_of", "read_target"]
+
+MOST_NEW_TOKENS = 40
+"""The longest target that is generated, unless another length is asked for."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Target:
         text: the target, as given or generated.
         tokens: the decoder's input: a start token and the target without its last token. Position q predicts q + 1.
         generated: whether the model wrote it, by greedy generation.
+        longest: in tokens, of what it may generate.
         context: of the decoder's attention to itself.
         cross: of its attention to the source.
     """
@@ -44,27 +47,9 @@ class Target:
     text: str
     tokens: Tokens
     generated: bool
+    longest: int
     context: TextContext
     cross: TextContext
-
-
-def refuse_target(checkpoint: Checkpoint, pair: str | None, target: str | None) -> None:
-    """Refuse a target for a model without a decoder of its own, and a pair for one that has it.
-
-    Raises:
-        TextError: in one line, with what to do.
-    """
-    kind = checkpoint.architecture.name
-    if target is not None and not checkpoint.stacks:
-        raise TextError(
-            f"a target was given, but a model of the architecture {kind!r} reads one text; leave out --target "
-            "(target=...), or choose an encoder-decoder such as Marian, BART or T5."
-        )
-    if pair is not None and checkpoint.stacks:
-        raise TextError(
-            f"a pair was given, but the encoder of {kind!r} has no sentence segments; the text for the decoder goes "
-            "with --target (target=...)."
-        )
 
 
 def read_target(
@@ -75,7 +60,7 @@ def read_target(
     options: Options,
     *,
     truncate: bool,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
 ) -> Target:
     """The target that was given, or one that the model writes.
 
@@ -86,14 +71,15 @@ def read_target(
         given: the target; None for greedy generation.
         options: as for the source.
         truncate: cut a target that is longer than the model instead of raising.
-        max_new_tokens: of generation, at most.
+        max_new_tokens: of generation, at most; default 40.
 
     Raises:
         TextError: see :func:`attnviz.model.tokens.tokenize`.
     """
-    check_whole("max_new_tokens", max_new_tokens, 1)
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    check_whole("max_new_tokens", longest, 1)
     if given is None:
-        text, whole = generate_greedily(checkpoint, tokens, max_new_tokens)
+        text, whole = generate_greedily(checkpoint, tokens, longest)
     else:
         text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
     start = int(checkpoint.config.decoder_start_token_id)
@@ -101,7 +87,8 @@ def read_target(
     read = shifted_right(whole, start, label)
     context = context_of(read, True, options)
     nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
-    return Target(text, read, given is None, context, TextContext(context.units, False, nowhere, source))
+    cross = TextContext(context.units, False, nowhere, source)
+    return Target(text, read, given is None, longest, context, cross)
 
 
 def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:

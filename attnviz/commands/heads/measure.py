@@ -8,12 +8,12 @@ from typing import Any
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
-from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
+from attnviz.commands.heads.inputs import Options, Target, context_of, read_target
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
-from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, merge_pattern
 from attnviz.patterns.parsers import parser_for
@@ -47,7 +47,7 @@ def analyze(
     truncate: bool = False,
     profile: bool = True,
     target: str | None = None,
-    max_new_tokens: int = 40,
+    max_new_tokens: int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -73,7 +73,7 @@ def analyze(
         profile: look for a stored profile of the weights, the user's or a shipped one, which gives heads their roles
             over a corpus; there is none of a model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
-        max_new_tokens: of that text, at most.
+        max_new_tokens: of that text, at most; default 40.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -108,7 +108,7 @@ class Reader:
     syntax: bool
     parser: str | None
     truncate: bool
-    max_new_tokens: int
+    max_new_tokens: int | None
 
     def tokens(self, text: str, pair: str | None = None) -> Tokens:
         """A text as the model reads it; a TextError where it cannot."""
@@ -117,19 +117,21 @@ class Reader:
     def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
         """The analysis of a text; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
-        refuse_target(checkpoint, pair, target)
+        refuse_target(checkpoint, target, self.max_new_tokens)
         tokens = self.tokens(text, pair)
         context = context_of(tokens, checkpoint.architecture.causal, options)
+        of_target = None
         if checkpoint.stacks:
             of_target = read_target(
                 checkpoint, tokens, context.units, target, options, truncate=self.truncate,
                 max_new_tokens=self.max_new_tokens,
             )  # fmt: skip
-            return _of_two_texts(text, checkpoint, tokens, context, of_target, options, progress)
         texts = texts_read([text] if pair is None else [text, pair], tokens)
         parse, note = None, "it was switched off (--no-syntax, syntax=False)."
         if self.syntax:
-            parse, note = _parse(texts, tokens, self.parser)
+            parse, note = _parse(texts, tokens, self.parser, checkpoint.tokenizer)
+        if of_target is not None:
+            return _of_two_texts(text, pair, checkpoint, tokens, context, of_target, options, progress, parse, note)
         windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
 
         def judge_layer(layer: VerifiedLayer) -> None:
@@ -148,7 +150,7 @@ class Reader:
 def open_reader(
     model: Model, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None, *, words: bool,
     local_window: int, long_range_from: int, syntax: bool, parser: str | None, truncate: bool, profile: bool,
-    max_new_tokens: int, warn: Callable[[str], None] | None,
+    max_new_tokens: int | None, warn: Callable[[str], None] | None,
 ) -> Reader:  # fmt: skip
     """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`."""
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
@@ -163,7 +165,7 @@ def open_reader(
         )
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=True)
+    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
     stored = None
     if profile and source is not None and not checkpoint.stacks:
         stored = _stored_profile(source, checkpoint, warn or _warn)
@@ -173,31 +175,38 @@ def open_reader(
 
 def _of_two_texts(
     text: str,
+    pair: str | None,
     checkpoint: Checkpoint,
     tokens: Tokens,
     context: TextContext,
     target: Target,
     options: Options,
     progress: Progress | None,
+    parse: Parse | None,
+    note: str,
 ) -> Analysis:
-    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own."""
+    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own.
+
+    The parse is of the source, so relations are measured in the encoder.
+    """
     contexts = {"E": context, "D": target.context, "X": target.cross}
     heads: list[HeadFindings] = []
 
     def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, contexts[letter_of(layer.check.layer)], tokens, None, None))
+        letter = letter_of(layer.check.layer)
+        heads.extend(_judged(layer, contexts[letter], tokens, parse if letter == "E" else None, None))
 
     attention = verify_attention(checkpoint, tokens, judge_layer, progress, target.tokens)
     return Analysis(
         text=text,
-        pair=None,
+        pair=pair,
         checkpoint=checkpoint,
         tokens=tokens,
         context=context,
         attention=attention,
         heads=tuple(sorted(heads, key=lambda head: head.id)),  # they ran in another order
-        parse=None,
-        syntax_note="encoder-decoders are not parsed.",
+        parse=parse,
+        syntax_note=note,
         options=options,
         target=target,
     )
@@ -213,7 +222,9 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=8)  # at the caller of analyze()
 
 
-def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
+def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:
+    if not getattr(tokenizer, "is_fast", True):
+        return None, "this tokenizer does not tell which characters its tokens stand for."
     pipeline, note = parser_for(texts, parser)
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 

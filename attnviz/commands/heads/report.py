@@ -37,8 +37,8 @@ __all__ = ["REPORT"]
 
 _LABEL = ("label", "label_score", "label_baseline", "label_gain", "label_n", "label_certain")
 _SCALARS = (
-    "id", "layer", "head", "entropy", "entropy_uniform", "distance", "distance_content", "confidence",
-    "confidence_content", "sink", *SHARES, *_LABEL, "role", "role_score", "role_baseline",
+    "id", "layer", "head", "entropy", "entropy_uniform", "entropy_content", "distance", "distance_content",
+    "confidence", "confidence_content", "sink", *SHARES, *_LABEL, "role", "role_score", "role_baseline",
 )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def _name(part: Analysis) -> str:
 
 
 def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
-    names = ("distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
+    names = ("entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
     return {
         "id": str(head.id),
         "layer": head.id.layer,
@@ -125,6 +125,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     more = {
         "syntactic": ["direction", "offset", "baselines"],
         "repeats": ["on_repeats", "baseline_on_repeats", "types"],
+        "broad": ["on_content"],
     }
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}

@@ -6,10 +6,10 @@ over texts. Beside it stand the distance that dropout makes between two passes o
 largest possible one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from attnviz.attention.verify import Verification
 from attnviz.commands.compare.corpus.noise import dropping_out
 from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorpus, pieces
 from attnviz.commands.compare.sides import check_shapes, model_names
-from attnviz.commands.profile.intervals import cosine_evidence, false_discovery
+from attnviz.commands.profile.intervals import Evidence, cosine_evidence, false_discovery
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.corpora.batches import Batch, SampledAttention, batches, encode
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
@@ -162,6 +162,8 @@ def compare_corpus(
 ) -> CorpusComparison:
     """Compare every head of two models over the texts of a corpus, which is read as a stream.
 
+    Of encoder-decoders the encoders alone are compared.
+
     Args:
         first: A, the model before; a name, a folder, a Source or a Checkpoint.
         second: B, of the same architecture, with as many layers and heads and the same tokenizer.
@@ -178,7 +180,6 @@ def compare_corpus(
 
     Raises:
         UsageError: models of other shapes.
-        ArchitectureError: an encoder-decoder.
         TextError: a text that the models read as different tokens, with its line.
         CorpusError: the corpus cannot be read, or has no text to compare.
         VerificationError: the heads do not reproduce a model.
@@ -191,7 +192,7 @@ def compare_corpus(
     a, _ = open_checkpoint(first, None, None, _for_name(first, device), _for_name(first, dtype))
     b, _ = open_checkpoint(second, None, None, _for_name(second, device), _for_name(second, dtype))
     check_shapes(a, b)
-    run = _Run(a, b, file, parse, seed)
+    run = _Run(a.encoder, b.encoder, file, parse, seed)
     run.measure(limit, batch_size, progress, warn)
     return run.result()
 
@@ -207,8 +208,8 @@ class _Run:
     def __init__(self, a: Checkpoint, b: Checkpoint, corpus: Corpus, parse: Parser | None, seed: int) -> None:
         self.models, self.corpus, self.parse, self.seed = (a, b), corpus, parse, seed
         self.attention = tuple(SampledAttention(model, seed) for model in self.models)
-        shape, causal = (a.n_layers, a.n_heads), a.architecture.causal
-        self.roles = tuple(RolesOfCorpus(*shape, causal) for _ in self.models)
+        shape = a.n_layers, a.n_heads
+        self.roles = tuple(RolesOfCorpus(model) for model in self.models)
         self.dropout: float | None = None  # of A, once a batch was read
         self.tally = DifferenceTally(*shape)
         self.left_out = 0
@@ -284,39 +285,43 @@ class _Run:
         )  # fmt: skip
 
     def _heads(self) -> tuple[HeadChange, ...]:
-        tally, ids = self.tally, list(all_heads(self.models[0].n_layers, self.models[0].n_heads))
-        means = tally.means()
-        noise = means.get("noise", torch.zeros_like(means["distance"]))
-        errors, of_difference = tally.errors()
-        enough, rate = tally.texts >= ENOUGH_TEXTS, ERROR_RATE / len(ids)
-        evidence = {
-            id: cosine_evidence(
-                float(means["distance"][id]), float(noise[id]), (float(errors[id]), float(of_difference[id])),
-                tally.texts, rate,
-            )
-            for id in ids
-        } if enough else {}  # fmt: skip
+        """Every head with its verdict, the most different first."""
+        model, means = self.models[0], self.tally.means()
+        ids = all_heads(model.n_layers, model.n_heads)
+        ranked = sorted(ids, key=lambda id: (-float(means["distance"][id]), id))
+        evidence = self._evidence(ranked, means) if self.tally.texts >= ENOUGH_TEXTS else {}
         q = dict(zip(evidence, false_discovery([each.p for each in evidence.values()]), strict=True))
         before, after = (roles.clearest() for roles in self.roles)
-        ranked = sorted(ids, key=lambda id: (-float(means["distance"][id]), id))
         heads = []
         for rank, id in enumerate(ranked, start=1):
-            found = evidence.get(id)
-            interval = None if found is None else (max(0.0, found.interval[0]), found.interval[1])
-            changed = (
-                found is not None and interval is not None and q[id] <= ERROR_RATE and found.difference[0] > 0
-                and interval[0] > float(noise[id])
-            )  # fmt: skip
-            numbers: dict[str, Any] = {name: float(means[name][id]) for name in ("divergence", "total_variation")}
+            found, values = evidence.get(id), {name: float(each[id]) for name, each in means.items()}
+            noise = values.get("noise")
             heads.append(
                 HeadChange(
-                    id, rank, float(means["distance"][id]), interval, **numbers,
-                    noise=float(noise[id]) if self.dropout else None,
-                    above_noise=None if found is None else found.difference, p=None if found is None else found.p,
-                    q=q.get(id), changed=changed, before=before[id], after=after[id],
+                    HeadId(model.layers[id.layer], id.head), rank, values["distance"],
+                    None if found is None else (max(0.0, found.interval[0]), found.interval[1]), values["divergence"],
+                    values["total_variation"], noise, found and found.difference, found and found.p, q.get(id),
+                    found is not None and q[id] <= ERROR_RATE and _above(found, noise or 0.0), before[id], after[id],
                 )
             )  # fmt: skip
         return tuple(heads)
+
+    def _evidence(self, ids: Sequence[HeadId], means: dict[str, Tensor]) -> dict[HeadId, Evidence]:
+        """Of each head, the intervals of its distance and of its distance less noise, over all heads together."""
+        noise = means.get("noise", torch.zeros_like(means["distance"]))
+        errors, of_difference = self.tally.errors()
+
+        def of(id: HeadId) -> Evidence:
+            both = float(errors[id]), float(of_difference[id])
+            score, baseline = float(means["distance"][id]), float(noise[id])
+            return cosine_evidence(score, baseline, both, self.tally.texts, ERROR_RATE / len(ids))
+
+        return {id: of(id) for id in ids}
+
+
+def _above(evidence: Evidence, noise: float) -> bool:
+    """Whether the interval of the distance is above noise, and that of their difference above 0."""
+    return evidence.interval[0] > noise and evidence.difference[0] > 0
 
 
 def _check_same_tokens(b: Checkpoint, batch: Batch) -> None:

@@ -11,8 +11,9 @@ from attnviz.commands.compare.corpus.wording import changed_line, side_lines
 from attnviz.commands.profile.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
+from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, visible
-from attnviz.results.documents import model_entry, verification_entry
+from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.published import role_name
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
@@ -44,7 +45,7 @@ def _head(head: HeadChange, judged: bool) -> dict[str, Any]:
     names = ("rank", "distance", "divergence", "total_variation", "noise", "p", "q")
     intervals = {"interval": head.interval, "above_noise": head.above_noise}
     return {
-        "id": str(head.id), **head.id._asdict(),
+        "id": str(head.id), "layer": head.id.layer, **stack_entry(head.id.layer), "head": head.id.head,
         **{name: getattr(head, name) for name in names},
         **{name: None if interval is None else list(interval) for name, interval in intervals.items()},
         "changed": head.changed if judged else None,
@@ -111,7 +112,8 @@ def _notes(result: CorpusComparison) -> Text:
         f"Dropout: the distance between two passes of A over the same texts with its own dropout (up to "
         f"{result.dropout:g}), which a trained model withstands."
         if result.dropout
-        else "A has no dropout, so there is no noise to compare with: changed means different from 0."
+        else "A has no module that drops hidden states, so there is no noise to compare with: changed means different "
+        "from 0."
     )
     many = "" if result.texts >= ENOUGH_FOR_ROLES else (
         f" Shares of attention give no role with fewer than {ENOUGH_FOR_ROLES} texts."
@@ -123,6 +125,7 @@ def _notes(result: CorpusComparison) -> Text:
         changed if result.judged else few,
         f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{many} "
         f"It is another in B for {counted(sum(head.role_changed for head in result.heads), 'head')}.",
+        encoder_note(result.first),
         f"{counted(result.left_out, 'text')} left out." if result.left_out else "",
     )
 

@@ -120,10 +120,10 @@ def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, T
 class RolesOfCorpus:
     """What each head of one model does on the corpus, as ``profile`` judges it, without an untrained copy."""
 
-    def __init__(self, n_layers: int, n_heads: int, causal: bool) -> None:
-        self._shape = n_layers, n_heads
-        self._statistics = StatisticsTally(n_layers, n_heads, causal)
-        self._relations = RelationTally(n_layers, n_heads, causal)
+    def __init__(self, model: Checkpoint) -> None:
+        self._shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
+        self._statistics = StatisticsTally(*self._shape, causal, windows=model.windows)
+        self._relations = RelationTally(*self._shape, causal)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Take up a batch."""

@@ -24,5 +24,5 @@ def changed_line(result: CorpusComparison) -> str:
     """How many heads changed, or why that cannot be said."""
     if not result.judged:
         return f"Too few texts to say which heads changed: {counted(result.texts, 'text')}, expected {ENOUGH_TEXTS}"
-    beyond = "by more than dropout" if result.dropout else "at all (A has no dropout to compare with)"
+    beyond = "by more than dropout" if result.dropout else "at all (no dropout to compare with)"
     return f"{len(result.changed)} of {counted(len(result.heads), 'head')} changed {beyond}"

@@ -16,7 +16,7 @@ from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-from attnviz.model.opening import Model
+from attnviz.model.opening import Model, refuse_target
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
@@ -161,7 +161,7 @@ def analyze_each(
     parser: str | None = None,
     truncate: bool = False,
     profile: bool = True,
-    max_new_tokens: int = 40,
+    max_new_tokens: int | None = None,
     visit: Callable[[OneText, Analysis], None] | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -211,6 +211,7 @@ def analyze_each(
         long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
         max_new_tokens=max_new_tokens, warn=warn,
     )  # fmt: skip
+    refuse_target(reader.checkpoint, None, max_new_tokens)
     _check(reader, lines)
     done, first, rows, worst = list[OneText](), list[Analysis](), list[list[_Row]](), dict[int, LayerCheck]()
     for number, line in enumerate(lines):

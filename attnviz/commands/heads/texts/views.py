@@ -30,7 +30,7 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
     groups, pooled = [], 1
     for analysis in shown:
         labels = Labels(analysis.units.labels, analysis.units.sink)
-        factor, _ = tile_pooling(longest, counts, target, look, len(labels.texts))
+        factor, _ = tile_pooling(longest, counts, target, look, n=len(labels.texts))
         pooled = max(pooled, factor)
         groups.append((_heading(analysis), tuple(_tiles(analysis, heads, labels, factor, look.scale == "per-head"))))
     n = len(result.texts)
