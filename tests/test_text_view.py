@@ -207,6 +207,13 @@ def test_right_to_left_text_runs_from_the_right_and_other_words_keep_their_order
     assert places[0] < places[2] < places[1] < places[3]
 
 
+def test_letters_of_an_arabic_word_keep_its_forms_where_it_is_parted() -> None:
+    analysis = hand_made(labels=["[CLS]", "قط", "##ة", "في", "[SEP]"], special=(0, 4), patterns=by_design(5))
+    (plan,) = plans(analysis, "L0H0")
+    assert [piece.text for piece in plan.pieces] == ["قط\u200d", "\u200dة", "في"]
+    assert nothing_over_the_edge(text_figure(plan, LIGHT))
+
+
 def test_it_can_be_drawn_on_axes_of_ones_own_in_letters_that_fit() -> None:
     analysis = long_text(40)
     sizes = []
