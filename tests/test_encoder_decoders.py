@@ -11,7 +11,7 @@ from attnviz import analyze
 from attnviz.attention import reference, relative_positions
 from attnviz.attention.relative_positions import bucketed_bias, position_buckets
 from attnviz.attention.verify import verify_attention
-from attnviz.errors import ArchitectureError, TextError, UsageError, VerificationError
+from attnviz.errors import ArchitectureError, TextError, VerificationError
 from attnviz.model.architectures import architecture_of, encoder_decoder, t5
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.opening import open_checkpoint
@@ -259,10 +259,7 @@ def test_an_encoder_alone_is_refused(tokenizer):
         from_loaded(model, tokenizer)
 
 
-def test_there_is_no_page_yet_and_a_notebook_shows_the_tables(models):
-    result = analyze(SOURCE, models["bart"], target=TARGET)
-    with pytest.raises(UsageError, match="there is no figure 'page': it is drawn for models of one kind of attention"):
-        result.page()
-    shown = result._repr_html_()
-    assert "<pre>" in shown
-    assert "<iframe" not in shown
+def test_a_notebook_shows_the_page_and_the_tables(models):
+    shown = analyze(SOURCE, models["bart"], target=TARGET, syntax=False)._repr_html_()
+    assert "<iframe" in shown
+    assert "Cross-attention (X)" in shown

@@ -68,10 +68,8 @@ def encoder_note(checkpoint: Checkpoint) -> str:
     )
 
 
-def refuse_target(
-    checkpoint: Checkpoint, pair: str | None, target: str | None = None, max_new_tokens: int | None = None
-) -> None:
-    """Refuse a target for a model without a decoder of its own, and a pair for one that has it.
+def refuse_target(checkpoint: Checkpoint, target: str | None = None, max_new_tokens: int | None = None) -> None:
+    """Refuse a target, or its length, for a model without a decoder of its own.
 
     Raises:
         TextError: in one line, with what to do.
@@ -87,11 +85,6 @@ def refuse_target(
         raise TextError(
             "--max-new-tokens (max_new_tokens=...) is for the target that an encoder-decoder writes itself, but "
             f"{why}; leave it out."
-        )
-    if pair is not None and checkpoint.stacks:
-        raise TextError(
-            f"a pair was given, but the encoder of {kind!r} has no sentence segments; the text for the decoder goes "
-            "with --target (target=...)."
         )
 
 

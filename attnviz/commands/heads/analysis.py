@@ -137,6 +137,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 self,
                 stack=stack,
                 context=self.context_of(stack.layer(0)),
+                parse=self.parse if stack.letter == "E" else None,  # it is of the source
                 heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
                 all_heads=self.heads,
             )
@@ -166,10 +167,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         facts = replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
         if self.target is None:
             return facts
-        texts = {"E": (self.text,), "D": (self.target.text,)}
-        both = (self.text, self.target.text), (len(self.context.keys), len(self.target.context.units))
-        of_part = texts.get(self.stack.letter if self.stack is not None else "X")
-        return replace(facts, texts=of_part) if of_part else replace(facts, texts=both[0], sizes=both[1])
+        if self.stack_letter == "E":
+            return facts
+        if self.stack_letter == "D":
+            return replace(facts, texts=(self.target.text,))
+        sizes = len(self.context.keys), len(self.target.context.units)
+        return replace(facts, texts=(*facts.texts, self.target.text), sizes=sizes)
 
     @property
     def verification(self) -> Verification:
@@ -240,15 +243,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables.
-
-        Encoder-decoders have no page yet: of these the latter alone.
-        """
+        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
         from attnviz.page.data import NOTEBOOK_BUDGET
 
         below = super()._repr_html_()
-        if self.target is not None:
-            return below
         title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" '

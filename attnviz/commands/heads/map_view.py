@@ -170,22 +170,23 @@ def uniform_value(analysis: Analysis, statistic: str) -> float | None:
 
 def _uniform_in(context: TextContext, statistic: str) -> float | None:
     """The same of the heads of one layer."""
-    for repeat, on_repeats in ON_REPEATS.items():
-        if statistic == on_repeats:
-            return context.baselines_on_repeats[repeat]
-    if statistic == "entropy":
-        return context.entropy_uniform
-    if statistic == "entropy_content":
-        return context.entropy_content_uniform
+    if statistic.startswith("distance") and context.source is not None:
+        return None
     if statistic.startswith(("distance", "confidence")):
         allowed = context.allowed & context.content_pairs if statistic.endswith("_content") else context.allowed
         keys = allowed.sum(1).double()
         sums = (distances(len(keys)).abs() * allowed).sum(1) if statistic.startswith("distance") else keys.sign()
         shares = (sums / keys)[keys > 0]
         return float(shares.mean()) if len(shares) else None
-    if statistic == DIAGONALITY:
-        return context.diagonality_baseline
-    return context.sink_baseline if statistic == "sink" else context.baselines[statistic]
+    others = {
+        "entropy": context.entropy_uniform,
+        "entropy_content": context.entropy_content_uniform,
+        "sink": context.sink_baseline,
+        DIAGONALITY: context.diagonality_baseline,
+        **context.baselines,
+        **{ON_REPEATS[repeat]: value for repeat, value in context.baselines_on_repeats.items()},
+    }
+    return others[statistic]
 
 
 def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:

@@ -98,20 +98,24 @@ def analyze(
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
-    refuse_target(checkpoint, pair, target, max_new_tokens)
+    refuse_target(checkpoint, target, max_new_tokens)
     options = Options(words, local_window, long_range_from)
     tokens = checkpoint.tokenize(text, pair, truncate)
     context = context_of(tokens, checkpoint.architecture.causal, options)
+    read = None
     if checkpoint.stacks:
         read = read_target(
             checkpoint, tokens, context.units, target, options, truncate=truncate, max_new_tokens=max_new_tokens
         )
-        return _of_two_texts(text, checkpoint, tokens, context, read, options, progress)
-    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     texts = texts_read([text] if pair is None else [text, pair], tokens)
     parse, note = (
-        _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
+        _parse(texts, tokens, parser, checkpoint.tokenizer)
+        if syntax
+        else (None, "it was switched off (--no-syntax, syntax=False).")
     )
+    if read is not None:
+        return _of_two_texts(text, pair, checkpoint, tokens, context, read, options, progress, parse, note)
+    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
 
     def judge_layer(layer: VerifiedLayer) -> None:
@@ -139,31 +143,38 @@ def analyze(
 
 def _of_two_texts(
     text: str,
+    pair: str | None,
     checkpoint: Checkpoint,
     tokens: Tokens,
     context: TextContext,
     target: Target,
     options: Options,
     progress: Progress | None,
+    parse: Parse | None,
+    note: str,
 ) -> Analysis:
-    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own."""
+    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own.
+
+    The parse is of the source, so relations are measured in the encoder.
+    """
     contexts = {"E": context, "D": target.context, "X": target.cross}
     heads: list[HeadFindings] = []
 
     def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, contexts[letter_of(layer.check.layer)], tokens, None, None))
+        letter = letter_of(layer.check.layer)
+        heads.extend(_judged(layer, contexts[letter], tokens, parse if letter == "E" else None, None))
 
     attention = verify_attention(checkpoint, tokens, judge_layer, progress, target.tokens)
     return Analysis(
         text=text,
-        pair=None,
+        pair=pair,
         checkpoint=checkpoint,
         tokens=tokens,
         context=context,
         attention=attention,
         heads=tuple(sorted(heads, key=lambda head: head.id)),  # they ran in another order
-        parse=None,
-        syntax_note="encoder-decoders are not parsed.",
+        parse=parse,
+        syntax_note=note,
         options=options,
         target=target,
     )
@@ -179,7 +190,9 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=7)  # at the caller of analyze()
 
 
-def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
+def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:
+    if not getattr(tokenizer, "is_fast", True):
+        return None, "this tokenizer does not tell which characters its tokens stand for."
     pipeline, note = parser_for(texts, parser)
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 

@@ -84,7 +84,7 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
     def column(key: str, title: str, reading: str, uniform: float | None, values: dict[HeadId, float]) -> Any:
         numbers = (values.get(head, math.nan) for head in heads)
         return {
-            "key": key, "title": title, "reading": reading, "unit": "", "uniform": rounded(uniform),
+            "key": key, "title": title, "reading": reading, "unit": "", "uniform": [rounded(uniform)],
             "values": [rounded(number) if math.isfinite(number) else None for number in numbers],
         }  # fmt: skip
 

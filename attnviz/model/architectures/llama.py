@@ -37,7 +37,7 @@ class Llama:
     float32_steps = True
     epsilon_setting = "rms_norm_eps"
     activation_setting = "hidden_act"
-    explained = False
+    explained = True
     language_class = "LlamaForCausalLM"
     partial_rotary = False
     normed_heads = False
@@ -102,6 +102,9 @@ class Llama:
             expand=network.up_proj,
             contract=network.down_proj,
             feed_forward_norm=layer.post_attention_layernorm,
+            head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
+            gate=network.gate_proj,
+            activation=network.act_fn,
         )
 
     def embeddings(self, base_model: nn.Module) -> Embeddings:
@@ -228,6 +231,8 @@ class Phi3(Mistral):
             expand=network.gate_up_proj,
             contract=network.down_proj,
             feed_forward_norm=layer.post_attention_layernorm,
+            gate=network.gate_up_proj,
+            activation=network.activation_fn,
         )
 
     def _projections(self, attention: Any, n_heads: int, n_kv_heads: int) -> tuple[Projection, Projection, Projection]:
