@@ -46,6 +46,8 @@ PAGE = (
 )
 HALF_A_PAGE = PAGE[len(PARAGRAPH) + 1 : len(PARAGRAPH) + 640].rpartition(" ")[0]
 
+PETS = "The boy ate an apple, the girl read a very old book and the dog quickly chased the big cat"
+
 COUNTING = "one two three four five one two three four five"
 
 # model, text, heads that have pictures of their own; the folder is named by model and tokens
@@ -103,6 +105,12 @@ def draw_looks() -> None:
     look = Look(width=7.0, bare=True, panel="a")
     chosen.save(new_folder("panel"), select=["L0H2", "L1H8", "L2H0"], figures=["panel"], look=look)
     without_numbers(GALLERY / "panel")
+    pets = attnviz.analyze(PETS, "minilm", device="cpu")
+    pets.save(new_folder("relations"), select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
+    without_numbers(GALLERY / "relations")
+    long = attnviz.analyze(PAGE, "minilm", device="cpu")
+    long.save(new_folder("text"), select=["L2H8", "L1H8"], figures=["text"])
+    without_numbers(GALLERY / "text")
     before, after = (
         attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog"))
     )
