@@ -6,12 +6,15 @@ without it those are left as they are.
 The files are byte-identical from run to run with the versions of .ci/constraints.txt.
 """
 
+import copy
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 import attnviz
@@ -42,6 +45,8 @@ PAGE = (
     "went down to look about her and to wonder what was going to happen next."
 )
 HALF_A_PAGE = PAGE[len(PARAGRAPH) + 1 : len(PARAGRAPH) + 640].rpartition(" ")[0]
+
+PETS = "The boy ate an apple, the girl read a very old book and the dog quickly chased the big cat"
 
 COUNTING = "one two three four five one two three four five"
 
@@ -100,11 +105,42 @@ def draw_looks() -> None:
     look = Look(width=7.0, bare=True, panel="a")
     chosen.save(new_folder("panel"), select=["L0H2", "L1H8", "L2H0"], figures=["panel"], look=look)
     without_numbers(GALLERY / "panel")
+    pets = attnviz.analyze(PETS, "minilm", device="cpu")
+    pets.save(new_folder("relations"), select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
+    without_numbers(GALLERY / "relations")
+    long = attnviz.analyze(PAGE, "minilm", device="cpu")
+    long.save(new_folder("text"), select=["L2H8", "L1H8"], figures=["text"])
+    without_numbers(GALLERY / "text")
     before, after = (
         attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog"))
     )
     attnviz.compare(before, after).save(new_folder("compare"), top=3)
     without_numbers(GALLERY / "compare")
+
+
+def draw_corpus_comparison(treebank: Path) -> None:
+    """What rounding the weights of minilm to 4 bits changes, over a treebank."""
+    before = attnviz.analyze(SENTENCE, "minilm", device="cpu").checkpoint
+    model = copy.deepcopy(before.model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and "embeddings" not in name:
+                step = weight.abs().amax(1, keepdim=True) / 7  # of each output, from -7 to 7
+                weight.copy_((weight / step).round() * step)
+    after = replace(before, model=model, name="minilm, weights rounded to 4 bits", weights_sha256=None)
+    found = attnviz.compare_corpus(before, after, treebank, limit=200)
+    found.save(new_folder("compare-corpus"))
+    (GALLERY / "compare-corpus" / "tables.txt").write_text(found.report(width=100), encoding="utf-8")
+    without_numbers(GALLERY / "compare-corpus")
+    print("compare-corpus")
+
+
+def draw_several() -> None:
+    """Heads on several texts, side by side."""
+    texts = [SENTENCE, "She gave him the book that he had lost", "Nobody knew why the committee rejected it"]
+    found = attnviz.analyze_each(texts, "minilm", device="cpu")
+    found.save(new_folder("texts"))
+    without_numbers(GALLERY / "texts")
 
 
 def draw_llama() -> None:
@@ -178,11 +214,13 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     GALLERY.mkdir(exist_ok=True)
     draw_views()
     draw_looks()
+    draw_several()
     draw_llama()
     draw_inside(treebank)
     draw_page()
     if treebank is not None:
         draw_profile(treebank)
+        draw_corpus_comparison(treebank)
     for name, text, model in (("minilm-9", SENTENCE, "minilm"), ("tiny-gpt2-10", COUNTING, "tiny-gpt2")):
         analysis = attnviz.analyze(text, model, device="cpu")
         (GALLERY / name / "tables.txt").write_text(analysis.report(width=80), encoding="utf-8")
