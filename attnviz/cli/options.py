@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from attnviz.arguments import LARGEST_SEED
+from attnviz.arguments import LARGEST_SEED, MOST_EXAMPLES
 
 __all__ = [
     "GROUPS",
     "LARGEST_BATCH",
     "LARGEST_SEED",
     "MEASUREMENT",
+    "MOST_EXAMPLES",
     "OUTPUT",
     "PICTURES",
     "TEXT_AND_MODEL",

@@ -38,6 +38,7 @@ class Item:
         members: for each span of the text, the positions of the tokens that overlap it.
         pieces: [n], the characters of the text that each token stands for; empty ones for special tokens.
         type_ids: [n], the tokenizer's token types; None for zeros, or where the model has none.
+        offsets: [n], where the pieces stand in the text.
         target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
     """
 
@@ -47,6 +48,7 @@ class Item:
     source: Text
     pieces: tuple[str, ...] = ()
     type_ids: tuple[int, ...] | None = None
+    offsets: tuple[Span, ...] = ()
     target: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -127,7 +129,7 @@ def encode(
         special[0] = special[0] or checkpoint.architecture.sink_first
         pieces = tuple(text.text[start:end] for start, end in offsets)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
-        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types))
+        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets)))
     return items
 
 
