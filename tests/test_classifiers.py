@@ -19,6 +19,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import open_checkpoint
 from tests.ablations import TEXTS, without
 from tests.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
+from tests.encoder_decoders import saved
 from tests.models import save_checkpoint
 
 GIVEN = ["good", "bad", "so-so", "bad"]
@@ -185,9 +186,7 @@ def test_labels_that_cannot_be_used(tmp_path: Path, bert_folder: Path) -> None:
         result = run("ablate", *arguments, "--model", folder, "-o", str(tmp_path / "out"))
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in " ".join(result.stderr.split())
-    with pytest.raises(
-        UsageError, match=r"for sequence classification \(BertForSequenceClassification\); this one has"
-    ):
+    with pytest.raises(UsageError, match=r"this one has none \(BertForSequenceClassification\)"):
         attnviz.ablate("the cat", bert_folder, label="good")
 
 
@@ -301,7 +300,7 @@ def test_questions_that_a_classifier_cannot_answer(options: list[str], message: 
 
 def test_a_model_without_classes_has_no_decision(bert_folder: Path) -> None:
     assert attnviz.head_outputs("the cat", bert_folder).document()["decision"] is None
-    with pytest.raises(UsageError, match="this checkpoint has no head for sequence classification"):
+    with pytest.raises(UsageError, match=r"this one has none \(BertForSequenceClassification\)"):
         attnviz.head_outputs("the cat", bert_folder, against="good")
 
 
@@ -346,3 +345,9 @@ def test_names_of_classes_may_be_hostile_or_the_same() -> None:
         attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label="Same")
     by_number = attnviz.ablate("the cat", model, tokenizer=tokenizer, label="2", select="L0H0", **FEW)
     assert by_number.clean_loss == pytest.approx(-float(own_logits(model, tokenizer, "the cat").log_softmax(-1)[2]))
+
+
+def test_an_encoder_decoder_has_no_classes(tmp_path: Path) -> None:
+    folder = saved("bart", tmp_path / "bart")
+    with pytest.raises(UsageError, match="classes of an encoder-decoder are not measured"):
+        attnviz.head_outputs("the cat", folder, label=0)
