@@ -7,13 +7,16 @@ The files are byte-identical from run to run with the versions of .ci/constraint
 """
 
 import contextlib
+import copy
 import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 import attnviz
@@ -107,6 +110,31 @@ def draw_looks() -> None:
     )
     attnviz.compare(before, after).save(new_folder("compare"), top=3)
     without_numbers(GALLERY / "compare")
+
+
+def draw_corpus_comparison(treebank: Path) -> None:
+    """What rounding the weights of minilm to 4 bits changes, over a treebank."""
+    before = attnviz.analyze(SENTENCE, "minilm", device="cpu").checkpoint
+    model = copy.deepcopy(before.model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and "embeddings" not in name:
+                step = weight.abs().amax(1, keepdim=True) / 7  # of each output, from -7 to 7
+                weight.copy_((weight / step).round() * step)
+    after = replace(before, model=model, name="minilm, weights rounded to 4 bits", weights_sha256=None)
+    found = attnviz.compare_corpus(before, after, treebank, limit=200)
+    found.save(new_folder("compare-corpus"))
+    (GALLERY / "compare-corpus" / "tables.txt").write_text(found.report(width=100), encoding="utf-8")
+    without_numbers(GALLERY / "compare-corpus")
+    print("compare-corpus")
+
+
+def draw_several() -> None:
+    """Heads on several texts, side by side."""
+    texts = [SENTENCE, "She gave him the book that he had lost", "Nobody knew why the committee rejected it"]
+    found = attnviz.analyze_each(texts, "minilm", device="cpu")
+    found.save(new_folder("texts"))
+    without_numbers(GALLERY / "texts")
 
 
 def draw_llama() -> None:
@@ -206,12 +234,14 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     GALLERY.mkdir(exist_ok=True)
     draw_views()
     draw_looks()
+    draw_several()
     draw_llama()
     draw_translation()
     draw_inside(treebank)
     draw_page()
     if treebank is not None:
         draw_profile(treebank)
+        draw_corpus_comparison(treebank)
     for name, text, model in (("minilm-9", SENTENCE, "minilm"), ("tiny-gpt2-10", COUNTING, "tiny-gpt2")):
         analysis = attnviz.analyze(text, model, device="cpu")
         (GALLERY / name / "tables.txt").write_text(analysis.report(width=80), encoding="utf-8")

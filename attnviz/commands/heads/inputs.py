@@ -2,19 +2,13 @@
 
 from dataclasses import dataclass
 
-from attnviz.arguments import check_whole
-from attnviz.attention.generation import generate_greedily
-from attnviz.errors import TextError
+from attnviz.attention.generation import MOST_NEW_TOKENS, target_tokens
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens, Units, merge_units, shifted_right
-from attnviz.model.wording import visible
+from attnviz.model.tokens import Tokens, Units, merge_units
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
-__all__ = ["MOST_NEW_TOKENS", "Options", "Target", "context_of", "read_target", "refuse_target"]
-
-MOST_NEW_TOKENS = 40
-"""The longest target that is generated, unless another length is asked for."""
+__all__ = ["MOST_NEW_TOKENS", "Options", "Target", "context_of", "read_target"]
 
 
 @dataclass(frozen=True)
@@ -53,20 +47,6 @@ class Target:
     cross: TextContext
 
 
-def refuse_target(checkpoint: Checkpoint, target: str | None) -> None:
-    """Refuse a target for a model without a decoder of its own.
-
-    Raises:
-        TextError: in one line, with what to do.
-    """
-    kind = checkpoint.architecture.name
-    if target is not None and not checkpoint.stacks:
-        raise TextError(
-            f"a target was given, but a model of the architecture {kind!r} reads one text; leave out --target "
-            "(target=...), or choose an encoder-decoder such as Marian, BART or T5."
-        )
-
-
 def read_target(
     checkpoint: Checkpoint,
     tokens: Tokens,
@@ -75,7 +55,7 @@ def read_target(
     options: Options,
     *,
     truncate: bool,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
 ) -> Target:
     """The target that was given, or one that the model writes.
 
@@ -86,23 +66,17 @@ def read_target(
         given: the target; None for greedy generation.
         options: as for the source.
         truncate: cut a target that is longer than the model instead of raising.
-        max_new_tokens: of generation, at most.
+        max_new_tokens: of generation, at most; default 40.
 
     Raises:
         TextError: see :func:`attnviz.model.tokens.tokenize`.
     """
-    check_whole("max_new_tokens", max_new_tokens, 1)
-    if given is None:
-        text, whole = generate_greedily(checkpoint, tokens, max_new_tokens)
-    else:
-        text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
-    start = int(checkpoint.config.decoder_start_token_id)
-    label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
-    read = shifted_right(whole, start, label)
+    text, read, generated = target_tokens(checkpoint, tokens, given, truncate, max_new_tokens)
     context = context_of(read, True, options)
     nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
     cross = TextContext(context.units, False, nowhere, source)
-    return Target(text, read, given is None, max_new_tokens, context, cross)
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    return Target(text, read, generated, longest, context, cross)
 
 
 def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:

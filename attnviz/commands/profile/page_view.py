@@ -42,7 +42,7 @@ def page_data(profile: Profile, _: Choices) -> dict[str, Any]:
         "sides": [],
         "axes": [],
         "end": 1,
-        "rows": [f"L{layer}" for layer in range(model.n_layers)],
+        "rows": [HeadId(layer, 0).layer_name for layer in model.layers],
         "columns": model.n_heads,
         "statistics": list(_statistics(profile)),
         "heads": [_entry(head, roles) for head, roles in passed.items()],
