@@ -30,6 +30,15 @@ def heads(
     max_new_tokens: Annotated[
         int, options.text_option(metavar="COUNT", min=1, help="The longest target that the model generates, in tokens.")
     ] = 40,
+    generate: Annotated[
+        int | None,
+        options.text_option(
+            metavar="COUNT",
+            min=1,
+            help="Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, greedily, and show the "
+            "attention of all.",
+        ),
+    ] = None,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
@@ -104,6 +113,7 @@ def heads(
             pair=second,
             target=read,
             max_new_tokens=max_new_tokens,
+            generate=generate,
             device=run.device,
             dtype=run.dtype,
             words=words,
@@ -119,7 +129,7 @@ def heads(
 
     run.execute(
         measure,
-        texts=(sentence, second, read),
+        texts=(sentence, second, read, None if generate is None else f"--generate {generate}"),
         scale=scale,
         adds=["lines"] * (start is not None) + ["map"] * bool(statistics),
         select=select or (),

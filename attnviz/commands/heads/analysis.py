@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from attnviz.attention.verify import Verification, VerifiedAttention
-from attnviz.commands.heads.inputs import Options, Target
+from attnviz.commands.heads.inputs import Continuation, Options, Target
 from attnviz.model.head_ids import HeadId, LayerId, Stack
 from attnviz.model.tokens import Units, merge_pattern, visible
 from attnviz.model.wording import counted, quoted
@@ -87,6 +87,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         windowed: by layer, the context with baselines over the keys within its window, where that is shorter than
             the text.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
+        continuation: of a decoder, what it wrote after the text, if that was asked for; ``tokens`` are of both.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
     """
 
@@ -102,6 +103,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     published: tuple[PublishedHead, ...] = ()
     windowed: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
+    continuation: Continuation | None = None
     stack: Stack | None = None
 
     @property
@@ -113,6 +115,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def keys(self) -> Units:
         """What is attended to: the same units, but for cross-attention those of the source."""
         return self.context.keys
+
+    @property
+    def generated(self) -> tuple[bool, ...]:
+        """Which of the :attr:`units` the model wrote, wholly or in part; empty where it wrote none."""
+        first = None if self.continuation is None else self.continuation.first
+        return () if first is None else tuple(max(members) >= first for members in self.units.members)
 
     @property
     def parts(self) -> "tuple[Analysis, ...]":
@@ -150,6 +158,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
         facts = replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
+        if self.continuation is not None:
+            facts = replace(facts, generated=self.continuation.text, n_generated=self.continuation.count)
         if self.target is None:
             return facts
         texts = {"E": (self.text,), "D": (self.target.text,)}

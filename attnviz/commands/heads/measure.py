@@ -8,7 +8,15 @@ from typing import Any
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
-from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
+from attnviz.commands.heads.inputs import (
+    Options,
+    Target,
+    context_of,
+    read_continuation,
+    read_target,
+    refuse_continuation,
+    refuse_target,
+)
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
@@ -48,6 +56,7 @@ def analyze(
     profile: bool = True,
     target: str | None = None,
     max_new_tokens: int = 40,
+    generate: int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -74,6 +83,8 @@ def analyze(
             over a corpus; there is none of a model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most.
+        generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
+            pass; fewer where it ends the text.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -97,10 +108,17 @@ def analyze(
     check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=True)
+    checkpoint, source = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=generate is not None, encoder_decoders=True
+    )
     refuse_target(checkpoint, pair, target)
     options = Options(words, local_window, long_range_from)
+    if generate is not None:
+        refuse_continuation(checkpoint, pair, generate)
     tokens = checkpoint.tokenize(text, pair, truncate)
+    continuation = None
+    if generate is not None:
+        continuation, tokens = read_continuation(checkpoint, text, tokens, generate)
     context = context_of(tokens, checkpoint.architecture.causal, options)
     if checkpoint.stacks:
         read = read_target(
@@ -108,7 +126,8 @@ def analyze(
         )
         return _of_two_texts(text, checkpoint, tokens, context, read, options, progress)
     stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
-    texts = texts_read([text] if pair is None else [text, pair], tokens)
+    whole = text if continuation is None else continuation.whole
+    texts = texts_read([whole] if pair is None else [whole, pair], tokens)
     parse, note = (
         _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
     )
@@ -134,6 +153,7 @@ def analyze(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         ),
         windowed=windowed,
+        continuation=continuation,
     )
 
 

@@ -114,6 +114,7 @@ def command_options(analysis: Analysis) -> list[str]:
         *(("--revision", model.revision) if model.revision and model.name not in BUILT_IN else ()),
         *(("--dtype", dtype) if dtype != "float32" else ()),
         *(("--pair", analysis.pair) if analysis.pair is not None else ()),
+        *(("--generate", str(analysis.continuation.asked)) if analysis.continuation is not None else ()),
         *(("--words",) if asked.words else ()),
         *(("--local-window", str(asked.local_window)) if asked.local_window != 1 else ()),
         *(("--long-range-from", str(asked.long_range_from)) if asked.long_range_from != 4 else ()),

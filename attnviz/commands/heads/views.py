@@ -49,7 +49,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     facts, model, own = drawn(analysis, choices).facts, analysis.checkpoint, look.scale == "per-head"
     # a small selection, whose tokens are named
     few = analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
-    labels = Labels(shown[0].units.labels, shown[0].units.sink) if few else None
+    labels = Labels(shown[0].units.labels, shown[0].units.sink, shown[0].generated) if few else None
     named = shown[0].units.labels if few else ()
     n = max(len(units) for part in shown for units in (part.units, part.keys))
     pooled = grid_pooling(n, [head.id for head in heads], look, marked=True, labels=named)
@@ -90,6 +90,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"Rows attend to columns{f'; {ticks}' if sinks else ''}.",
             f"{capital(kinds)}." if kinds else "",
             f"Below an id: the label on this text{unsure}.",
+            f"Bold: generated {facts.unit}s." if labels is not None and labels.bold else "",
             MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
             facts.pooled(pooled),
         ),
@@ -146,7 +147,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
     """Those of one kind of attention."""
     shown, look = drawn(analysis, choices), choices.look
     facts, own, between = shown.facts, look.scale == "per-head", analysis.context.source is not None
-    labels = Labels(shown.units.labels, shown.units.sink)
+    labels = Labels(shown.units.labels, shown.units.sink, shown.generated)
     keys = Labels(shown.keys.labels, shown.keys.sink) if between else None
     pooled, every = heatmap_pooling(labels.texts, look, len(shown.keys))
     which = f"row = {facts.unit} that attends, column = {facts.unit} attended to"
@@ -154,7 +155,9 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
         which = f"row = {facts.unit} that the decoder reads, column = {facts.unit} of the source"
     notes = (
         f"{facts.model} on {facts.text_line}",
-        *facts.notes(facts.named(every), facts.pooled(pooled))[1:],
+        *facts.notes(
+            f"Bold: generated {facts.unit}s." if labels.bold else "", facts.named(every), facts.pooled(pooled)
+        )[1:],
     )
     for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)
