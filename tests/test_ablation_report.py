@@ -225,6 +225,7 @@ def test_the_document(made_up: Ablation) -> None:
     content = json.loads(json.dumps(made_up.document(["ablate-map.png"]), allow_nan=False))
     assert content["options"] == {
         "method": "mean", "select": [], "together": False, "limit": None, "seed": 0, "curve": True, "gradient": True,
+        "label": None,
     }  # fmt: skip
     assert (content["measured"]["kind"], content["measured"]["importance"]) == ("next-token", "loss")
     assert (content["verification"]["heads_compared"], content["verification"]["rows_verified"]) == (12, 4)

@@ -33,6 +33,7 @@ from attnviz.patterns.verdicts import (
     SINK_SHARE,
 )
 from attnviz.results.result import views_of
+from tests.classifiers import sharp_classifier
 from tests.conftest import needs_minilm, needs_parser
 from tests.corpora import examples, sentences, treebank
 from tests.encoder_decoders import saved
@@ -94,6 +95,8 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
     llama = sharp_llama(num_hidden_layers=12, max_position_embeddings=64)
     save_checkpoint(llama, sentencepiece_tokenizer(), folder / "cache" / "attnviz" / cached_folder().name)
+    save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
+    (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
     tuned = folder / "my-fine-tuned-bert"
     tuned.mkdir()
     for path in bert_folder.iterdir():

@@ -13,6 +13,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
@@ -27,11 +28,12 @@ from attnviz.results.documents import read_captions
 from attnviz.results.result import Result, layout_of, report_of, views_of
 from attnviz.results.view import Choices
 from tests.corpora import treebank
-from tests.drawn import ODD_SETTINGS, nothing_over_the_edge
+from tests.drawn import ODD_SETTINGS
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
 TEXTS = (TEXT, "the dog that i saw ran away")
+COLUMN = Look("dark", width=3.3)
 
 MEASURES: dict[str, Callable[[], Any]] = {
     "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
@@ -89,29 +91,42 @@ def test_plans_name_files_of_the_folder_and_say_what_they_show(command: str, nam
         assert "\n" not in plan.caption
 
 
-@pytest.mark.parametrize("look", [Look(), Look("dark", width=3.3)], ids=["default", "dark column"])
+@cache
+def column(command: str, name: str) -> bytes:
+    """The picture as a PNG, dark and as wide as a column; tests of its command draw it in other themes and widths."""
+    return figure_bytes(result_of(command).figure(name, COLUMN), "png", COLUMN)
+
+
 @pytest.mark.parametrize(("command", "name"), PICTURES)
-def test_pictures_fit_their_page(command: str, name: str, look: Look):
+def test_pictures_fit_their_page(command: str, name: str):
     if name not in drawable(command):
         pytest.skip("there is no such picture of this result")
-    figure = result_of(command).figure(name, look)
-    assert nothing_over_the_edge(figure)
-    if look.width is not None:
-        with Image.open(io.BytesIO(figure_bytes(figure, "png", look))) as picture:
-            assert picture.width == 990
-            assert picture.height <= 10 * 300
+    with Image.open(io.BytesIO(column(command, name))) as picture:
+        assert picture.width == 990
+        assert picture.height <= 10 * 300
+        pixels = np.asarray(picture.convert("RGB"))
+    for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]):
+        assert (edge == pixels[0, 0]).all()
+    assert pixels[0, 0].max() < 60
 
 
 @pytest.mark.parametrize(("command", "name"), PICTURES)
 def test_files_do_not_depend_on_the_users_settings_nor_on_the_run(command: str, name: str):
     if name not in drawable(command):
         pytest.skip("there is no such picture of this result")
-    result = result_of(command)
     with matplotlib.rc_context(ODD_SETTINGS):
         before = dict(matplotlib.rcParams)
-        odd = figure_bytes(result.figure(name), "svg")
+        odd = figure_bytes(result_of(command).figure(name, COLUMN), "png", COLUMN)
         assert dict(matplotlib.rcParams) == before
-    assert odd == figure_bytes(result.figure(name), "svg")
+    assert odd == column(command, name)
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_an_svg_depends_on_them_neither_and_holds_texts_as_texts(command: str):
+    result = result_of(command)
+    with matplotlib.rc_context(ODD_SETTINGS):
+        odd = figure_bytes(result.figure(), "svg")
+    assert odd == figure_bytes(result.figure(), "svg")
     assert b"</text>" in odd
 
 

@@ -52,6 +52,12 @@ def compare(
         str | None,
         options.text_option(metavar="TEXT", help="A second segment, the same on both sides."),
     ] = None,
+    target: Annotated[
+        str | None,
+        options.text_option(
+            metavar="TEXT", help="The text that the decoders of encoder-decoders (Marian, BART, T5) read on both sides."
+        ),
+    ] = None,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
@@ -89,6 +95,7 @@ def compare(
     _check_form(texts, names)
     sentences = [read_text(text) for text in texts]
     second = None if pair is None else decoded("--pair", pair)
+    read = None if target is None else decoded("--target", target)
     sources = _sources(names, revision or [])
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
@@ -99,6 +106,7 @@ def compare(
                 sentence,
                 loaded or source,
                 pair=second,
+                target=read,
                 device=None if loaded else run.device,
                 dtype=None if loaded else run.dtype,
                 words=words,
@@ -115,7 +123,13 @@ def compare(
         return attnviz.compare(*sides)
 
     run.execute(
-        measure, texts=[*sentences, second], models=names, scale=scale, scales=_SCALES, select=select or (), top=top
+        measure,
+        texts=[*sentences, second, read],
+        models=names,
+        scale=scale,
+        scales=_SCALES,
+        select=select or (),
+        top=top,
     )
 
 

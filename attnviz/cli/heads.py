@@ -28,8 +28,11 @@ def heads(
         ),
     ] = None,
     max_new_tokens: Annotated[
-        int, options.text_option(metavar="COUNT", min=1, help="The longest target that the model generates, in tokens.")
-    ] = 40,
+        int | None,
+        options.text_option(
+            metavar="COUNT", min=1, help="The longest target that the model generates, in tokens. Default: 40."
+        ),
+    ] = None,
     generate: Annotated[
         int | None,
         options.text_option(

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+import typer
+
 import attnviz
 from attnviz.cli import options
 from attnviz.cli.runner import Run, command
@@ -19,6 +21,16 @@ def outputs(
     select: options.Select = None,
     token: Annotated[
         str | None, options.token_option("GPT-2: show the tokens that heads promote at this position", "the last token")
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASS", help="Classifiers: the class to explain. Default: the one the model decides for."
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="The class to hold it against. Default: the most probable other one."),
     ] = None,
     truncate: options.Truncate = False,
     scale: Annotated[
@@ -52,8 +64,11 @@ def outputs(
     norm, with the scale of the whole residual stream held fixed, and through the unembedding; then the mean over the
     vocabulary is subtracted. The parts of all heads, embeddings, biases and feed-forward networks sum to the logits.
 
-    It writes outputs.png, outputs-shares.png, outputs-effects.png (GPT-2), one picture per head (outputs/L00H00.png),
-    captions, outputs.json and outputs.csv.
+    For a classifier it shows what each head adds to the difference of the logits of two classes. Where the classifier
+    is not linear (BERT), that is a linearisation.
+
+    It writes outputs.png, outputs-shares.png, outputs-effects.png (GPT-2, classifiers), one picture per head
+    (outputs/L00H00.png), captions, outputs.json and outputs.csv.
 
     Examples:
         attnviz outputs "The cat that I saw ran away"
@@ -62,6 +77,10 @@ def outputs(
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
     position = None if token is None else decoded("--token", token)
+    classes = {
+        name: None if given is None else decoded(f"--{name}", given)
+        for name, given in (("label", label), ("against", against))
+    }
     source = run.find_model()
 
     def measure(progress: Progress, _: object) -> "attnviz.HeadOutputs":
@@ -76,6 +95,7 @@ def outputs(
             dtype=run.dtype,
             truncate=truncate,
             token=position,
+            **classes,
             progress=progress,
         )
 

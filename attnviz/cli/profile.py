@@ -137,6 +137,9 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
 
     if store is False:
         return
+    if document["model"].get("stacks"):
+        yield "not kept for attnviz heads, which shows no roles of encoder-decoders"
+        return
     try:
         path, merged = store_profile(document, date.today().isoformat(), smaller=bool(store))
     except OutputError as error:

@@ -216,7 +216,7 @@ class SampledAttention:
 
     def state(self) -> dict[str, Any]:
         """What was verified so far."""
-        checks = [None if check is None else asdict(check) for check in self._checks]
+        checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
         return {"texts_verified": self.texts_verified, "checks": checks}
 
     def absorb(self, state: Mapping[str, Any]) -> None:

@@ -82,7 +82,8 @@ def draw_matrix(
         pooled: positions in one cell.
         colours: others than those of the look.
         vector: for a vector file: one rectangle a cell, sharp at any size, while they are few.
-        rules: positions between which a rule is drawn: 4 is the rule before row and column 4.
+        rules: positions between which a rule is drawn: 4 is the rule before row and column 4; with ``keys`` before
+            column 4 alone.
         outlined: row and column of a cell to outline.
         cell: points of a cell, where the Axes do not have their final size yet.
 
@@ -102,7 +103,7 @@ def draw_matrix(
     for spine in ax.spines.values():
         spine.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     for place in rules:
-        for line in (ax.axhline, ax.axvline):
+        for line in (ax.axvline,) if keys else (ax.axhline, ax.axvline):
             line(place / pooled - 0.5, color=look.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
     if outlined is not None:

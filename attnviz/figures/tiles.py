@@ -1,4 +1,7 @@
-"""A figure of several matrices over the same positions, side by side and in groups, on one scale."""
+"""A figure of several matrices over the same positions, side by side and in groups, on one scale.
+
+Their columns may be other positions than their rows; each cell stays a square.
+"""
 
 import math
 from collections.abc import Sequence
@@ -51,20 +54,22 @@ class TilesPlan(ColourScale, PagePlan):
     # a heading (empty where there is one group) and tiles, which stand in rows
     groups: tuple[tuple[str, tuple[Tile, ...]], ...]
     labels: Labels  # of the positions
+    keys: Labels | None = None  # of the columns, where they are other positions than the rows
     pooled: int = 1  # positions in one cell
     rules: tuple[float, ...] = ()  # as for draw_matrix
-    target: float = 1.6  # inches of a tile, where there is room
+    target: float = 1.6  # inches of a tile's longer side, where there is room
 
 
 def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure with every tile of the plan, group by group, one colour bar, title and notes."""
     counts = [len(tiles) for _, tiles in plan.groups]
-    columns, tile, side = _geometry(plan.labels.texts, counts, plan.target, look)
+    keys = plan.keys or plan.labels
+    columns, tile, side, below = _geometry(plan.labels.texts, counts, plan.target, look, keys.texts)
+    high = tile * len(plan.labels.texts) / len(keys.texts)
     width = page_width(look, side + columns * (tile + _GAP) + 2 * MARGIN)
     rows = [math.ceil(count / columns) for count in counts]
     headings = _HEADING * sum(bool(heading) for heading, _ in plan.groups)
-    below = len(rows) * 0.8 * side  # the labels of every group
-    body = headings + below + sum(rows) * (tile + _NAME + _GAP) + _BAR
+    body = headings + len(rows) * 0.8 * below + sum(rows) * (high + _NAME + _GAP) + _BAR
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=body)
         grid = page.add_gridspec(sum(rows), columns)
@@ -108,11 +113,12 @@ def _draw(
     vector: bool = False,
     inches: float | None = None,
 ) -> Cells:
-    """One matrix, named above; with its side in inches, where the Axes do not have their final size yet."""
+    """One matrix, named above; with its width in inches, where the Axes do not have their final size yet."""
     rows, columns = tile.values.shape
     cells = draw_matrix(
-        ax, tile.values, tile.norm or plan.norm, look, labels=plan.labels, sides=sides, pooled=plan.pooled,
-        colours=plan.colours, vector=vector, rules=plan.rules, cell=inches and inches * 72 / max(rows, columns),
+        ax, tile.values, tile.norm or plan.norm, look, labels=plan.labels, keys=plan.keys, sides=sides,
+        pooled=plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
+        cell=inches and inches * 72 / columns,
     )  # fmt: skip
     ax.set_box_aspect(rows / columns)
     room = (inches or ax.get_window_extent().width / ax.figure.dpi) * DPI
@@ -123,29 +129,44 @@ def _draw(
     return cells
 
 
-def tile_pooling(labels: Sequence[str], counts: Sequence[int], target: float, look: Look) -> tuple[int, int]:
+def tile_pooling(
+    labels: Sequence[str], counts: Sequence[int], target: float, look: Look, keys: Sequence[str] = ()
+) -> tuple[int, int]:
     """How many positions share a cell, so that every cell has a pixel, and every which position is named.
 
-    ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`.
+    ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`, ``keys`` name the columns where
+    these are other positions.
     """
-    _, inches, _ = _geometry(labels, counts, target, look)
-    pooled = pooled_for(len(labels), inches)
-    return pooled, named_every(inches * 72 / len(labels) * pooled, pooled)
+    _, inches, *_ = _geometry(labels, counts, target, look, keys)
+    n = len(keys or labels)
+    pooled = pooled_for(n, inches)
+    return pooled, named_every(inches * 72 / n * pooled, pooled)
 
 
-def _geometry(labels: Sequence[str], counts: Sequence[int], target: float, look: Look) -> tuple[int, float, float]:
-    """Tiles in a row, inches of a tile, and inches that the labels take beside it."""
-    n, most = len(labels), max(counts)
-    wanted = min(target, n * _LARGEST_CELL)
-    side = label_pixels(labels, label_size(wanted / n * 72)) / DPI + 0.06
+def _geometry(
+    labels: Sequence[str], counts: Sequence[int], target: float, look: Look, keys: Sequence[str] = ()
+) -> tuple[int, float, float, float]:
+    """Tiles in a row, inches that each is wide, and inches that the labels take beside and below it."""
+    n, most, tall = len(keys or labels), max(counts), len(labels) / len(keys or labels)
+    cell = min(target / max(n, len(labels)), _LARGEST_CELL)
+    wanted, side = cell * n, _beside(labels, cell)
     room = (look.width or _PAGE) - side - 2 * MARGIN
     columns = most
     if most * (_SHRUNK * wanted + _GAP) > room:
         columns = max(1, math.floor((room + _GAP) / (wanted + _GAP)))
         columns = math.ceil(most / math.ceil(most / columns))  # rows of like length
-    largest = wanted if look.width is None else n * _LARGEST_CELL
+    largest = wanted if look.width is None else min(n * _LARGEST_CELL, room / max(1, tall))
     tile = min(room / columns - _GAP, largest)
-    while columns < most and sum(math.ceil(count / columns) for count in counts) * (tile + _NAME + _GAP) > _HIGHEST:
+
+    def room_of(tile: float) -> float:
+        return tall * tile + _NAME + _GAP
+
+    while columns < most and sum(math.ceil(count / columns) for count in counts) * room_of(tile) > _HIGHEST:
         columns += 1
         tile = max(_LEAST_TILE, min(room / columns - _GAP, largest))
-    return columns, tile, side
+    return columns, tile, side, _beside(keys or labels, cell)
+
+
+def _beside(labels: Sequence[str], cell: float) -> float:
+    """Inches that labels take beside cells of so many inches."""
+    return label_pixels(labels, label_size(cell * 72)) / DPI + 0.06

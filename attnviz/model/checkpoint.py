@@ -1,7 +1,7 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ from attnviz.model.architectures import (
     SIZES,
     Architecture,
     EncoderDecoder,
+    LayerModules,
     architecture_of,
     first_position,
+    instead_of,
     n_layers_of,
     norm_of,
     stacks_of,
 )
+from attnviz.model.classifier import Classifier, classification_class, classifier_of
 from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer
 from attnviz.model.head_ids import Stack
@@ -49,7 +52,9 @@ class Checkpoint:
         tokenizer: the fast tokenizer that belongs to it.
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
             norm); None where it was not asked for, or the checkpoint has none.
+        classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
+        encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
     """
 
     name: str
@@ -59,6 +64,28 @@ class Checkpoint:
     tokenizer: Any
     language_head: nn.Module | None = None
     weights_sha256: str | None = None
+    classifier: Classifier | None = None
+    encoder_only: bool = False
+
+    @property
+    def encoder(self) -> "Checkpoint":
+        """Of an encoder-decoder its encoder alone, a model of one kind of attention; any other model itself."""
+        return replace(self, encoder_only=True) if self.stacks else self
+
+    @property
+    def running(self) -> Any:
+        """The module whose forward pass is measured."""
+        return self.model.encoder if self.encoder_only else self.model
+
+    @property
+    def modules(self) -> list[LayerModules]:
+        """Where to read the steps of each of the :attr:`layers`."""
+        return self.architecture.modules(self.model)[: self.n_layers]
+
+    @property
+    def prediction_head(self) -> nn.Module | None:
+        """What makes logits of final states: of classes, or of tokens; None without a head."""
+        return self.language_head if self.classifier is None else self.classifier.head
 
     @property
     def config(self) -> Any:
@@ -67,14 +94,15 @@ class Checkpoint:
 
     @property
     def short_name(self) -> str:
-        """The name for titles: of a folder, only its last part."""
+        """The name for titles: of a folder, only its last part; of an encoder alone, that it is one."""
         folder = Path(self.name)
-        return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        name = folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        return f"{name} (encoder)" if self.encoder_only else name
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-        return stacks_of(self.architecture, self.config)
+        return stacks_of(self.architecture, self.config)[: 1 if self.encoder_only else None]
 
     @property
     def layers(self) -> Sequence[int]:
@@ -84,7 +112,7 @@ class Checkpoint:
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return n_layers_of(self.architecture, self.config)
+        return self.stacks[0].n_layers if self.encoder_only else n_layers_of(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
@@ -171,7 +199,7 @@ def load_checkpoint(
         source: where the checkpoint lies.
         device: where to put it.
         dtype: its number format.
-        language_head: also load the head that gives logits, where the checkpoint has one.
+        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
@@ -181,12 +209,14 @@ def load_checkpoint(
     config, architecture = _config_in(source.folder, dtype)
     weights = _read_weights(source.folder, config, architecture)
     language_head = language_head or isinstance(architecture, EncoderDecoder)  # they may have to generate
-    model, head = _model_and_head(source, architecture, config, weights, dtype, language_head)
-    if head is not None:
-        head.to(device).eval()
-    tokenizer = load_tokenizer(source.folder)
-    digest = weights_sha256(source)
-    return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head, digest)
+    model, head, classifier = _model_and_heads(source, architecture, config, weights, dtype, language_head)
+    for each in (head, None if classifier is None else classifier.head):
+        if each is not None:
+            each.to(device).eval()
+    return Checkpoint(
+        source.name, source.revision, architecture, model.to(device).eval(), load_tokenizer(source.folder), head,
+        weights_sha256(source), classifier,
+    )  # fmt: skip
 
 
 def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
@@ -207,8 +237,8 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     check_weights(model.named_parameters(), "the loaded model")
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    head = architecture.language_head(model)
-    return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model))
+    head, classifier = architecture.language_head(model), classifier_of(architecture, model)
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model), classifier)
 
 
 def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
@@ -217,7 +247,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
-            f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
+            f"reproduce{instead_of(model_type)}."
         )
     refuse_other_weights(folder)
     config = read_config(folder)
@@ -255,15 +285,19 @@ def _spare(n_bytes: int) -> int:
     return 2000 + n_bytes // 50
 
 
-def _model_and_head(
+def _model_and_heads(
     source: Source,
     architecture: Architecture,
     config: Any,
     weights: dict[str, Tensor],
     dtype: torch.dtype,
     language_head: bool,
-) -> tuple[Any, nn.Module | None]:
-    """The bare model and, on request, its language-modelling head, where the checkpoint has all of its weights."""
+) -> tuple[Any, nn.Module | None, Classifier | None]:
+    """The bare model and, on request, the head that predicts, where the checkpoint has all of its weights.
+
+    It is that of classes where the config says that the checkpoint was saved with it: a GPT-2 would have a
+    language-modelling head in any case, tied to its word embeddings.
+    """
 
     def build(class_name: str) -> tuple[Any, dict[str, Any]]:
         with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"):
@@ -280,11 +314,14 @@ def _model_and_head(
 
     import transformers
 
+    named = getattr(config, "architectures", None) or ()
+    classifies = classification_class(architecture) in named and not isinstance(architecture, EncoderDecoder)
     if language_head:
-        whole, report = build(architecture.language_class)
+        whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
         bare = architecture.base_model(whole)
         inside = f"{whole.base_model_prefix}."
-        of_head = [key for key in report["missing_keys"] if not key.startswith(inside)]
+        pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
+        of_head = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
         if not of_head:
             for kind in ("missing_keys", "unexpected_keys"):
                 report[kind] = [key.removeprefix(inside) for key in report[kind]]
@@ -293,10 +330,10 @@ def _model_and_head(
                 key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
             ]
             _check_report(source, architecture, report)
-            return bare, architecture.language_head(whole)
+            return bare, None if classifies else architecture.language_head(whole), classifier_of(architecture, whole)
     model, report = build(f"{architecture.class_prefix}Model")
     _check_report(source, architecture, report)
-    return model, None
+    return model, None, None
 
 
 def _check_report(source: Source, architecture: Architecture, report: dict[str, Any]) -> None:

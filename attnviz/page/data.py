@@ -51,7 +51,7 @@ def pack(
     ranked: Sequence[K],
     patterns: Callable[[Sequence[K]], Iterator[tuple[K, Sequence[Tensor]]]],
     cells: int,
-    triangle: bool,
+    triangle: Callable[[K], bool],
     budget: int = BUDGET,
 ) -> dict[K, list[str]]:
     """The patterns of as many heads as the budget has room for, at least of one.
@@ -59,12 +59,12 @@ def pack(
     Args:
         ranked: ids of the heads; the first are kept.
         patterns: from ids in their own order to each with its patterns, one a side, [n_queries, n_keys].
-        cells: weights of a head, over all its sides.
-        triangle: as for :func:`packed`.
+        cells: weights of a head, over all its sides, at most.
+        triangle: as for :func:`packed`, of each head.
         budget: bytes.
     """
     tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
-    of_each = {head: [packed(side, triangle) for side in sides] for head, sides in patterns(sorted(tried))}
+    of_each = {head: [packed(side, triangle(head)) for side in sides] for head, sides in patterns(sorted(tried))}
     kept: dict[K, list[str]] = {}
     for head in tried:
         budget -= sum(map(len, of_each[head]))

@@ -22,9 +22,13 @@ def distances(n: int) -> Tensor:
     return positions[None, :] - positions[:, None]
 
 
-def allowed_units(n: int, causal: bool) -> Tensor:
-    """Which keys a query may attend to at all, boolean [n, n]; for merged words as for tokens."""
-    return distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
+def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
+    """Which keys a query may attend to at all, boolean [n, n]; for merged words as for tokens.
+
+    ``window``: of tokens, the last so many keys, the query's own among them; None for all.
+    """
+    allowed = distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
+    return allowed if window is None else allowed & (distances(n) > -window)
 
 
 def duplicate(tokens: Sequence[Hashable]) -> Tensor:

@@ -71,6 +71,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
         **({"stacks": [_stack(stack) for stack in model.stacks]} if model.stacks else {}),
+        **({"part": "encoder"} if model.encoder_only else {}),
         "d_model": model.d_model,
         "d_head": model.d_head,
         "device": str(model.device),

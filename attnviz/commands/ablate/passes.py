@@ -135,7 +135,8 @@ class Passes:
     Attributes:
         counts: measured positions of each text, [n_texts], float64.
         baseline: loss of the unchanged model, summed over the positions of each text, [n_texts], float64; None where
-            nothing is predicted, or nothing has run.
+            nothing is predicted, nobody says what is right, or nothing has run.
+        right: likewise how much of it is predicted right.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> None:
@@ -144,6 +145,7 @@ class Passes:
         for each in inputs:
             self.counts[each.text] += len(each.positions)
         self.baseline: Tensor | None = None
+        self.right: Tensor | None = None
         self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
         self._values_error = self._resumed_error = 0.0
 
@@ -174,7 +176,8 @@ class Passes:
         """
         removals = [(replacement, heads) for replacement, sets in wanted for heads in sets]
         sums = torch.zeros(len(removals), len(self.counts), 2, dtype=torch.float64)
-        baseline, first = torch.zeros_like(self.counts), not self._attention.texts_verified
+        baseline, right = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
+        first = not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
         with hooks.running(self._checkpoint):
             for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
@@ -189,8 +192,9 @@ class Passes:
                     sums[numbers] = sums[numbers].index_add(1, texts, changes)
                 if gradients is not None:
                     gradients.add(inputs, kept, metrics)
-                if metrics.baseline is not None:
+                if metrics.baseline is not None and metrics.right is not None:
                     self.baseline = baseline.index_add_(0, texts, metrics.baseline)
+                    self.right = right.index_add_(0, texts, metrics.right)
                 tell(done := done + len(inputs.inputs), len(self._inputs))
         totals = iter(sums)
         return [dict(zip(sets, totals, strict=False)) for _, sets in wanted]

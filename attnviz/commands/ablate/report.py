@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, SetEffect
-from attnviz.commands.ablate.inputs import METRICS, STATES
+from attnviz.commands.ablate.inputs import CLASS, METRICS, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.commands.ablate.wording import (
@@ -18,6 +18,7 @@ from attnviz.commands.ablate.wording import (
     compensation_text,
     first_order,
     interval,
+    loss_words,
     method_words,
     source_line,
     what_is_measured,
@@ -35,12 +36,16 @@ _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table has all it can have, and intervals."""
 _COLUMN = 14
 """Letters of a line of a verdict; each takes no more than two lines, of which a set has one by method."""
-_OPTIONS = ("method", "select", "together", "limit", "seed", "curve", "gradient")
+_OPTIONS = ("method", "select", "together", "limit", "seed", "curve", "gradient", "label")
 
 
 def _content(result: Ablation, _: Choices) -> dict[str, Any]:
     options, sources, checked = result.options, result.sources, result.verified
-    of = f"{PROJECTIONS} random projections of the final states" if result.kind == STATES else f"{result.kind} loss"
+    classifier = result.checkpoint.classifier
+    of = {
+        STATES: f"{PROJECTIONS} random projections of the final states",
+        CLASS: "loss of the class that the whole model decides for",
+    }.get(result.kind, f"{result.kind} loss")
     return {
         "model": model_entry(result.checkpoint),
         "corpora": [
@@ -49,7 +54,8 @@ def _content(result: Ablation, _: Choices) -> dict[str, Any]:
         "texts": list(sources.given),
         "options": {name: getattr(options, name) for name in _OPTIONS},
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
-        | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss},
+        | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss}
+        | {"accuracy": result.clean_accuracy, "classes": list(classifier.labels) if classifier else None},
         "verification": verification_entry(checked.attention)
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
@@ -226,7 +232,8 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int) -> 
 
 def _notes(result: Ablation) -> Iterator[str]:
     if result.options.gradient:
-        projected = "; without a loss L is a random projection of the final states" if result.kind == STATES else ""
+        known_loss = result.kind not in (STATES, CLASS)
+        projected = "" if known_loss else f"; L is {loss_words(result, 'a random projection of the final states')}"
         known = result.rank_correlations
         zero = first_order(result) and f"; {first_order(result)}"
         correlations = ", ".join(f"{metric.title} {number(known[metric.name])}" for metric in result.metrics)

@@ -13,9 +13,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
-from attnviz.commands.ablate.inputs import STATES, Metric
+from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.wording import first_order, method_words, source_line, what_is_measured
+from attnviz.commands.ablate.wording import first_order, loss_words, method_words, source_line, what_is_measured
 from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look, outer_ink
@@ -114,7 +114,7 @@ def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
 
 
 def _plan_gradient(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
-    of = "random projections of the final states" if result.kind == STATES else "the loss"
+    of = loss_words(result, "random projections of the final states")
     what = "what removing each head does beside its importance by gradients, with Spearman's rank correlation"
     how = f"importance by gradients: |Att·dL/dAtt|, mean over texts, L = {of} (Michel et al. 2019)"
     title = ": removing heads beside their importance by gradients"

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from statistics import median
 
 from attnviz.commands.ablate.effects import VERDICTS, Estimate, SetEffect
-from attnviz.commands.ablate.inputs import MASKED, STATES, Metric
+from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
-from attnviz.model.wording import counted, quoted, visible
+from attnviz.model.wording import counted, percent, quoted, visible
 
 __all__ = [
-    "GIVES", "amount", "compensation_text", "first_order", "interval", "method_words", "source_line",
+    "GIVES", "amount", "compensation_text", "first_order", "interval", "loss_words", "method_words", "source_line",
     "what_is_measured",
 ]  # fmt: skip
 
@@ -41,9 +41,23 @@ def what_is_measured(result: Ablation) -> str:
     """On what, and what the numbers are."""
     texts, n = counted(result.n_texts, "text"), result.n_positions
     if result.kind == STATES:
-        return f"final hidden states of {counted(n, 'token')} in {texts}; the model predicts no tokens"
+        classifier = result.checkpoint.classifier
+        why = classifier.why_no_classes if classifier else "the model predicts no tokens"
+        return f"final hidden states of {counted(n, 'token')} in {texts}; {why}"
+    if result.kind == CLASS:
+        return f"class probabilities of {texts} without labels"
+    if result.kind == LABELLED:
+        loss, right = amount(result.clean_loss or 0.0), percent(result.clean_accuracy)
+        return f"labelled class of {texts}; loss of the model as it is {loss} nats/text, {right} right"
     what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
     return f"{what} in {texts}; loss of the model as it is {amount(result.clean_loss or 0.0)} nats/token"
+
+
+def loss_words(result: Ablation, states: str) -> str:
+    """Of which loss gradients are taken; ``states`` is what stands in for it where nothing is predicted."""
+    return {STATES: states, CLASS: "the loss of the class that the whole model decides for"}.get(
+        result.kind, "the loss"
+    )
 
 
 def method_words(result: Ablation) -> str:

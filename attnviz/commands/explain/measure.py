@@ -131,7 +131,7 @@ def explain(
         AttnvizError: the model cannot be read or reproduced, or lacks the layer, head or token.
         VerificationError: a step differs from the model's own by more than the tolerance.
     """
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
+    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=False)
     followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one

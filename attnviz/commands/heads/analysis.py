@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.attention.verify import Verification, VerifiedAttention
 from attnviz.commands.heads.inputs import Continuation, Options, Target
 from attnviz.model.head_ids import HeadId, LayerId, Stack
-from attnviz.model.tokens import Units, merge_pattern, visible
+from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
 from attnviz.model.wording import counted, quoted
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, StoredRole
 from attnviz.patterns.published import PublishedHead
@@ -117,6 +117,16 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return self.context.keys
 
     @property
+    def row_tokens(self) -> Tokens:
+        """The tokens that the units of a part (:attr:`parts`) are made of: those of the source, or of the target."""
+        return self.target.tokens if self.target is not None and self.stack_letter in ("D", "X") else self.tokens
+
+    @property
+    def stack_letter(self) -> str:
+        """``E``, ``D`` or ``X`` of a part; empty of the whole, or of a model of one kind."""
+        return "" if self.stack is None else self.stack.letter
+
+    @property
     def generated(self) -> tuple[bool, ...]:
         """Which of the :attr:`units` the model wrote, wholly or in part; empty where it wrote none."""
         first = None if self.continuation is None else self.continuation.first
@@ -132,6 +142,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 self,
                 stack=stack,
                 context=self.context_of(stack.layer(0)),
+                parse=self.parse if stack.letter == "E" else None,  # it is of the source
                 heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
             )
             for stack in self.checkpoint.stacks
@@ -162,10 +173,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             facts = replace(facts, generated=self.continuation.text, n_generated=self.continuation.count)
         if self.target is None:
             return facts
-        texts = {"E": (self.text,), "D": (self.target.text,)}
-        both = (self.text, self.target.text), (len(self.context.keys), len(self.target.context.units))
-        of_part = texts.get(self.stack.letter if self.stack is not None else "X")
-        return replace(facts, texts=of_part) if of_part else replace(facts, texts=both[0], sizes=both[1])
+        if self.stack_letter == "E":
+            return facts
+        if self.stack_letter == "D":
+            return replace(facts, texts=(self.target.text,))
+        sizes = len(self.context.keys), len(self.target.context.units)
+        return replace(facts, texts=(*facts.texts, self.target.text), sizes=sizes)
 
     @property
     def verification(self) -> Verification:
@@ -222,15 +235,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         )
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables.
-
-        Encoder-decoders have no page yet: of these the latter alone.
-        """
+        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
         from attnviz.page.data import NOTEBOOK_BUDGET
 
         below = super()._repr_html_()
-        if self.target is not None:
-            return below
         title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" '

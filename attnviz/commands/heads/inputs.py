@@ -12,15 +12,12 @@ from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
 __all__ = [
-    "Continuation",
-    "Options",
-    "Target",
-    "context_of",
-    "read_continuation",
-    "read_target",
+    "MOST_NEW_TOKENS", "Continuation", "Options", "Target", "context_of", "read_continuation", "read_target",
     "refuse_continuation",
-    "refuse_target",
-]
+]  # fmt: skip
+
+MOST_NEW_TOKENS = 40
+"""The longest target that is generated, unless another length is asked for."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,7 @@ class Target:
         text: the target, as given or generated.
         tokens: the decoder's input: a start token and the target without its last token. Position q predicts q + 1.
         generated: whether the model wrote it, by greedy generation.
+        longest: in tokens, of what it may generate.
         context: of the decoder's attention to itself.
         cross: of its attention to the source.
     """
@@ -53,6 +51,7 @@ class Target:
     text: str
     tokens: Tokens
     generated: bool
+    longest: int
     context: TextContext
     cross: TextContext
 
@@ -124,25 +123,6 @@ def read_continuation(checkpoint: Checkpoint, text: str, tokens: Tokens, generat
     return Continuation(written, whole, first, len(new), generate, ended), read
 
 
-def refuse_target(checkpoint: Checkpoint, pair: str | None, target: str | None) -> None:
-    """Refuse a target for a model without a decoder of its own, and a pair for one that has it.
-
-    Raises:
-        TextError: in one line, with what to do.
-    """
-    kind = checkpoint.architecture.name
-    if target is not None and not checkpoint.stacks:
-        raise TextError(
-            f"a target was given, but a model of the architecture {kind!r} reads one text; leave out --target "
-            "(target=...), or choose an encoder-decoder such as Marian, BART or T5."
-        )
-    if pair is not None and checkpoint.stacks:
-        raise TextError(
-            f"a pair was given, but the encoder of {kind!r} has no sentence segments; the text for the decoder goes "
-            "with --target (target=...)."
-        )
-
-
 def read_target(
     checkpoint: Checkpoint,
     tokens: Tokens,
@@ -151,7 +131,7 @@ def read_target(
     options: Options,
     *,
     truncate: bool,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
 ) -> Target:
     """The target that was given, or one that the model writes.
 
@@ -162,14 +142,15 @@ def read_target(
         given: the target; None for greedy generation.
         options: as for the source.
         truncate: cut a target that is longer than the model instead of raising.
-        max_new_tokens: of generation, at most.
+        max_new_tokens: of generation, at most; default 40.
 
     Raises:
         TextError: see :func:`attnviz.model.tokens.tokenize`.
     """
-    check_whole("max_new_tokens", max_new_tokens, 1)
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    check_whole("max_new_tokens", longest, 1)
     if given is None:
-        text, whole = generate_greedily(checkpoint, tokens, max_new_tokens)
+        text, whole = generate_greedily(checkpoint, tokens, longest)
     else:
         text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
     start = int(checkpoint.config.decoder_start_token_id)
@@ -177,7 +158,8 @@ def read_target(
     read = shifted_right(whole, start, label)
     context = context_of(read, True, options)
     nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
-    return Target(text, read, given is None, context, TextContext(context.units, False, nowhere, source))
+    cross = TextContext(context.units, False, nowhere, source)
+    return Target(text, read, given is None, longest, context, cross)
 
 
 def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.commands.heads.drawn import drawn
+from attnviz.commands.heads.drawn import drawn, parts_drawn, stem_of
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
@@ -70,8 +70,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
     for part in parts:
         pairs = drawn(part, choices).patterns(_heads_drawn(part, choices))
         if len(part.select(choices.select)) <= MOST_HEADS:
-            stem = f"lines-{part.stack.name}" if part.stack is not None else "lines"
-            yield _plan(part, list(pairs), choices, stem, MOST_LINES)
+            yield _plan(part, list(pairs), choices, stem_of(part, "lines"), MOST_LINES)
             continue
         for head, pattern in pairs:
             yield _plan(part, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
@@ -79,7 +78,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
 
 def _parts(analysis: Analysis, choices: Choices) -> list[Analysis]:
     """The kinds of attention of which heads were asked for; with a token, those whose queries have it."""
-    parts = [part for part in analysis.parts if part.select(choices.select)]
+    parts = parts_drawn(analysis, choices)
     if len(parts) == 1 or choices.token is None:
         return parts
     token = choices.token
@@ -133,7 +132,7 @@ def _plan(
     order = np.argsort(weights[head, query, key], kind="stable")
     head, query, key = head[order], query[order], key[order]
     drawn_weights = weights[head, query, key]
-    breaks = () if analysis.target else _breaks([shown.tokens.segments[members[0]] for members in units.members])
+    breaks = _breaks([shown.row_tokens.segments[members[0]] for members in units.members])
     whole = start is None or facts.n <= WHOLE_ROWS or between
     alone = range(facts.n) if whole else {*(start or ()), *key.tolist()}
     row_of, first, counts = _rows(facts.n, alone, breaks)

@@ -15,13 +15,12 @@ from attnviz.commands.heads.inputs import (
     read_continuation,
     read_target,
     refuse_continuation,
-    refuse_target,
 )
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
-from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, merge_pattern
 from attnviz.patterns.parsers import parser_for
@@ -55,7 +54,7 @@ def analyze(
     truncate: bool = False,
     profile: bool = True,
     target: str | None = None,
-    max_new_tokens: int = 40,
+    max_new_tokens: int | None = None,
     generate: int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
@@ -82,7 +81,7 @@ def analyze(
         profile: look for a stored profile of the weights, the user's or a shipped one, which gives heads their roles
             over a corpus; there is none of a model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
-        max_new_tokens: of that text, at most.
+        max_new_tokens: of that text, at most; default 40.
         generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
             pass; fewer where it ends the text.
         progress: told of every layer verified.
@@ -108,10 +107,9 @@ def analyze(
     check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=generate is not None, encoder_decoders=True
-    )
-    refuse_target(checkpoint, pair, target)
+    wants_head = generate is not None
+    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=wants_head)
+    refuse_target(checkpoint, target, max_new_tokens)
     options = Options(words, local_window, long_range_from)
     if generate is not None:
         refuse_continuation(checkpoint, pair, generate)
@@ -120,17 +118,21 @@ def analyze(
     if generate is not None:
         continuation, tokens = read_continuation(checkpoint, text, tokens, generate)
     context = context_of(tokens, checkpoint.architecture.causal, options)
+    read = None
     if checkpoint.stacks:
         read = read_target(
             checkpoint, tokens, context.units, target, options, truncate=truncate, max_new_tokens=max_new_tokens
         )
-        return _of_two_texts(text, checkpoint, tokens, context, read, options, progress)
-    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     whole = text if continuation is None else continuation.whole
     texts = texts_read([whole] if pair is None else [whole, pair], tokens)
     parse, note = (
-        _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
+        _parse(texts, tokens, parser, checkpoint.tokenizer)
+        if syntax
+        else (None, "it was switched off (--no-syntax, syntax=False).")
     )
+    if read is not None:
+        return _of_two_texts(text, pair, checkpoint, tokens, context, read, options, progress, parse, note)
+    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
     windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
 
     def judge_layer(layer: VerifiedLayer) -> None:
@@ -159,31 +161,38 @@ def analyze(
 
 def _of_two_texts(
     text: str,
+    pair: str | None,
     checkpoint: Checkpoint,
     tokens: Tokens,
     context: TextContext,
     target: Target,
     options: Options,
     progress: Progress | None,
+    parse: Parse | None,
+    note: str,
 ) -> Analysis:
-    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own."""
+    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own.
+
+    The parse is of the source, so relations are measured in the encoder.
+    """
     contexts = {"E": context, "D": target.context, "X": target.cross}
     heads: list[HeadFindings] = []
 
     def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, contexts[letter_of(layer.check.layer)], tokens, None, None))
+        letter = letter_of(layer.check.layer)
+        heads.extend(_judged(layer, contexts[letter], tokens, parse if letter == "E" else None, None))
 
     attention = verify_attention(checkpoint, tokens, judge_layer, progress, target.tokens)
     return Analysis(
         text=text,
-        pair=None,
+        pair=pair,
         checkpoint=checkpoint,
         tokens=tokens,
         context=context,
         attention=attention,
         heads=tuple(sorted(heads, key=lambda head: head.id)),  # they ran in another order
-        parse=None,
-        syntax_note="encoder-decoders are not parsed.",
+        parse=parse,
+        syntax_note=note,
         options=options,
         target=target,
     )
@@ -199,7 +208,9 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=7)  # at the caller of analyze()
 
 
-def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
+def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:
+    if not getattr(tokenizer, "is_fast", True):
+        return None, "this tokenizer does not tell which characters its tokens stand for."
     pipeline, note = parser_for(texts, parser)
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 

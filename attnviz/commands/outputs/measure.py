@@ -18,6 +18,7 @@ from torch import Tensor
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
 from attnviz.attention.verify import VerifiedAttention, verify_attention
+from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
 from attnviz.commands.outputs.promoted_tokens import (
     Attribution,
     HeadPromotion,
@@ -101,6 +102,8 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         heads: by share of the output's norm, the largest first.
         stream: what the rest of the model gave in the same forward pass, for promoted tokens.
         attribution: the logits at one position, taken apart; None where the sentence ``no_attribution`` says why.
+        decision: of a model with a head for sequence classification, the difference of two classes' logits, taken
+            apart; else None.
     """
 
     command: ClassVar[str] = "outputs"
@@ -111,6 +114,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     stream: ResidualStream
     attribution: Attribution | None
     no_attribution: str
+    decision: Decision | None = None
 
     def output(self, head: str | HeadId) -> Tensor:
         """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
@@ -202,6 +206,8 @@ def head_outputs(
     dtype: str | None = None,
     truncate: bool = False,
     token: str | int | None = None,
+    label: str | int | None = None,
+    against: str | int | None = None,
     progress: Progress | None = None,
 ) -> HeadOutputs:
     """What every head of a model adds to the residual stream on a text, verified and measured.
@@ -221,17 +227,23 @@ def head_outputs(
         truncate: cut a text that is longer than the model instead of raising.
         token: where the tokens that heads promote are read (GPT-2): a token or word of the text, ``cat#2``, ``#3`` or a
             position counted from 0; default the last.
+        label: of a classifier, the class whose logit is taken apart, by name or number; default the most probable.
+        against: the class that it is held against; default the most probable other one.
         progress: told of every layer verified and measured.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the
-            model, do not sum to its attention outputs, or the parts of its logits do not sum to these.
+            model, do not sum to its attention outputs, or the parts of its logits do not sum to these; UsageError for
+            a class that the model lacks.
     """
     check_texts(text, pair, "give one text at a time")
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    checkpoint, _ = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=True, encoder_decoders=False
+    )
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:
         raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
+    check_classes(checkpoint, label, against)
     tokens = checkpoint.tokenize(text, pair, truncate)
     position = _position(tokens, token)
     with recording_stream(checkpoint) as stream:
@@ -244,8 +256,9 @@ def head_outputs(
         tell(progress, "measuring", layer + 1, n_layers)
     heads.sort(key=lambda head: (-(head.projection_share or 0.0), head.id))
     attribution = None if why_not else attribute_logits(verified, stream, position)
+    decision = take_apart(verified, stream, label, against)
     return HeadOutputs(
-        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(heads), stream, attribution, why_not
+        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(heads), stream, attribution, why_not, decision
     )
 
 

@@ -32,7 +32,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.pieces import vocabulary_labels
 
 __all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
-           "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
+           "attribute_logits", "output_norm", "recording_stream", "why_no_attribution"]  # fmt: skip
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""
@@ -131,11 +131,13 @@ class ResidualStream:
     """What the model's own modules gave in one forward pass, of one text.
 
     Attributes:
+        first: what the first layer was given, [n, d_model].
         feed_forward: a layer each, what its feed-forward network added, [n, d_model].
-        last: the residual stream after the last layer, [n, d_model].
-        normed: the same after the final layer norm, [n, d_model].
+        last: the residual stream after the last layer, before its last norm, [n, d_model].
+        normed: the final state: the same after the final norm, or that of the last layer, [n, d_model].
     """
 
+    first: Tensor | None = None
     feed_forward: list[Tensor] = field(default_factory=list)
     last: Tensor | None = None
     normed: Tensor | None = None
@@ -143,6 +145,9 @@ class ResidualStream:
 
 def why_no_attribution(checkpoint: Checkpoint) -> str:
     """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
+    if (classifier := checkpoint.classifier) is not None:
+        why = classifier.why_no_classes and f": {classifier.why_no_classes}"
+        return f"Promoted tokens are not given: this checkpoint has a head for sequence classification{why}."
     if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
         return (
             "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
@@ -164,13 +169,16 @@ def why_no_attribution(checkpoint: Checkpoint) -> str:
 
 @contextmanager
 def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
-    """Read the feed-forward networks and the final norm in the last forward pass inside, where logits are a sum."""
+    """Read feed-forward networks and the last norm in the last forward pass inside, where logits can be taken apart."""
     stream = ResidualStream()
-    if why_no_attribution(checkpoint):
+    if why_no_attribution(checkpoint) and checkpoint.classifier is None:
         yield stream
         return
-    norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
     modules = checkpoint.architecture.modules(checkpoint.model)
+    norm: Any = checkpoint.architecture.final_norm(checkpoint.model) or modules[-1].feed_forward_norm
+
+    def before_layers(_: nn.Module, given: tuple[Any, ...]) -> None:
+        stream.first = given[0][0]
 
     added = [layer.feed_forward_output_norm or layer.contract for layer in modules]
 
@@ -184,6 +192,7 @@ def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
 
     with ExitStack() as stack:
         hooks = [module.register_forward_hook(after_feed_forward) for module in added]
+        hooks.append(modules[0].block.register_forward_pre_hook(before_layers))
         for handle in (*hooks, norm.register_forward_hook(after_norm)):
             stack.callback(handle.remove)
         yield stream
@@ -218,7 +227,7 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
             add(name, None, unembedding(vector))
         for layer in range(checkpoint.n_layers):
-            writing, through = layer_contributions(verified, layer), _output_norm(verified, layer, position)
+            writing, through = layer_contributions(verified, layer), output_norm(verified, layer, position)
             of_heads = unembedding(through(writing.outputs_at(position)))
             total += of_heads.sum(0)
             for head, logits in enumerate(of_heads):
@@ -297,7 +306,7 @@ class _Unembedding:
             yield "unembedding bias", _centred(self._bias)
 
 
-def _output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:
+def output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:
     """What becomes of parts of a layer's attention output before they are added, with the norm's scale held fixed."""
     checkpoint = verified.checkpoint
     module = checkpoint.architecture.modules(checkpoint.model)[layer].attention_output_norm

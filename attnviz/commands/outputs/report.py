@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
+from attnviz.commands.outputs.decision_report import decision_entry, decision_table, decision_text, how_it_is_read
 from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.errors import UsageError
@@ -42,6 +43,7 @@ def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
 
 def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
     attribution, verification = result.attribution, result.attention.verification
+    decision = result.decision
     ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
     logits = attribution and {name: getattr(attribution, name) for name in ("error", "scale", "tolerance")}
     sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
@@ -59,6 +61,7 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
                 "id": str(head.id), **head.id._asdict(), "rank": ranks[head.id],
                 **{name: getattr(head, name) for name in _NUMBERS},
                 "promotion": attribution and _promotion(attribution.of(head.id)),
+                "decision": decision and decision.heads[head.id],
             }
             for head in result.select(choices.select)
         ],
@@ -70,6 +73,7 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
             "parts": [asdict(part) for part in attribution.parts],
         },
         "no_attribution": result.no_attribution or None,
+        "decision": decision and decision_entry(decision),
     }  # fmt: skip
 
 
@@ -107,6 +111,7 @@ def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
 def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[RenderableType]:
     """What was verified, the heads by share, the tokens they promote, how to read the numbers."""
     attribution, cut = result.attribution, result.tokens.truncated
+    decision = result.decision
     worst = max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
@@ -114,6 +119,11 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         verified.append(
             f" All parts sum to the model's logits at #{attribution.position} within {error(attribution.error)} of "
             f"the largest (tolerance {attribution.tolerance:.0e})."
+        )
+    if decision is not None:
+        verified.append(
+            f" All parts sum to the difference of two classes' logits within {error(decision.error)} of the largest "
+            f"(tolerance {decision.tolerance:.0e})."
         )
     yield verified
     heads, count = chosen(result, choices), len(result.select(choices.select))
@@ -127,6 +137,9 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
     if attribution is not None:
         yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
         yield _rest(result, attribution)
+    if decision is not None:
+        yield decision_table(decision, result.select(choices.select), choices.top or count, width)
+        yield decision_text(result, decision)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
         "reaches along o (the sum of all heads and b_O), divided by ‖o‖; below 0 it works against the others. Share of "
@@ -136,7 +149,9 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         "Promoted tokens: direct effect alone, through the final norm with its scale at the last residual stream held "
         "fixed; mean over the vocabulary removed. ## continues a word."
         if attribution is not None
-        else result.no_attribution,
+        else result.no_attribution
+        if decision is None
+        else how_it_is_read(result, decision),
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
     )
 
@@ -208,7 +223,7 @@ def _of(listed: int, count: int) -> str:
 
 REPORT = Report(
     content=_content,
-    columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual"),
+    columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual", "decision"),
     rows=_rows,
     tables=_tables,
     all_selected=True,

@@ -1,6 +1,5 @@
 """The figures of what heads write: all heads by norm, maps of shares and effects, one head by weight and by norm."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +13,15 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from attnviz.attention.contributions import LayerContributions
-from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs, Numbers
+from attnviz.commands.outputs.map_views import plan_effects, plan_shares
+from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
 from attnviz.commands.outputs.report import chosen
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.head_map import draw_head_map, head_map_figure
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import (
     LONGEST,
@@ -34,8 +34,8 @@ from attnviz.figures.matrix import (
     pooled_for,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, PIXEL, ColourScale, Mark, colour_bar, new_page, page_width, settled, written
-from attnviz.model.wording import percent, rounded, signed
+from attnviz.figures.page import MARGIN, PIXEL, ColourScale, colour_bar, new_page, page_width, settled, written
+from attnviz.model.wording import percent
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -43,8 +43,6 @@ __all__ = ["VIEWS", "HeadPlan", "check_scale"]
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
-
-_Columns = tuple[tuple[str, Numbers], ...]
 
 
 @dataclass(frozen=True)
@@ -104,62 +102,6 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
         norm=Normalize(0.0, largest, clip=True),
         bar="share of the head’s largest ‖A f(x)‖" if own else "norm-weighted ‖A f(x)‖ (scale of all heads)",
         beside=f"In %: {shares}.",
-    )
-
-
-def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
-    facts = result.facts
-    biases = 100 * np.array([layer.bias_projection_share for layer in result.layers], np.float64)
-    over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
-    yield HeadMapPlan(
-        stem="outputs-shares",
-        caption=sentence(
-            f"{facts.subject}: share of every head in its layer’s attention output in per cent, one row per "
-            "layer, one column per head: above, how far the head’s output reaches along the sum o of all heads and "
-            "b_O, divided by ‖o‖ (negative where it works against the others)",
-            "below, ‖o_h‖ divided by its sum over the layer’s heads",
-            f"{over}, every row sums to 100 %",
-        ),
-        title=f"{facts.model}: share of each head in its layer’s attention output",
-        notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
-        maps=(
-            _map(
-                100 * result.table("projection_share"), choices.look, "% of ‖o‖; below 0: against the others",
-                name="Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
-                diverging=True, write=_whole,
-            ),
-            _map(
-                100 * result.table("norm_share"), choices.look, "% of the sum of ‖o_h‖",
-                name="Length, in any direction", mark=Mark(100 / result.checkpoint.n_heads, "equal shares"),
-                write=_whole,
-            ),
-        ),
-    )  # fmt: skip
-
-
-def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
-    facts, attribution = result.facts, result.attribution
-    assert attribution is not None
-    values = np.array([head.predicted for head in attribution.heads]).reshape(result.table("norm").shape)
-    beside = tuple(
-        (short, np.array([part.predicted for part in attribution.parts if part.name == name]))
-        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"))
-    )
-    target = f"“{attribution.predicted.text}”"
-    rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
-    at = f"position #{attribution.position} (“{result.tokens.labels[attribution.position]}”)"
-    reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
-    logit = rounded(attribution.predicted.logit)
-    yield HeadMapPlan(
-        stem="outputs-effects",
-        caption=sentence(
-            f"{facts.subject}, at {at}: what every head adds directly to the logit of the predicted token {target}, "
-            f"and what biases (b_O) and feed-forward networks (FFN) of each layer add ({reading})",
-            f"with {rest} they sum to the logit, {logit}",
-        ),
-        title=f"{facts.model}: direct effect of each head on the predicted token {target}",
-        notes=facts.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
-        maps=(_map(values, choices.look, f"logits added to {target}", beside=beside, diverging=True),),
     )
 
 
@@ -287,21 +229,6 @@ def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
     return min(room if stacked else (room - _BETWEEN) / 2, largest), beside, stacked
 
 
-def _map(
-    values: Numbers, look: Look, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
-) -> HeadMap:
-    """A map whose colours end at the largest absolute number of heads and columns beside, whole where cells are."""
-    top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
-    top = float(math.ceil(top)) if more.get("write") is _whole else top
-    norm = Normalize(-top if diverging else 0.0, top, clip=True)
-    colours = look.diverging_map() if diverging else None
-    return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)
-
-
-def _whole(value: float) -> str:
-    return percent(value / 100).removesuffix(" %") if math.isfinite(value) else "–"
-
-
 def _norm(value: float) -> str:
     return "" if value < 0.005 else written(value)
 
@@ -311,12 +238,13 @@ VIEWS: tuple[View[Any, Any], ...] = (
         "overview", "norm-weighted attention of all heads", _overview, head_grid_figure, draw_head_grid, stems="outputs"
     ),
     View(
-        "shares", "each head's share of its layer's attention output", _shares, head_map_figure, draw_head_map,
+        "shares", "each head's share of its layer's attention output", plan_shares, head_map_figure, draw_head_map,
         stems="outputs-shares",
     ),
     View(
-        "effects", "what each head adds to the logit of the predicted token (GPT-2)", _effects, head_map_figure,
-        draw_head_map, stems="outputs-effects", missing=lambda result: str(result.no_attribution).removesuffix("."),
+        "effects", "what each head adds to the logit of the predicted token (GPT-2), or to a classifier's decision",
+        plan_effects, head_map_figure, draw_head_map, stems="outputs-effects",
+        missing=lambda result: "" if result.decision else str(result.no_attribution).removesuffix("."),
     ),
     View(
         "heads", "one head by weight and by norm", _heads, _head_figure, _draw_head, stems=r"outputs/L\d+H\d+"

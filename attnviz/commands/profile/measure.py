@@ -23,8 +23,8 @@ from attnviz.corpora.parsing import find_parser
 from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
-from attnviz.model.head_ids import HeadId, all_heads
-from attnviz.model.opening import named_source, refuse_encoder_decoder, resolve_device, resolve_dtype
+from attnviz.model.head_ids import HeadId, select_heads
+from attnviz.model.opening import named_source, resolve_device, resolve_dtype
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.registry import GENERAL, NAMES, REPEATS
@@ -98,7 +98,7 @@ class Profile(Result):
 
         Local, long-range and broad come last: many heads with a role of their own show them, too.
         """
-        heads = all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads)
+        heads = select_heads((), self.checkpoint.n_layers, self.checkpoint.n_heads, self.checkpoint.stacks)
         passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
         for role in sorted(self.roles, key=lambda role: (role.role in GENERAL, -(role.gain or 0.0), role.role)):
             if role.passed:
@@ -158,7 +158,8 @@ def profile_heads(
 ) -> Profile | None:
     """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
 
-    Under torchrun the corpora are split over the processes; the first one returns the profile.
+    Of an encoder-decoder the encoder alone is measured. Under torchrun the corpora are split over the processes; the
+    first one returns the profile.
 
     Args:
         model: a built-in name, folder or hub id; a Source found before; or a Checkpoint.
@@ -199,8 +200,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
-    checkpoint = _checkpoint(model, revision, device, dtype, process)
-    refuse_encoder_decoder(checkpoint)
+    checkpoint = _checkpoint(model, revision, device, dtype, process).encoder
     weights = checkpoint.weights_sha256
     tell = _once(warn)
 
@@ -319,14 +319,19 @@ def _profile(
     counts, others = _counts(run), _counts(again)
     tallies: dict[str, Any] = dict(run.tallies)
     sentences = any(corpus.kind != "gap" for corpus in run.settings.corpora)
+    checkpoint, relations = run.settings.checkpoint, tallies["relations"].results()
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     return Profile(
-        run.settings.checkpoint, weights, counts, run.settings.seed, run.attention.verification,
+        checkpoint, weights, counts, run.settings.seed, run.attention.verification,
         run.attention.texts_verified, tallies["statistics"] if sentences else None,
-        tuple(tallies["relations"].results()) or None, run.settings.gold, tallies["names"].results(),
+        tuple(replace(each, layers=checkpoint.layers) for each in relations) or None, run.settings.gold,
+        tallies["names"].results(),
         None if fresh is None else sum(done.texts for done in fresh.measured), others,
         run.repeats.results() if repeats else None, tallies["distances"].results() if sentences else None,
-        tallies["distances"].n_queries, tuple(judged.confirmed_roles(roles, _candidates(again, False))),
+        tallies["distances"].n_queries, tuple(
+            replace(role, id=HeadId(checkpoint.layers[role.id.layer], role.id.head))
+            for role in judged.confirmed_roles(roles, _candidates(again, False))
+        ),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from attnviz.commands.profile.tallies import SumTally, ordinary_ids
 from attnviz.corpora.batches import Item, SampledAttention, Text, collate
 from attnviz.errors import CheckpointError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.patterns.registry import allowed_units
 
 __all__ = ["SEQUENCES", "RepeatScores", "RepeatTally"]
 
@@ -25,12 +26,12 @@ class RepeatScores:
         scores: by ``previous``, ``duplicate``, ``induction``, means on a diagonal, [n_sequences, n_layers, n_heads]; of
             the last two over the second half, whose tokens have a copy before them.
         length: tokens before they are repeated.
-        baselines: the scores of uniform attention.
+        baselines: the scores of uniform attention in each layer, [n_layers, 1].
     """
 
     scores: dict[str, Tensor]
     length: int
-    baselines: dict[str, float]
+    baselines: dict[str, Tensor]
 
 
 class RepeatTally(SumTally):
@@ -77,10 +78,19 @@ class RepeatTally(SumTally):
 
     def results(self) -> RepeatScores:
         """The scores, beside those of uniform attention."""
-        n = 2 * self._length
-        seen = torch.arange(1, n + 1) if self._checkpoint.architecture.causal else torch.full((n,), n)
-        baselines = {name: float((1 / seen[self._first_query(name) :]).mean()) for name in self._offsets}
+        layers = [self._uniform(window) for window in self._checkpoint.windows]
+        baselines = {name: torch.tensor([of_layer[name] for of_layer in layers])[:, None] for name in self._offsets}
         return RepeatScores(self._counts, self._length, baselines)
+
+    def _uniform(self, window: int | None) -> dict[str, float]:
+        """The scores of attention that is uniform over the keys that a query may see."""
+        allowed = allowed_units(2 * self._length, self._checkpoint.architecture.causal, window)
+        pattern = allowed / allowed.sum(-1, keepdim=True)
+        return {
+            name: float(torch.diagonal(pattern[first:], first + offset, -2, -1).mean())
+            for name, offset in self._offsets.items()
+            for first in [self._first_query(name)]
+        }
 
     def _first_query(self, name: str) -> int:
         """The first position with a token before it, or with a copy of its own before it."""

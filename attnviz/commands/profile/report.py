@@ -18,6 +18,7 @@ from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
+from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.guesses import BASELINES
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
@@ -297,6 +298,9 @@ def _notes(profile: Profile) -> RenderableType:
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the head is the next word after the dependent; "
         "other words: the same head, asked from other words). Pass: heads that pass for the relation; – where it is "
         "too rare." if profile.relations is not None else "",
+        "Windows: baselines of each layer's heads are of uniform attention within its window; the table's last row is "
+        "the mean of the layers." if profile.statistics is not None and profile.statistics.windowed else "",
+        encoder_note(profile.checkpoint),
         "Confirmed: score and baseline on the other corpus; no: it does not pass there."
         if profile.confirmed_on else "",
         *(

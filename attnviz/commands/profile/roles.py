@@ -141,7 +141,7 @@ class Candidate:
         estimate: scores beside baselines.
         scale: ``share``, ``proportion`` or ``cosine``: which intervals hold for it.
         enough: texts that a verdict takes.
-        above: what the score has to exceed.
+        above: what the score has to exceed; of each direction, layer and head, where they differ.
         least: likewise its lower end, in place of the baseline; of ``broad``.
         measurable: of each head, [n_layers, n_heads], the share of its attention that the score is about; None for all.
         heads: of each head, [n_layers, n_heads], whether it is judged; None for all.
@@ -153,7 +153,7 @@ class Candidate:
     estimate: Estimate
     scale: str = "share"
     enough: int = ENOUGH_TEXTS
-    above: float = -math.inf
+    above: float | Tensor = -math.inf
     least: float | None = None
     measurable: Tensor | None = None
     heads: Tensor | None = None
@@ -170,7 +170,8 @@ class Candidate:
         found = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
         if enough:
             found = self._evidence(score, against, errors, rate)
-        far = score > self.above and (self.least is not None or score - baseline >= MARGIN - _ROUNDING)
+        above = float(self.above[place]) if isinstance(self.above, Tensor) else self.above
+        far = score > above and (self.least is not None or score - baseline >= MARGIN - _ROUNDING)
         resting = self.measurable is not None and float(self.measurable[id]) < 1 - SINK_ONLY - _ROUNDING
         return Role(
             id, self.role, score, baseline, estimate.n, estimate.texts, found.interval, found.difference, self.rule,
@@ -206,11 +207,12 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     on_content = 1 - estimates["sink"].scores[0]
     for name in SHARES:
         if name in estimates:
-            rule, above = _POSITIONAL, MAJORITY
-            if NAMES[name] in GENERAL:  # what can be reached depends on the lengths of the texts
-                uniform = float(estimates[name].baseline.flatten()[0])
-                rule, above = _DISTANCE, uniform + HALF_OF_THE_REST * (1 - uniform)
-            yield Candidate(NAMES[name], rule, estimates[name], above=above, measurable=on_content)
+            general, uniform = NAMES[name] in GENERAL, estimates[name].baseline
+            yield Candidate(
+                NAMES[name], _DISTANCE if general else _POSITIONAL, estimates[name], measurable=on_content,
+                # what can be reached depends on the lengths of the texts
+                above=uniform + HALF_OF_THE_REST * (1 - uniform) if general else MAJORITY,
+            )  # fmt: skip
     rule = f"over {SINK_SHARE} (plotting code of Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
     yield Candidate("sink", rule, estimates["sink"], above=SINK_SHARE)
     yield Candidate("broad", _BROAD, estimates["broad"], least=BROAD_SHARE)
@@ -263,7 +265,7 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
     for name in ("previous", *REPEATS) if previous else REPEATS:
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
-        baseline = torch.full_like(errors, repeats.baselines[name])
+        baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
         estimate = Estimate(
             scores.mean(0)[None], errors, {"uniform attention": baseline}, baseline, errors, n, n
         )  # fmt: skip

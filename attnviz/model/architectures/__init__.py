@@ -25,8 +25,9 @@ from attnviz.model.architectures.t5 import MT5, T5
 from attnviz.model.head_ids import Stack
 
 __all__ = [
-    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules", "architecture_of",
-    "first_position", "n_layers_of", "norm_of", "position_rows", "stacks_of",
+    "ARCHITECTURES", "COMMANDS", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules",
+    "architecture_of", "commands_of", "first_position", "instead_of", "n_layers_of", "norm_of", "position_rows",
+    "stacks_of",
 ]  # fmt: skip
 
 SIZES = {
@@ -54,9 +55,8 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
     """
     model_type = getattr(config, "model_type", None)
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
         raise ArchitectureError(
-            f"the reference attention does not reproduce the architecture {model_type!r}; expected one of: {known}."
+            f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
         )
     for size, what in SIZES.items():
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
@@ -72,6 +72,25 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         )
     architecture.refuse(config, dtype)
     return architecture
+
+
+def instead_of(model_type: object) -> str:
+    """Why an architecture is not reproduced, where there is more to say, and those that are."""
+    sound = ", whose encoder reads sound, not text" if model_type == "whisper" else ""
+    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}"
+
+
+COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain")
+"""The commands that run a model."""
+
+
+def commands_of(architecture: Architecture) -> dict[str, str | None]:
+    """By command, which part of the family's models it measures: the ``model``, its ``encoder`` alone, or None."""
+    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "model")
+    if isinstance(architecture, EncoderDecoder):
+        parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
+        parts |= dict.fromkeys(architecture.refused_commands)
+    return parts if architecture.explained else parts | {"explain": None}
 
 
 def stacks_of(architecture: Architecture, config: Any) -> tuple[Stack, ...]:

@@ -149,6 +149,9 @@ class Architecture(Protocol):
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """What makes logits [.., vocabulary] of the last hidden state, in a model with any head; None without one."""
 
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """What makes class logits of the final state that it reads, in a model for sequence classification; or None."""
+
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """Where to read each layer's own steps, first layer first."""
 

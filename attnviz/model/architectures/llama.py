@@ -12,7 +12,7 @@ from attnviz.attention.norms import RMSNorm
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.attention.rotary import Rotary
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, norm_of
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, chained, norm_of
 from attnviz.model.architectures.rope import refuse_rope, rotary_of
 
 __all__ = ["Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3", "projection"]
@@ -80,6 +80,10 @@ class Llama:
         """``lm_head`` of ``LlamaForCausalLM``."""
         head: nn.Module | None = getattr(model, "lm_head", None)
         return head
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``score`` of ``LlamaForSequenceClassification``."""
+        return chained(getattr(model, "score", None))
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
