@@ -42,6 +42,14 @@ def heads(
             "attention of all.",
         ),
     ] = None,
+    any_family: Annotated[
+        bool,
+        options.text_option(
+            "--any-family",
+            help="Also take a family of transformers that attnviz does not reproduce. Its patterns are recomputed from "
+            "the model's own queries and keys, which is level 1 of 4: not verified.",
+        ),
+    ] = False,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
@@ -117,6 +125,7 @@ def heads(
             target=read,
             max_new_tokens=max_new_tokens,
             generate=generate,
+            any_family=any_family,
             device=run.device,
             dtype=run.dtype,
             words=words,

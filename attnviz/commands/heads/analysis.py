@@ -169,6 +169,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
         facts = replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
+        if self.verification.level < 4:
+            facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")
         if self.continuation is not None:
             facts = replace(facts, generated=self.continuation.text, n_generated=self.continuation.count)
         if self.target is None:
@@ -229,9 +231,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""
+        level = self.verification.level
+        verified = "verified" if level == 4 else f"not verified: level {level} of 4"
         return (
             f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
-            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
+            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads {verified}>"
         )
 
     def _repr_html_(self) -> str:

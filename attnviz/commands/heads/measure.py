@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnviz.arguments import check_texts, checked
+from attnviz.attention.interface import compare_given_patterns
 from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
 from attnviz.commands.heads.inputs import (
@@ -17,6 +18,7 @@ from attnviz.commands.heads.inputs import (
     refuse_continuation,
 )
 from attnviz.errors import UsageError
+from attnviz.model.architectures import Undeclared
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
@@ -56,6 +58,7 @@ def analyze(
     target: str | None = None,
     max_new_tokens: int | None = None,
     generate: int | None = None,
+    any_family: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -84,6 +87,8 @@ def analyze(
         max_new_tokens: of that text, at most; default 40.
         generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
             pass; fewer where it ends the text.
+        any_family: also take a family of transformers that attnviz does not reproduce. Of these the patterns alone are
+            recomputed, from the model's own queries and keys: level 1 of 4, which is not verified.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -108,7 +113,9 @@ def analyze(
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     wants_head = generate is not None
-    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=wants_head)
+    checkpoint, source = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=wants_head, any_family=any_family
+    )
     refuse_target(checkpoint, target, max_new_tokens)
     options = Options(words, local_window, long_range_from)
     if generate is not None:
@@ -138,7 +145,8 @@ def analyze(
     def judge_layer(layer: VerifiedLayer) -> None:
         heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, stored))
 
-    attention = verify_attention(checkpoint, tokens, judge_layer, progress)
+    recompute = compare_given_patterns if isinstance(checkpoint.architecture, Undeclared) else verify_attention
+    attention = recompute(checkpoint, tokens, judge_layer, progress)
     return Analysis(
         text=text,
         pair=pair,
