@@ -331,5 +331,5 @@ def test_a_pooler_that_the_file_lacks_makes_no_other_model(tmp_path):
     folder = save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path / "model")
     weights = {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if "pooler" not in name}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    first, second = (analyze(text, str(folder)) for text in ("the cat ran", "the dog ran"))
+    first, second = (analyze(text, str(folder), syntax=False) for text in ("the cat ran", "the dog ran"))
     assert attnviz.compare(first, second).heads

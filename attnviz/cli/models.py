@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from attnviz.cli.folders import check_out
-from attnviz.cli.options import AsJson, output_option
+from attnviz.cli.options import AsJson, output_option, text_option
 from attnviz.cli.runner import Run, errors_to_exit_codes
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
 from attnviz.errors import CheckpointError, UsageError
@@ -25,7 +25,7 @@ def models(
     ] = None,
     families: Annotated[
         bool,
-        typer.Option("--families", help="List instead the architectures that are reproduced, and which commands work."),
+        text_option("--families", help="List instead the architectures that are reproduced, and which commands work."),
     ] = False,
     out: Annotated[
         str | None,

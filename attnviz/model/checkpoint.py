@@ -13,7 +13,6 @@ from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import (
     ARCHITECTURES,
-    SIZES,
     Architecture,
     EncoderDecoder,
     LayerModules,
@@ -24,9 +23,9 @@ from attnviz.model.architectures import (
     n_layers_of,
     norm_of,
     stacks_of,
-)
+)  # fmt: skip
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
-from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
+from attnviz.model.configs import calling_transformers, check_sizes, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer
 from attnviz.model.head_ids import Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
@@ -37,8 +36,6 @@ from attnviz.model.wording import shortened
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
 _NO_LIMIT = 1_000_000
-_SPARE_NUMBERS = 10_000_000
-"""By so many a config may exceed its weights and still get a message that names the weights."""
 
 
 @dataclass(frozen=True)
@@ -267,28 +264,12 @@ def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any,
 def _read_weights(folder: Path, config: Any, architecture: Architecture) -> dict[str, Tensor]:
     """All weights of a checkpoint, after a look at their sizes; masks that old versions saved are no weights."""
     files = weight_files(folder)
-    _check_sizes(folder, config, sum(path.stat().st_size for path in files))
+    check_sizes(folder, config, sum(path.stat().st_size for path in files))
     weights = read_weights(files)
     check_weights(
         ((name, each) for name, each in weights.items() if not name.endswith(architecture.old_buffers)), str(folder)
     )
     return weights
-
-
-def _check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
-    """Refuse a config whose model is far larger than the files, before memory is taken for it."""
-    try:
-        expected = sum(parameter.numel() for parameter in empty_model(config, _spare(n_bytes)).parameters())
-        if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
-            raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
-    except CheckpointError as error:
-        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
-        raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
-
-
-def _spare(n_bytes: int) -> int:
-    """The most modules for which a file of so many bytes could have weights, with some to spare."""
-    return 2000 + n_bytes // 50
 
 
 def _model_and_heads(

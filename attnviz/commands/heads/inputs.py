@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from attnviz.arguments import check_whole
-from attnviz.attention.generation import continue_greedily, generate_greedily
+from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens, Units, merge_units, shifted_right, tokens_of_ids
-from attnviz.model.wording import counted, visible
+from attnviz.model.tokens import Tokens, Units, merge_units, tokens_of_ids
+from attnviz.model.wording import counted
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
@@ -15,9 +15,6 @@ __all__ = [
     "MOST_NEW_TOKENS", "Continuation", "Options", "Target", "context_of", "read_continuation", "read_target",
     "refuse_continuation",
 ]  # fmt: skip
-
-MOST_NEW_TOKENS = 40
-"""The longest target that is generated, unless another length is asked for."""
 
 
 @dataclass(frozen=True)
@@ -147,19 +144,12 @@ def read_target(
     Raises:
         TextError: see :func:`attnviz.model.tokens.tokenize`.
     """
-    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-    check_whole("max_new_tokens", longest, 1)
-    if given is None:
-        text, whole = generate_greedily(checkpoint, tokens, longest)
-    else:
-        text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
-    start = int(checkpoint.config.decoder_start_token_id)
-    label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
-    read = shifted_right(whole, start, label)
+    text, read, generated = target_tokens(checkpoint, tokens, given, truncate, max_new_tokens)
     context = context_of(read, True, options)
     nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
     cross = TextContext(context.units, False, nowhere, source)
-    return Target(text, read, given is None, longest, context, cross)
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    return Target(text, read, generated, longest, context, cross)
 
 
 def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:

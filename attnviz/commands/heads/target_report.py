@@ -11,7 +11,7 @@ from attnviz.patterns.statistics import DIAGONALITY
 from attnviz.results.documents import stack_entry, tokens_entry
 
 __all__ = [
-    "between_entry", "cuts", "generated_note", "stack_of", "target_entry", "target_note", "tensor_name", "text_tokens",
+    "between_entry", "cuts", "stack_of", "target_entry", "target_note", "tensor_name", "text_tokens",
 ]  # fmt: skip
 
 
@@ -82,12 +82,3 @@ def cuts(analysis: Analysis) -> Iterator[str]:
     for name, tokens in (("text", analysis.tokens), ("target", None if target is None else target.tokens)):
         if tokens is not None and (cut := tokens.truncated):
             yield f"The {name} was cut: its last {counted(cut, 'token')} were left out (--truncate)."
-
-
-def generated_note(analysis: Analysis) -> Iterator[str]:
-    """What the model wrote itself."""
-    if analysis.target is not None and analysis.target.generated:
-        text = quoted(analysis.target.text)
-        yield f"the model generated the target, greedily: {text}; --target gives another."
-    if analysis.continuation is not None:
-        yield f"the model continued the text, greedily: {quoted(analysis.continuation.text.strip())}."

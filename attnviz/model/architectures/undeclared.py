@@ -15,7 +15,6 @@ from torch import nn
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
-from attnviz.model.configs import empty_model
 
 __all__ = ["EAGER", "Undeclared", "undeclared"]
 
@@ -101,6 +100,8 @@ def undeclared(config: Any) -> Undeclared:
             types of layers that are neither full nor windowed; a config without the usual settings.
         CheckpointError: transformers cannot build the model.
     """
+    from attnviz.model.configs import empty_model  # which itself reads the list of architectures
+
     name = str(config.model_type)
     for setting in _SETTINGS:
         if not isinstance(found := getattr(config, setting, None), int):
