@@ -87,7 +87,7 @@ def test_the_document_is_laid_out_as_the_contract_says(run: Any):
     assert set(coreference) == {"n", "nearer_name", "guesses", "accuracy", "accuracy_by_mean", "other_words"}
     assert coreference["guesses"]["nearer name"] == coreference["nearer_name"]
     assert set(coreference["guesses"]) - {"subject, else nearer name"} == {"nearer name", "longer name"}
-    assert set(content["repeats"]) == {"previous", "duplicate", "induction"}
+    assert set(content["repeats"]) == {"previous", "duplicate", "induction", "retrieval"}
     for role in content["roles"]:
         low, high = role["interval"]
         assert low <= role["score"] <= high

@@ -106,8 +106,11 @@ def test_parts_that_a_corpus_cannot_give_are_none(checkpoint: Checkpoint, folder
     assert (names.relations, names.statistics, names.head_distances) == (None, None, None)
     repeats = measured(checkpoint, [], repeats=True)
     assert repeats.corpora == ()
-    assert {role.role for role in repeats.roles} == {"previous-token", "induction", "duplicate-token"}
+    causal = checkpoint.architecture.causal
+    roles = {"previous-token", "induction", "duplicate-token"} | ({"retrieval"} if causal else set())
+    assert {role.role for role in repeats.roles} == roles
     document = repeats.document()
+    assert (document["repeats"]["retrieval"] is not None) == causal
     assert (document["statistics"], document["syntax"], document["coreference"]) == (None, None, None)
 
 

@@ -21,20 +21,8 @@ def heads(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
-    target: Annotated[
-        str | None,
-        options.text_option(
-            metavar="TEXT",
-            help="The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the model "
-            "itself generates, greedily.",
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None,
-        options.text_option(
-            metavar="COUNT", min=1, help="The longest target that the model generates, in tokens. Default: 40."
-        ),
-    ] = None,
+    target: options.Target = None,
+    max_new_tokens: options.MaxNewTokens = None,
     select: options.SelectByRole = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
