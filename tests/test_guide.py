@@ -47,6 +47,9 @@ PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md",
 README = PAGES[ROOT / "README.md"]
 KINDS = "heads compare profile explain outputs ablate rollout models".split()
 
+FORMS = {"--each-line": "heads-texts", "--corpus": "compare-corpus"}
+"""By the option that asks for it, what the document of a form of a command is called."""
+
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```(?:\n\n```text\n(?P<output>.*?)^```)?", re.M | re.S)
 BLOCKS = [(path.stem, block) for path, page in PAGES.items() for block in BLOCK.finditer(page)]
 LINES = [(line, block["output"] or "") for _, block in BLOCKS if block["kind"] == "sh"
@@ -145,8 +148,9 @@ def test_commands_run_as_written_and_print_what_is_shown(command: str, place: Pa
     assert done.exit_code == 0, done.output
     assert missing(COMMANDS[command], done.stdout) == []
     if kind != "models" and "--target" not in words:  # an encoder-decoder has keys of its own
-        (document,) = place.glob(f"attnviz-out/*/*/{kind}.json")
-        keys = page("files").split(f"\n- {kind}.json: ")[1].partition("\n\n")[0].partition("\n- ")[0]
+        form = next((name for option, name in FORMS.items() if option in words), kind)
+        (document,) = place.glob(f"attnviz-out/*/*/{form}.json")
+        keys = page("files").split(f"\n- {form}.json: ")[1].partition("\n\n")[0].partition("\n- ")[0]
         assert re.findall(r"`(\w+)`", keys) == list(json.loads(document.read_bytes()))
 
 

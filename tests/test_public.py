@@ -65,7 +65,10 @@ def test_all_is_sorted_and_every_name_is_there():
 def test_all_holds_every_error_and_every_command_with_its_result():
     errors = importlib.import_module("attnviz.errors").__all__
     results = {result.__name__ for result in Result.__subclasses__() + TextResult.__subclasses__()} - {"TextResult"}
-    functions = {"ablate", "analyze", "compare", "explain", "head_outputs", "profile_heads", "rollout"}
+    functions = {
+        *("ablate", "analyze", "analyze_each", "compare", "compare_corpus", "explain", "head_outputs"),
+        *("profile_heads", "rollout"),
+    }
     assert {*errors, *results, *functions} <= set(attnviz.__all__)
     assert len(results) == len(functions)
     assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)

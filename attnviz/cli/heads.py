@@ -1,25 +1,43 @@
 """The command ``attnviz heads``."""
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import attnviz
 from attnviz.cli import options
+from attnviz.cli.each_line import analyze_lines, texts_of_lines
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text, split_names
 from attnviz.progress import Progress
+
+if TYPE_CHECKING:
+    from attnviz.results.view import ChoiceNames
 
 __all__ = ["heads"]
 
 
 @command(
-    figures="overview, heads, lines, map, mean, pair, panel, relations, text, page", note="Default: overview,heads."
+    figures="overview, heads, lines, map, mean, pair, panel, relations, text, page",
+    note="Default: overview,heads. With --each-line also texts.",
 )
 def heads(
     run: Run,
-    text: options.Text,
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT",
+            help="The sentence. Write - to read standard input. With --each-line: a file (.txt) with a text on each "
+            "line, or -.",
+        ),
+    ],
+    each_line: Annotated[
+        bool,
+        options.text_option(
+            "--each-line", help="Analyse every line of a file by itself, and how much the heads vary between them."
+        ),
+    ] = False,
     pair: options.Pair = None,
     target: options.Target = None,
     max_new_tokens: options.MaxNewTokens = None,
@@ -91,18 +109,25 @@ def heads(
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
-    tables.
+    tables. With --each-line every text has a folder of its own; texts.png, heads-texts.json and heads-texts.csv tell
+    of all of them, and heads.jsonl has every heads.json as a line.
 
     Examples:
         attnviz heads "The cat that I saw ran away"
-        attnviz heads "The cat ran away" -m tiny-gpt2 --select L1
+        attnviz heads sentences.txt --each-line --select L1
     """
-    sentence = read_text(text)
+    lines = texts_of_lines(text, {"--pair": pair, "--target": target, "--token": token}) if each_line else None
+    sentence = read_text(text) if lines is None else ""
     second = None if pair is None else decoded("--pair", pair)
     read = None if target is None else decoded("--target", target)
     start = None if token is None else decoded("--token", token)
     statistics = split_names(maps)
     source = run.find_model()
+    reading: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens, "words": words, "local_window": local_window,
+        "long_range_from": long_range_from, "syntax": syntax, "parser": parser, "truncate": truncate,
+        "profile": profile,
+    }  # fmt: skip
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
         from attnviz.commands.heads.map_view import statistic_named
@@ -110,37 +135,17 @@ def heads(
         for statistic in statistics:
             statistic_named(statistic)
         return attnviz.analyze(
-            sentence,
-            source,
-            pair=second,
-            target=read,
-            max_new_tokens=max_new_tokens,
-            device=run.device,
-            dtype=run.dtype,
-            words=words,
-            local_window=local_window,
-            long_range_from=long_range_from,
-            syntax=syntax,
-            parser=parser,
-            truncate=truncate,
-            profile=profile,
-            progress=progress,
-            warn=warn,
-        )
+            sentence, source, pair=second, target=read, device=run.device, dtype=run.dtype, progress=progress,
+            warn=warn, **reading,
+        )  # fmt: skip
 
-    run.execute(
-        measure,
-        texts=(sentence, second, read),
-        scale=scale,
-        adds=["lines"] * (start is not None and "text" not in split_names([run.figures or "all"]))
-        + ["map"] * bool(statistics)
-        + ["relations"] * (relations or relation is not None),
-        select=select or (),
-        top=top,
-        drop_special=drop_special,
-        token=start,
-        maps=statistics,
-        relations=relations,
-        relation=relation,
-        tensors=save_attention,
-    )
+    drawn: ChoiceNames = {
+        "select": select or (), "top": top, "drop_special": drop_special, "token": start, "maps": statistics,
+        "tensors": save_attention, "relations": relations, "relation": relation,
+    }  # fmt: skip
+    adds = ["lines"] * (start is not None and "text" not in split_names([run.figures or "all"]))
+    adds += ["map"] * bool(statistics) + ["relations"] * (relations or relation is not None)
+    if lines is not None:
+        analyze_lines(run, lines, source, reading, scale=scale, adds=adds, choices=drawn)
+        return
+    run.execute(measure, texts=(sentence, second, read), scale=scale, adds=adds, **drawn)

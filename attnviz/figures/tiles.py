@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import fitted, text_width
+from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import (
     Array,
@@ -45,6 +45,8 @@ class Tile:
     values: Array  # [rows, columns]
     shorter: tuple[str, ...] = ()  # shorter names, the fullest first, for where there is no room
     norm: Normalize | None = None  # where it is another than that of the other tiles
+    labels: Labels | None = None  # likewise, of its own positions
+    pooled: int | None = None  # likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class TilesPlan(ColourScale, PagePlan):
 
     # a heading (empty where there is one group) and tiles, which stand in rows
     groups: tuple[tuple[str, tuple[Tile, ...]], ...]
-    labels: Labels  # of the positions
+    labels: Labels  # of the positions; of several texts those of the longest
     keys: Labels | None = None  # of the columns, where they are other positions than the rows
     pooled: int = 1  # positions in one cell
     rules: tuple[float, ...] = ()  # as for draw_matrix
@@ -69,7 +71,9 @@ def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
     width = page_width(look, side + columns * (tile + _GAP) + 2 * MARGIN)
     rows = [math.ceil(count / columns) for count in counts]
     headings = _HEADING * sum(bool(heading) for heading, _ in plan.groups)
-    body = headings + len(rows) * 0.8 * below + sum(rows) * (high + _NAME + _GAP) + _BAR
+    own = [tiles[0].labels for _, tiles in plan.groups]
+    labels = sum(below if each is None else _beside(each.texts, tile / len(each.texts)) for each in own)
+    body = headings + 0.8 * labels + sum(rows) * (high + _NAME + _GAP) + _BAR
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=body)
         grid = page.add_gridspec(sum(rows), columns)
@@ -79,15 +83,26 @@ def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
                 row, column = divmod(place, columns)
                 ax = page.add_subplot(grid[sum(rows[:group]) + row, column])
                 sides = "l" * (column == 0) + "b" * (place + columns >= len(tiles))
-                cells = _draw(ax, plan, each, look, sides=sides, vector=vector, inches=tile)
-                if heading and place == 0:
-                    ax.set_title(f"{heading}\n{ax.get_title('left')}", loc="left", fontsize=_NAME_SIZES[0], pad=3)
+                first = heading if place == 0 else ""
+                cells = _draw(ax, plan, each, look, sides=sides, vector=vector, inches=tile, heading=first)
+                if first:
+                    _write_heading(ax, fitted(first, _NAME_SIZES[0], DPI, (width - side - 2 * MARGIN) * DPI), look)
                 drawn.append((ax, each, cells))
         colour_bar(page, [ax for ax, *_ in drawn], plan, look, across=columns * (tile + _GAP))
         settled(page)
         for ax, each, cells in drawn:
             write_numbers(ax, each.values, cells, hundredths)
         return page
+
+
+def _write_heading(ax: Axes, heading: str, look: Look) -> None:
+    """The heading of a group, in the room above the name of its first tile; it may be wider than this."""
+    size = _NAME_SIZES[0]
+    ax.annotate(
+        heading, (0, 1), xycoords="axes fraction", xytext=(0, 5 + 1.2 * size), textcoords="offset points", size=size,
+        family=font_families([heading]), color=look.greys.ink, annotation_clip=False, in_layout=False,
+        parse_math=False,
+    )  # fmt: skip
 
 
 def draw_last_tile(ax: Axes, plan: TilesPlan, look: Look) -> Cells:
@@ -112,12 +127,16 @@ def _draw(
     sides: str = "lb",
     vector: bool = False,
     inches: float | None = None,
+    heading: str = "",
 ) -> Cells:
-    """One matrix, named above; with its width in inches, where the Axes do not have their final size yet."""
+    """One matrix, named above; with its width in inches, where the Axes do not have their final size yet.
+
+    Below a ``heading`` the name leaves a line free for it.
+    """
     rows, columns = tile.values.shape
     cells = draw_matrix(
-        ax, tile.values, tile.norm or plan.norm, look, labels=plan.labels, keys=plan.keys, sides=sides,
-        pooled=plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
+        ax, tile.values, tile.norm or plan.norm, look, labels=tile.labels or plan.labels, keys=plan.keys,
+        sides=sides, pooled=tile.pooled or plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
         cell=inches and inches * 72 / columns,
     )  # fmt: skip
     ax.set_box_aspect(rows / columns)
@@ -125,20 +144,26 @@ def _draw(
     names = (tile.name, *tile.shorter)
     ways = ((name, size) for name in names for size in _NAME_SIZES if text_width(name, size, DPI) <= room)
     name, size = next(ways, (fitted(names[-1], _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]))
+    name = f" \n{name}" if heading else name
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=look.greys.ink, parse_math=False)
     return cells
 
 
 def tile_pooling(
-    labels: Sequence[str], counts: Sequence[int], target: float, look: Look, keys: Sequence[str] = ()
+    labels: Sequence[str],
+    counts: Sequence[int],
+    target: float,
+    look: Look,
+    keys: Sequence[str] = (),
+    n: int = 0,
 ) -> tuple[int, int]:
     """How many positions share a cell, so that every cell has a pixel, and every which position is named.
 
     ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`, ``keys`` name the columns where
-    these are other positions.
+    these are other positions, ``n`` are the positions of a tile that has fewer.
     """
     _, inches, *_ = _geometry(labels, counts, target, look, keys)
-    n = len(keys or labels)
+    n = n or len(keys or labels)
     pooled = pooled_for(n, inches)
     return pooled, named_every(inches * 72 / n * pooled, pooled)
 

@@ -57,11 +57,13 @@ class Classifier:
         """The class of this name, of this name in other letter case, or of this number.
 
         Raises:
-            UsageError: there is none; the message lists those there are.
+            UsageError: there is none, or more than one; the message lists those there are.
         """
         name = str(label).strip()
         for known in (list(self.labels), [each.casefold() for each in self.labels]):
-            if known.count(name) == 1:
+            if name in known:
+                if known.count(name) > 1:
+                    raise UsageError(f"expected one class, found {known.count(name)} with this name: {self.listed}.")
                 return known.index(name)
             name = name.casefold()
         if name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(self.labels):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnviz.commands.compare.measure import Comparison
     from attnviz.model.checkpoint import Checkpoint
 
-__all__ = ["check_comparable", "short", "side_lines", "side_names", "sides_in_words"]
+__all__ = ["check_comparable", "check_shapes", "model_names", "short", "side_lines", "side_names", "sides_in_words"]
 
 _LONGEST_LABEL, _MOST_TOKENS = 24, 4
 _BEFORE_DIFFERENCE = 30
@@ -52,7 +52,12 @@ def side_names(result: "Comparison") -> tuple[str, str]:
     """What tells A and B apart: the names of the models, or the texts in quotation marks."""
     if result.compared == "texts":
         return _quoted_texts(result.first, result.second)
-    models = result.first.checkpoint, result.second.checkpoint
+    return model_names(result.first.checkpoint, result.second.checkpoint)
+
+
+def model_names(first: "Checkpoint", second: "Checkpoint") -> tuple[str, str]:
+    """What tells two models apart: as little as does."""
+    models = first, second
     for names in (
         [model.short_name for model in models],
         [model.name for model in models],
@@ -91,14 +96,22 @@ def short(label: str) -> str:
     return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
-def _check_models_and_options(first: Analysis, second: Analysis) -> None:
-    a, b = first.checkpoint, second.checkpoint
+def check_shapes(a: "Checkpoint", b: "Checkpoint") -> None:
+    """Refuse models that have not the same architecture with as many layers and heads.
+
+    Raises:
+        UsageError: with both.
+    """
     shapes = [_shape(side) for side in (a, b)]
     if shapes[0] != shapes[1]:
         raise UsageError(
             f"the models cannot be compared head by head: {a.name} is {shapes[0]}, {b.name} is {shapes[1]}; expected "
             "the same architecture with as many layers and heads, such as a model before and after fine-tuning."
         )
+
+
+def _check_models_and_options(first: Analysis, second: Analysis) -> None:
+    check_shapes(first.checkpoint, second.checkpoint)
     if first.options != second.options:
         raise UsageError(
             f"the two sides were analysed with different options, {first.options} and {second.options}; "

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnviz.arguments import check_texts, checked
@@ -24,7 +24,7 @@ from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
-__all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
+__all__ = ["Analysis", "HeadFindings", "Options", "Reader", "analyze", "open_reader"]
 
 _FARTHEST = 1_000_000
 
@@ -84,6 +84,75 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
+    check_texts(text, pair, "analyze one text at a time")
+    reader = open_reader(
+        model, tokenizer, revision, device, dtype, words=words, local_window=local_window,
+        long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
+        max_new_tokens=max_new_tokens, warn=warn,
+    )  # fmt: skip
+    return reader.read(text, pair, target, progress)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model, and how texts are read with it; arguments as for :func:`analyze`.
+
+    Attributes:
+        checkpoint: the model, loaded.
+        stored: its stored profile; None where there is none, or none was looked for.
+    """
+
+    checkpoint: Checkpoint
+    stored: StoredProfile | None
+    options: Options
+    syntax: bool
+    parser: str | None
+    truncate: bool
+    max_new_tokens: int | None
+
+    def tokens(self, text: str, pair: str | None = None) -> Tokens:
+        """A text as the model reads it; a TextError where it cannot."""
+        return self.checkpoint.tokenize(text, pair, self.truncate)
+
+    def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
+        """The analysis of a text; errors as for :func:`analyze`."""
+        checkpoint, options = self.checkpoint, self.options
+        refuse_target(checkpoint, target, self.max_new_tokens)
+        tokens = self.tokens(text, pair)
+        context = context_of(tokens, checkpoint.architecture.causal, options)
+        of_target = None
+        if checkpoint.stacks:
+            of_target = read_target(
+                checkpoint, tokens, context.units, target, options, truncate=self.truncate,
+                max_new_tokens=self.max_new_tokens,
+            )  # fmt: skip
+        texts = texts_read([text] if pair is None else [text, pair], tokens)
+        parse, note = None, "it was switched off (--no-syntax, syntax=False)."
+        if self.syntax:
+            parse, note = _parse(texts, tokens, self.parser, checkpoint.tokenizer)
+        if of_target is not None:
+            return _of_two_texts(text, pair, checkpoint, tokens, context, of_target, options, progress, parse, note)
+        windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
+
+        def judge_layer(layer: VerifiedLayer) -> None:
+            heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, self.stored))
+
+        attention = verify_attention(checkpoint, tokens, judge_layer, progress)
+        papers = published_heads(
+            checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
+        )
+        return Analysis(
+            text, pair, checkpoint, tokens, context, attention, tuple(heads), parse, note, options, self.stored,
+            papers, windowed,
+        )  # fmt: skip
+
+
+def open_reader(
+    model: Model, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None, *, words: bool,
+    local_window: int, long_range_from: int, syntax: bool, parser: str | None, truncate: bool, profile: bool,
+    max_new_tokens: int | None, warn: Callable[[str], None] | None,
+) -> Reader:  # fmt: skip
+    """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`."""
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
@@ -94,51 +163,14 @@ def analyze(
             f"expected long_range_from above local_window, found {long_range_from} and {local_window}: a distance of "
             f"{local_window} would be local and long-range at once."
         )
-    check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
     checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
-    refuse_target(checkpoint, target, max_new_tokens)
+    stored = None
+    if profile and source is not None and not checkpoint.stacks:
+        stored = _stored_profile(source, checkpoint, warn or _warn)
     options = Options(words, local_window, long_range_from)
-    tokens = checkpoint.tokenize(text, pair, truncate)
-    context = context_of(tokens, checkpoint.architecture.causal, options)
-    read = None
-    if checkpoint.stacks:
-        read = read_target(
-            checkpoint, tokens, context.units, target, options, truncate=truncate, max_new_tokens=max_new_tokens
-        )
-    texts = texts_read([text] if pair is None else [text, pair], tokens)
-    parse, note = (
-        _parse(texts, tokens, parser, checkpoint.tokenizer)
-        if syntax
-        else (None, "it was switched off (--no-syntax, syntax=False).")
-    )
-    if read is not None:
-        return _of_two_texts(text, pair, checkpoint, tokens, context, read, options, progress, parse, note)
-    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
-    windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
-
-    def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, stored))
-
-    attention = verify_attention(checkpoint, tokens, judge_layer, progress)
-    return Analysis(
-        text=text,
-        pair=pair,
-        checkpoint=checkpoint,
-        tokens=tokens,
-        context=context,
-        attention=attention,
-        heads=tuple(heads),
-        parse=parse,
-        syntax_note=note,
-        options=options,
-        profile=stored,
-        published=published_heads(
-            checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
-        ),
-        windowed=windowed,
-    )
+    return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens)
 
 
 def _of_two_texts(
@@ -187,7 +219,7 @@ def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str]
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=7)  # at the caller of analyze()
+    warnings.warn(message, stacklevel=8)  # at the caller of analyze()
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:

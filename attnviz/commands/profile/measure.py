@@ -29,7 +29,7 @@ from attnviz.model.opening import named_source, resolve_device, resolve_dtype
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.examples import RoleExamples
-from attnviz.patterns.registry import ROLES_ON_REPEATS, told_after
+from attnviz.patterns.registry import ROLES_ON_REPEATS
 from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import Result
 from attnviz.version import __version__
@@ -98,16 +98,9 @@ class Profile(Result):
     examples: tuple[RoleExamples, ...] = ()
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
-        """The roles that each head passes, the largest error reduction first; all heads are there.
-
-        Local, long-range and broad come last: many heads with a role of their own show them, too.
-        """
-        heads = select_heads((), self.checkpoint.n_layers, self.checkpoint.n_heads, self.checkpoint.stacks)
-        passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
-        for role in sorted(self.roles, key=lambda role: (told_after(role.role), -(role.gain or 0.0), role.role)):
-            if role.passed:
-                passed[role.id].append(role)
-        return passed
+        """The roles that each head passes, the largest error reduction first; all heads are there."""
+        model = self.checkpoint
+        return judged.passed_by_head(self.roles, select_heads((), model.n_layers, model.n_heads, model.stacks))
 
     @property
     def trees(self) -> str:

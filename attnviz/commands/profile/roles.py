@@ -22,12 +22,12 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.patterns.guesses import error_reduction
-from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, RETRIEVAL, SHARES
+from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, RETRIEVAL, SHARES, told_after
 from attnviz.patterns.verdicts import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
 __all__ = ["ENOUGH_INSTANCES", "ENOUGH_SEQUENCES", "ENOUGH_TEXTS", "ERROR_RATE", "Candidate", "Confirmation", "Role",
-           "confirmed_roles", "coreference_candidates", "judged_roles", "repeat_candidates", "semantic_candidates",
-           "statistic_candidates", "syntax_candidates", "untrained_scores"]  # fmt: skip
+           "confirmed_roles", "coreference_candidates", "judged_roles", "passed_by_head", "repeat_candidates",
+           "semantic_candidates", "statistic_candidates", "syntax_candidates", "untrained_scores"]  # fmt: skip
 
 ERROR_RATE = 0.05
 """The chance that any of a role's intervals misses, over all heads together (Bonferroni); and the false discovery rate
@@ -308,6 +308,18 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]
         passed = role.passed and q is not None and q <= ERROR_RATE and above
         judged.append(replace(role, q=q, untrained=control, passed=passed))
     return judged
+
+
+def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
+    """The roles that each of these heads passes, the largest error reduction first.
+
+    Local, long-range and broad come last: many heads with a role of their own show them, too.
+    """
+    passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
+    for role in sorted(roles, key=lambda role: (told_after(role.role), -(role.gain or 0.0), role.role)):
+        if role.passed:
+            passed[role.id].append(role)
+    return passed
 
 
 def confirmed_roles(roles: Sequence[Role], candidates: Iterable[Candidate]) -> list[Role]:
