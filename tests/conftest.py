@@ -96,7 +96,8 @@ tiny_gpt2 tour two_texts verify widths
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Branch coverage doubles the time of a test; the others run more than the lines that have to be covered."""
     for item in items:
-        if item.path.stem in UNCOVERED and not config.getoption("no_cov"):
+        drawing = item.path.stem in UNCOVERED or item.get_closest_marker("draws")
+        if drawing and not config.getoption("no_cov"):
             item.add_marker(pytest.mark.no_cover)
 
 
