@@ -86,7 +86,7 @@ def signals_heard() -> Iterator[None]:
 UNCOVERED = {f"test_{name}" for name in """
 ablation_views analysis attention benchmarks cli comparison_figures corpus_comparison coverage doors each_line
 explain_figures fonts guide head_grid heads_views heatmap help known_truth lines look means outputs_figures packaging
-page page_browser pairs panel pictures profile profile_figures profile_known_truth published quality relations
+cross_commands families page page_browser pairs panel pictures profile profile_figures profile_known_truth published quality relations
 results rollout_figures shipped_profile statistic_map strangers terminal text_view tiny_gpt2 tour two_texts verify
 widths
 """.split()}  # fmt: skip
