@@ -9,10 +9,23 @@ from typing import ParamSpec, TypeGuard, TypeVar
 
 from attnviz.errors import TextError, UsageError
 
-__all__ = ["LARGEST_SEED", "check_sampling", "check_switch", "check_texts", "check_whole", "checked", "is_whole"]
+__all__ = [
+    "LARGEST_SEED",
+    "MOST_EXAMPLES",
+    "check_examples",
+    "check_sampling",
+    "check_switch",
+    "check_texts",
+    "check_whole",
+    "checked",
+    "is_whole",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+MOST_EXAMPLES = 100
+"""Examples of a kind that can be asked for, of each role of each head: all are in memory."""
 
 LARGEST_SEED = 2**63 - 1
 """The largest that torch takes."""
@@ -44,6 +57,17 @@ def check_sampling(limit: object, batch_size: object, seed: object) -> None:
             check_whole(name, given, least)
     if seed > LARGEST_SEED:  # type: ignore[operator] # a whole number
         raise UsageError(f"expected seed as a whole number up to {LARGEST_SEED}, found {seed}.")
+
+
+def check_examples(given: object) -> None:
+    """Refuse a number of examples that is none, or too large.
+
+    Raises:
+        UsageError: with what was found.
+    """
+    check_whole("examples", given)
+    if given > MOST_EXAMPLES:  # type: ignore[operator] # a whole number
+        raise UsageError(f"expected examples as a whole number up to {MOST_EXAMPLES}, found {given}.")
 
 
 def check_switch(name: str, given: object) -> None:

@@ -17,7 +17,9 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes
 
 def forked(program: Callable[[], object], stdout: int, stderr: int) -> ForkProcess:
     """Start it with the signals of a program in the foreground, and with these descriptors as its streams."""
-    process = multiprocessing.get_context("fork").Process(target=_as_if_fresh, args=(program, stdout, stderr))
+    process = multiprocessing.get_context("fork").Process(
+        target=_as_if_fresh, args=(program, stdout, stderr), daemon=True
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of pytest-xdist, which only wait
         process.start()

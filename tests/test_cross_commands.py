@@ -7,11 +7,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from attnviz import analyze, compare, rollout
+from attnviz import analyze, compare, head_outputs, rollout
 from attnviz.cli import app
 from attnviz.commands.compare.views import VIEWS
+from attnviz.commands.outputs.views import VIEWS as OUTPUT_VIEWS
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.errors import TextError, UsageError
 from attnviz.model.checkpoint import from_loaded
@@ -167,6 +169,121 @@ def test_compare_takes_a_target(tmp_path):
     assert json.loads((out / "compare.json").read_text())["target"] == READ
     ran = CliRunner().invoke(app, [*texts, "-m", "tiny-gpt2", "-o", str(tmp_path / "other")])
     assert ran.exit_code == 1
+    assert "'gpt2' reads one text; leave out --target" in ran.stderr
+
+
+# --- outputs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(models) -> dict[str, Any]:
+    return {family: head_outputs(SHORT, models[family], target=READ) for family in ("bart", "t5", "mt5")}
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_outputs_of_every_kind_sum_to_the_models_own(written, models, family):
+    found, checkpoint = written[family], models[family]
+    given: dict[str, torch.Tensor] = {}
+    modules = [checkpoint.architecture.modules(checkpoint.model)[layer] for layer in (0, 2, 5)]  # E0, D0, X0
+    handles = [
+        module.output.register_forward_hook(lambda _, __, out, name=name: given.update({name: out[0][0]}))
+        for name, module in zip(("E0", "D0", "X0"), modules, strict=True)
+    ]
+    with torch.no_grad():
+        eager(checkpoint)(
+            input_ids=torch.tensor([found.tokens.ids]),
+            decoder_input_ids=torch.tensor([found.target.tokens.ids]),
+            use_cache=False,
+        )
+    for handle in handles:
+        handle.remove()
+    for name, module in zip(("E0", "D0", "X0"), modules, strict=True):
+        total = sum(found.output(head.id) for head in found.select(name))
+        bias = getattr(module.concatenated, "bias", None)
+        torch.testing.assert_close(total if bias is None else total + bias, given[name], atol=1e-5, rtol=0)
+
+
+def test_cross_heads_weigh_what_they_write_of_the_source(written):
+    found = written["t5"]
+    n, m = len(found.tokens), len(found.target.tokens)
+    assert (found.value_norms("X0H1").shape, found.norms("X0H1").shape) == ((n,), (m, n))
+    torch.testing.assert_close(found.norms("X0H1"), found.pattern("X0H1") * found.value_norms("X0H1"))
+    sink = found.pattern("X0H1")[1:, -1].mean()  # the source ends with </s>, the target begins with <pad>
+    assert found.head("X0H1").sink == pytest.approx(float(sink), abs=1e-6)
+    assert [part.table("norm").shape for part in found.parts] == [(2, 4), (3, 4), (3, 4)]
+    assert [len(part.queries) for part in found.parts] == [n, m, m]
+
+
+@pytest.mark.parametrize("family", ["t5", "mt5"])
+def test_logits_of_the_target_are_taken_apart(written, models, tokenizer, family):
+    found, whole = written[family], sharp(family, len(tokenizer))
+    with torch.no_grad():
+        logits = whole(
+            input_ids=torch.tensor([found.tokens.ids]), decoder_input_ids=torch.tensor([found.target.tokens.ids])
+        ).logits[0]
+    for position in (2, len(found.target.tokens) - 1):
+        parts = found.attribute(position)
+        own = logits[position] - logits[position].mean()
+        assert parts.predicted.id == int(own.argmax())
+        total = sum(each.predicted for each in (*parts.heads, *parts.parts))
+        assert total == pytest.approx(float(own.max()), rel=1e-4)
+        assert {str(head.id)[0] for head in parts.heads} == {"D", "X"}
+        assert [part.layer for part in parts.parts if part.name == "feed-forward"] == [2, 3, 4]  # those of the decoder
+    assert found.attribute(2).actual.id == found.target.tokens.ids[3]
+    with pytest.raises(UsageError, match="E0H1 writes into the encoder's residual stream, of which no logits are made"):
+        found.promoted("E0H1")
+    entries = {head["id"]: head for head in found.document()["heads"]}
+    assert entries["E0H1"]["promotion"] is None
+    assert entries["X0H1"]["promotion"]["predicted"] == found.promoted("X0H1").predicted
+    assert entries["X0H1"]["stack"] == "cross-attention"
+
+
+def test_post_norm_models_say_why_they_promote_no_tokens(written):
+    assert "every residual passes through later layer norms" in written["bart"].no_attribution
+    report = " ".join(written["bart"].report().split())
+    assert f"Target (given): “{READ}”" in report
+
+
+def test_pictures_of_outputs_are_by_kind(written, tmp_path):
+    views = {view.name: view for view in OUTPUT_VIEWS}
+    found = written["t5"]
+    (shares,), (effects,) = (views[name].plans(found, found._choices(None, {})) for name in ("shares", "effects"))
+    assert [each.name[0] for each in shares.maps] == list("EDXEDX")
+    assert [each.name for each in effects.maps] == ["D (decoder)", "X (cross-attention)"]
+    assert effects.maps[1].values[0, 1] == found.promoted("X0H1").predicted
+    (plan,) = views["heads"].plans(found, found._choices(None, {"select": ["X0H1"]}))
+    assert plan.pattern.shape == (len(found.target.tokens), len(found.tokens))
+    assert plan.keys.texts == found.tokens.labels
+    found.save(tmp_path, select=["X0H1", "E0"], tensors=True)
+    assert {path.name for path in (tmp_path / "outputs").iterdir()} == {
+        "E00H00.png", "E00H01.png", "E00H02.png", "E00H03.png", "X00H01.png"
+    }  # fmt: skip
+    tensors = load_file(tmp_path / "outputs.safetensors")
+    torch.testing.assert_close(tensors["cross-attention.0"][0], found.output("X0H1"))
+
+
+def test_outputs_take_a_target(tmp_path):
+    folder, out = saved("t5", tmp_path), tmp_path / "out"
+    arguments = [
+        "outputs",
+        SHORT,
+        "-m",
+        str(folder),
+        "-d",
+        "cpu",
+        "-o",
+        str(out),
+        "--no-figures",
+        "--max-new-tokens",
+        "4",
+    ]
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    document = json.loads((out / "outputs.json").read_text())
+    assert document["target_generated"]
+    assert len(document["target_tokens"]) <= 4
+    ran = CliRunner().invoke(app, ["outputs", SHORT, "-m", "tiny-gpt2", "--target", READ, "-o", str(tmp_path / "no")])
+    assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1)
     assert "'gpt2' reads one text; leave out --target" in ran.stderr
 
 

@@ -57,7 +57,7 @@ def profiled(family: str, folder: Path) -> Any:
 RUN: dict[str, Callable[[str, Path], Any]] = {
     "heads": lambda family, _: attnviz.analyze(TEXT, model(family), syntax=False, **target(family)),
     "compare": compared,
-    "outputs": lambda family, _: attnviz.head_outputs(TEXT, model(family)),
+    "outputs": lambda family, _: attnviz.head_outputs(TEXT, model(family), **target(family)),
     "ablate": lambda family, _: attnviz.ablate(TEXT, model(family), curve=False, gradient=False),
     "rollout": lambda family, _: attnviz.rollout(TEXT, model(family)),
     "profile": profiled,

@@ -16,7 +16,7 @@ import attnviz
 from attnviz.commands.heads.page_view import page_data
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId
-from attnviz.page.data import ERROR, pack, packed
+from attnviz.page.data import ERROR, MANY, pack, packed
 from attnviz.page.page import page_html, script_text
 from attnviz.results.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
@@ -44,6 +44,23 @@ def test_packed_weights_are_within_the_error_that_the_page_states(triangle: bool
     error = np.abs(unpacked(packed(pattern, triangle), 40, triangle) - pattern.numpy())
     assert error.max() <= ERROR
     assert (error <= np.sqrt(pattern.numpy()) / 255 + 4e-6).all()  # small weights keep their digits
+
+
+def test_on_a_page_of_many_weights_small_ones_are_kept_in_half_the_steps() -> None:
+    rows = torch.rand(60, 60, generator=torch.Generator().manual_seed(1)) ** 9
+    pattern = rows / rows.sum(-1, keepdim=True)
+    error = np.abs(unpacked(packed(pattern, False, coarse=True), 60, False) - pattern.numpy())
+    assert error.max() <= ERROR
+    assert (error <= 2 * np.sqrt(pattern.numpy()) / 255 + 2e-5).all()
+    ids = [HeadId(0, i) for i in range(3)]
+
+    def kept(cells: int, triangle: bool) -> str:
+        return pack(ids, lambda some: ((id, [pattern]) for id in some), cells, lambda _: triangle)[ids[0]][0]
+
+    assert kept(MANY // 3, False) == packed(pattern, False)
+    assert kept(MANY // 3 + 1, False) == packed(pattern, False, coarse=True)
+    assert kept(MANY // 3 + 1, True) == packed(pattern, True)  # half as many
+    assert len(packed(pattern, False, coarse=True)) < 0.9 * len(packed(pattern, False))
 
 
 def test_a_causal_model_keeps_its_triangle_alone() -> None:

@@ -361,6 +361,8 @@ def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
     assert [(each.name[0], each.values.shape) for each in entropy.maps] == [("E", (2, 4)), ("D", (3, 4)), ("X", (3, 4))]
     assert [each.name[0] for each in diagonality.maps] == ["X"]
     assert [each.name[0] for each in previous.maps] == ["E", "D"]
+    (distance,) = plans(found, "map", maps=["distance"])
+    assert [each.name[0] for each in distance.maps] == ["E", "D"]
     assert diagonality.maps[0].mark.value == pytest.approx(found.parts[2].context.diagonality_baseline)
 
 

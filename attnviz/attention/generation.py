@@ -1,15 +1,48 @@
 """Greedy generation by an encoder-decoder, one forward pass of its decoder a token, for texts of a few dozen tokens."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from attnviz.arguments import check_whole
 from attnviz.attention.capture import eager_and_eval
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens, tokens_of_ids
+from attnviz.model.tokens import Tokens, shifted_right, tokens_of_ids
+from attnviz.model.wording import visible
 
-__all__ = ["generate_greedily"]
+__all__ = ["MOST_NEW_TOKENS", "TargetTokens", "generate_greedily", "target_tokens"]
+
+MOST_NEW_TOKENS = 40
+"""The longest target that is generated, unless another length is asked for."""
+
+
+class TargetTokens(NamedTuple):
+    """A target, given or ``generated`` by the model, and the decoder's input: a start token and all but its last."""
+
+    text: str
+    tokens: Tokens
+    generated: bool
+
+
+def target_tokens(
+    checkpoint: Checkpoint, source: Tokens, given: str | None, truncate: bool, max_new_tokens: int | None
+) -> TargetTokens:
+    """What the decoder of an encoder-decoder reads: the target that was given, or one that it writes, greedily.
+
+    Raises:
+        TextError: see :func:`attnviz.model.tokens.tokenize`.
+        UsageError: ``max_new_tokens`` is no whole number from 1 on.
+    """
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    check_whole("max_new_tokens", longest, 1)
+    if given is None:
+        text, whole = generate_greedily(checkpoint, source, longest)
+    else:
+        text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
+    start = int(checkpoint.config.decoder_start_token_id)
+    label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
+    return TargetTokens(text, shifted_right(whole, start, label), given is None)
 
 
 def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: int) -> tuple[str, Tokens]:

@@ -72,6 +72,7 @@ class VerifiedAttention:
         outputs: list[Tensor],
         fingerprints: list[Tensor],
         sources: list[Tensor | None],
+        target: Tokens | None = None,
     ) -> None:
         """Called by :func:`verify_attention` alone; the lists are in the order of the layers."""
         self.checkpoint = checkpoint
@@ -81,10 +82,20 @@ class VerifiedAttention:
         self._outputs = outputs
         self._fingerprints = fingerprints
         self._sources = sources
+        self._target = target
+
+    def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
+        """The tokens of a layer's queries and of its keys; other than :attr:`tokens` in an encoder-decoder alone."""
+        return _read_by(self.checkpoint.layers[layer], self.tokens, self._target)
 
     def attention_input(self, layer: int) -> Tensor:
         """What W_Q, W_K and W_V of a layer are applied to, as the model gave it, [1, n, d_model]."""
         return self._inputs[layer]
+
+    def keys_input(self, layer: int) -> Tensor:
+        """What W_K and W_V are applied to, [1, n_keys, d_model]; of cross-attention the encoder's states."""
+        source = self._sources[layer]
+        return self._inputs[layer] if source is None else source
 
     def model_output(self, layer: int) -> Tensor:
         """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model]."""
@@ -142,7 +153,7 @@ def verify_attention(
     mismatches: list[tuple[float, str]] = []
 
     def compare(record: LayerRecord) -> None:
-        queries, keys = _read_by(record, tokens, target)
+        queries, keys = _read_by(record.layer, tokens, target)
         mask = torch.ones(1, len(keys), dtype=torch.long, device=checkpoint.device)
         pattern, output = _recompute(checkpoint, record.layer, record.attention_input, mask, record.source)
         check = compare_layer(record, pattern, output, checkpoint, tolerance)
@@ -169,15 +180,14 @@ def verify_attention(
         )
     verification = Verification(tolerance, tuple(checks[layer] for layer in sorted(checks)))
     inputs, outputs, fingerprints, sources = map(list, zip(*(kept[layer] for layer in sorted(kept)), strict=True))
-    return VerifiedAttention(checkpoint, tokens, verification, inputs, outputs, fingerprints, sources)
+    return VerifiedAttention(checkpoint, tokens, verification, inputs, outputs, fingerprints, sources, target)
 
 
-def _read_by(record: LayerRecord, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
+def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
     """The tokens of a layer's queries and of its keys."""
-    if target is None or not isinstance(record.layer, LayerId):
-        return tokens, tokens
-    of_decoder = record.layer.stack.first > 0
-    return (target, tokens) if record.source is not None else (target, target) if of_decoder else (tokens, tokens)
+    letter = layer.stack.letter if target is not None and isinstance(layer, LayerId) else "E"
+    target = tokens if target is None else target
+    return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]
 
 
 def verify_record(

@@ -19,7 +19,7 @@ __all__ = ["heads"]
 
 
 @command(
-    figures="overview, heads, lines, map, mean, pair, panel, page",
+    figures="overview, heads, lines, map, mean, pair, panel, relations, text, page",
     note="Default: overview,heads. With --each-line also texts.",
 )
 def heads(
@@ -39,21 +39,9 @@ def heads(
         ),
     ] = False,
     pair: options.Pair = None,
-    target: Annotated[
-        str | None,
-        options.text_option(
-            metavar="TEXT",
-            help="The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the model "
-            "itself generates, greedily.",
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None,
-        options.text_option(
-            metavar="COUNT", min=1, help="The longest target that the model generates, in tokens. Default: 40."
-        ),
-    ] = None,
-    select: options.Select = None,
+    target: options.Target = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    select: options.SelectByRole = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
     long_range_from: options.LongRangeFrom = 4,
@@ -83,7 +71,25 @@ def heads(
     ] = False,
     token: Annotated[
         str | None,
-        options.token_option("Draw the lines of this token only (adds the figure lines)", "all", options.PICTURES),
+        options.token_option(
+            "Draw what this token attends to, in lines and text (adds the figure lines unless text is asked for)",
+            "all",
+            options.PICTURES,
+        ),
+    ] = None,
+    relations: Annotated[
+        bool,
+        options.picture_option(
+            "--relations",
+            help="Outline in heatmaps the pairs of the relation that is a head's label or role, and draw them as arcs "
+            "(adds the figure relations). Needs a parse.",
+        ),
+    ] = False,
+    relation: Annotated[
+        str | None,
+        options.picture_option(
+            metavar="RELATION", help="The same for this relation, such as obj, and all selected heads."
+        ),
     ] = None,
     maps: Annotated[
         list[str] | None,
@@ -110,7 +116,8 @@ def heads(
         attnviz heads "The cat that I saw ran away"
         attnviz heads sentences.txt --each-line --select L1
     """
-    lines = texts_of_lines(text, {"--pair": pair, "--target": target, "--token": token}) if each_line else None
+    refused = {"--pair": pair, "--target": target, "--token": token, "--relation": relation}
+    lines = texts_of_lines(text, refused) if each_line else None
     sentence = read_text(text) if lines is None else ""
     second = None if pair is None else decoded("--pair", pair)
     read = None if target is None else decoded("--target", target)
@@ -135,9 +142,10 @@ def heads(
 
     drawn: ChoiceNames = {
         "select": select or (), "top": top, "drop_special": drop_special, "token": start, "maps": statistics,
-        "tensors": save_attention,
+        "relations": relations, "relation": relation, "tensors": save_attention,
     }  # fmt: skip
-    adds = ["lines"] * (start is not None) + ["map"] * bool(statistics)
+    adds = ["lines"] * (start is not None and "text" not in split_names([run.figures or "all"]))
+    adds += ["map"] * bool(statistics) + ["relations"] * (relations or relation is not None)
     if lines is not None:
         analyze_lines(run, lines, source, reading, scale=scale, adds=adds, choices=drawn)
         return

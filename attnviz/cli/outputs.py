@@ -18,6 +18,8 @@ def outputs(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
+    target: options.Target = None,
+    max_new_tokens: options.MaxNewTokens = None,
     select: options.Select = None,
     token: Annotated[
         str | None, options.token_option("GPT-2: show the tokens that heads promote at this position", "the last token")
@@ -76,6 +78,7 @@ def outputs(
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
+    read = None if target is None else decoded("--target", target)
     position = None if token is None else decoded("--token", token)
     classes = {
         name: None if given is None else decoded(f"--{name}", given)
@@ -91,6 +94,8 @@ def outputs(
             sentence,
             source,
             pair=second,
+            target=read,
+            max_new_tokens=max_new_tokens,
             device=run.device,
             dtype=run.dtype,
             truncate=truncate,
@@ -99,5 +104,5 @@ def outputs(
             progress=progress,
         )
 
-    scales, texts = ("shared", "per-head"), (sentence, second)
+    scales, texts = ("shared", "per-head"), (sentence, second, read)
     run.execute(measure, texts=texts, scale=scale, scales=scales, select=select or (), top=top, tensors=save_outputs)

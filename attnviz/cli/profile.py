@@ -31,7 +31,7 @@ def profile(
     ] = None,
     repeats: Annotated[
         bool,
-        typer.Option("--repeats", help="Also measure induction and duplicate-token heads on repeated random tokens."),
+        typer.Option("--repeats", help="Also measure induction, duplicate-token and retrieval heads on random tokens."),
     ] = False,
     limit: options.Limit = None,
     batch_size: options.BatchSize = 32,
@@ -69,6 +69,16 @@ def profile(
             metavar="CORPUS", help="Measure the roles that pass on another corpus too. May be given more than once."
         ),
     ] = None,
+    examples: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=options.MOST_EXAMPLES,
+            help="Keep N sentences in which a head shows a role best, and N in which it fails most clearly; 0 for "
+            "none.",
+        ),
+    ] = 8,
     store: Annotated[
         bool | None,
         options.output_option(
@@ -109,6 +119,7 @@ def profile(
             parser=parser,
             control=control,
             confirm=confirm or [],
+            examples=examples,
             device=run.device,
             dtype=run.dtype,
             unfinished=unfinished,

@@ -36,6 +36,7 @@ class Item:
         members: for each span of the text, the positions of the tokens that overlap it.
         pieces: [n], the characters of the text that each token stands for; empty ones for special tokens.
         type_ids: [n], the tokenizer's token types; None for zeros, or where the model has none.
+        offsets: [n], where the pieces stand in the text.
     """
 
     ids: tuple[int, ...]
@@ -44,6 +45,7 @@ class Item:
     source: Text
     pieces: tuple[str, ...] = ()
     type_ids: tuple[int, ...] | None = None
+    offsets: tuple[Span, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -108,7 +110,7 @@ def encode(
         special[0] = special[0] or checkpoint.architecture.sink_first
         pieces = tuple(text.text[start:end] for start, end in offsets)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
-        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types))
+        items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets)))
     return items
 
 

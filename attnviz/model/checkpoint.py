@@ -22,7 +22,7 @@ from attnviz.model.architectures import (
     n_layers_of,
     norm_of,
     stacks_of,
-)
+)  # fmt: skip
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
 from attnviz.model.configs import calling_transformers, check_sizes, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer

@@ -9,7 +9,8 @@ from pathlib import PurePath
 from typing import Any
 
 from attnviz.model.wording import counted, visible
-from attnviz.patterns.registry import NAMES, REPEATS
+from attnviz.patterns.examples import RoleExamples, joined_entries, stored_examples
+from attnviz.patterns.registry import ROLES_ON_REPEATS
 
 __all__ = ["PARTS", "SYNTACTIC", "Merged", "measured_on", "merged", "parts_of"]
 
@@ -23,7 +24,7 @@ _OF_RUN = ("attnviz", "seed", "control_texts", "confirmed_on", "verification", "
 """What is a run's own, and so stands with each of its parts."""
 
 _TOP = ("attnviz", "model", "seed", "published")
-_ON_REPEATS = frozenset(NAMES[statistic] for statistic in REPEATS)
+_ON_REPEATS = frozenset(ROLES_ON_REPEATS)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ def merged(run: dict[str, Any], earlier: dict[str, Any] | None, date: str, *, sm
         **{name: source[name] for name, source in sources.items() if source is not None},
         "roles": [role for name, source in sources.items() if source for role in _roles(source, name, parts)],
         "parts": parts,
+        "examples": joined_entries(
+            (source, {each.role for each in _examples(source) if _part(each.role, source) == name})
+            for name, source in sources.items()
+            if source and _examples(source)
+        ),
     }
     return Merged(
         document, tuple(name for name in taken if name not in before), tuple(name for name in taken if name in before),
@@ -120,6 +126,14 @@ def _roles(document: dict[str, Any], part: str, parts: Mapping[str, object]) -> 
     """The roles that a document has of one part; previous-token is better judged by text than by random tokens."""
     roles = [role for role in document["roles"] if _part(role["role"], document) == part]
     return [role for role in roles if part != "repeats" or "statistics" not in parts or role["role"] in _ON_REPEATS]
+
+
+def _examples(document: dict[str, Any]) -> tuple[RoleExamples, ...]:
+    """The examples of a document; none where they are damaged, which hides nothing else of it."""
+    try:
+        return stored_examples(document)
+    except ValueError:
+        return ()
 
 
 def _part(role: str, document: dict[str, Any]) -> str:

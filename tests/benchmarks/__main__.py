@@ -4,6 +4,7 @@ Every figure is a ratio against a named rival or floor, medians of five runs in 
 machines differ and are noisy, ratios much less so.
 """
 
+import importlib.util
 import io
 import json
 import os
@@ -12,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -28,7 +30,11 @@ from rich.table import Table
 from attnviz.figures.heatmap import HeatmapPlan
 from attnviz.figures.look import PLAIN
 from attnviz.figures.matrix import Labels
+from tests.benchmarks.in_browser import MISSING, paint_and_switch
 from tests.benchmarks.measure import RUNS, Row, functions, processes
+
+if TYPE_CHECKING:
+    import attnviz
 
 PYTHON = sys.executable
 ATTNVIZ = [PYTHON, "-m", "attnviz"]
@@ -236,27 +242,56 @@ def whole_treebank() -> list[Row]:
 
 
 def interactive_page() -> list[Row]:
-    """The page of all heads against the same patterns as JSON, which other tools' views hold; limits are absolute."""
+    """The page of all heads against bertviz's model view of the same patterns; limits are absolute."""
     import attnviz
     from examples.make_gallery import PAGE, PARAGRAPH
     from tests.hand_made import hand_made
 
     real = attnviz.analyze(f"{PAGE} {PARAGRAPH}", "minilm", device="cpu", syntax=False)
     every = torch.stack([pattern for _, pattern in real.patterns()])
-    rows, rival = [], "json.dumps of the patterns"
-    for layers, heads, n, causal, largest in ((6, 72, 448, False, 15.0), (30, 270, 128, True, 3.0)):
+    rows = []
+    for layers, heads, n, causal, largest in (
+        (6, 72, 448, False, 15.0),
+        (30, 270, 128, False, 3.0),
+        (30, 270, 128, True, 3.0),
+    ):
         cut = every[torch.arange(heads) % len(every), :n, :n]
         cut = cut.tril() if causal else cut  # as many heads as SmolLM-135M has
         patterns = (cut / cut.sum(-1, keepdim=True)).reshape(layers, -1, n, n)
         analysis = hand_made(labels=real.units.labels[:n], special=(0,), patterns=patterns, causal=causal)
-        begin = time.perf_counter()
-        lists = sum(len(json.dumps(pattern.tolist())) for _, pattern in analysis.patterns()) / 1e6
-        theirs = time.perf_counter() - begin
+        rival, theirs, other = _model_view(patterns, real.units.labels[:n])
         (ours,) = functions([analysis.page])
         size, what = len(analysis.page()) / 1e6, f"page of {heads}{' causal' * causal} heads, {n} tokens"
         rows.append(Row(f"{what}: time", ours, rival, theirs, "s", "3 s", ours <= 3))
-        rows.append(Row(f"{what}: file", size, rival, lists, "MB", f"{largest:g} MB", size <= largest))
+        rows.append(Row(f"{what}: file", size, rival, other, "MB", f"{largest:g} MB", size <= largest))
+        if n == 448 and not MISSING:
+            rows += _in_browser(what, analysis)
     return rows
+
+
+def _model_view(patterns: torch.Tensor, labels: Sequence[str]) -> tuple[str, float, float]:
+    """What is measured against, seconds, and MB: bertviz once, since it takes long; without it the numbers as JSON."""
+    begin = time.perf_counter()
+    if importlib.util.find_spec("bertviz") is None:
+        size = sum(len(json.dumps(pattern.tolist())) for pattern in patterns)
+        return "json.dumps of the patterns", time.perf_counter() - begin, size / 1e6
+    from bertviz import model_view  # type: ignore[import-not-found]
+
+    page = model_view([layer[None] for layer in patterns], list(labels), html_action="return")
+    return "bertviz.model_view, one run", time.perf_counter() - begin, len(page.data) / 1e6
+
+
+def _in_browser(what: str, analysis: "attnviz.Analysis") -> list[Row]:
+    """In Chromium, where it is installed; bertviz shows nothing there without a network."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "heads.html"
+        page.write_text(analysis.page(), encoding="utf-8")
+        heads = [str(head.id) for head in analysis.heads[5::7]]
+        (paint, floor), (switch, frame) = paint_and_switch(page, heads)
+    return [
+        Row(f"{what}: first paint", paint, "a line of text", floor, "s", "1.5 s", paint <= 1.5),
+        Row(f"{what}: another head", switch, "one frame", frame, "s", "0.1 s", switch <= 0.1),
+    ]
 
 
 def ablation() -> list[Row]:

@@ -16,7 +16,7 @@ from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.model.wording import counted, signed
 from attnviz.results.facts import Facts, sentence
 from attnviz.results.page_view import page_view
@@ -146,6 +146,7 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
         named = Facts("", (), len(labels.texts), result.unit).named(every)
         end, largest = _end(result, look, head if own else None), head.largest
         query, key = short(part.labels[largest.query]), short(part.key_labels[largest.key])
+        query_cell, key_cell = largest.query // pooled, largest.key // pooled
         outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         label = head.labels if head.label_changed else f"{head.labels} (both)"
         about = f"label {label} · total variation {head.total_variation:.2f}"
@@ -169,7 +170,7 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
             bar=_BAR.format("of this head alone" if own else "same for all heads"),
             pooled=pooled,
             colours=look.diverging_map(),
-            outlined=None if head.rounding else (largest.query // pooled, largest.key // pooled),
+            outlines=() if head.rounding else (Outline((query_cell,) * 2, (key_cell,) * 2),),
             forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
             signed=True,
         )

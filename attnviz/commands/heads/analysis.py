@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnviz.attention.verify import Verification, VerifiedAttention
 from attnviz.commands.heads.inputs import Options, Target
+from attnviz.commands.heads.selecting import heads_named
 from attnviz.model.head_ids import HeadId, LayerId, Stack
 from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
 from attnviz.model.wording import counted, quoted
@@ -88,6 +89,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             the text.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
+        all_heads: of such a part, the heads of the whole.
     """
 
     command: ClassVar[str] = "heads"
@@ -103,6 +105,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     windowed: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
     stack: Stack | None = None
+    all_heads: tuple[HeadFindings, ...] = ()
 
     @property
     def units(self) -> Units:
@@ -136,6 +139,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 context=self.context_of(stack.layer(0)),
                 parse=self.parse if stack.letter == "E" else None,  # it is of the source
                 heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
+                all_heads=self.heads,
             )
             for stack in self.checkpoint.stacks
         )
@@ -174,6 +178,20 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def verification(self) -> Verification:
         """What was compared with the model, and how closely."""
         return self.attention.verification
+
+    def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
+        """The entries of the heads that the selections name, in the order of ``heads``; without a selection all.
+
+        Args:
+            selections: ``L2H8``, ``L2``, ``L*H8``, …; a label on this text or a role over a corpus (``obj``,
+                ``previous``, ``syntactic``); one may stand without a list around it.
+
+        Raises:
+            UsageError: a selection cannot be read, or names what no head has.
+        """
+        ids, named = heads_named(selections, self.all_heads or self.heads)
+        chosen = {*named, *(head.id for head in super().select(ids))} if ids or not named else named
+        return [head for head in self.heads if head.id in chosen]
 
     def has_role(self, head: HeadFindings) -> bool | None:
         """Whether this text has what the head's role over the corpus is about: the relation, a token that repeats.

@@ -2,18 +2,13 @@
 
 from dataclasses import dataclass
 
-from attnviz.arguments import check_whole
-from attnviz.attention.generation import generate_greedily
+from attnviz.attention.generation import MOST_NEW_TOKENS, target_tokens
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens, Units, merge_units, shifted_right
-from attnviz.model.wording import visible
+from attnviz.model.tokens import Tokens, Units, merge_units
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
 __all__ = ["MOST_NEW_TOKENS", "Options", "Target", "context_of", "read_target"]
-
-MOST_NEW_TOKENS = 40
-"""The longest target that is generated, unless another length is asked for."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +71,12 @@ def read_target(
     Raises:
         TextError: see :func:`attnviz.model.tokens.tokenize`.
     """
-    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
-    check_whole("max_new_tokens", longest, 1)
-    if given is None:
-        text, whole = generate_greedily(checkpoint, tokens, longest)
-    else:
-        text, whole = given, checkpoint.tokenize(given, None, truncate, target=True)
-    start = int(checkpoint.config.decoder_start_token_id)
-    label = visible(str(checkpoint.tokenizer.convert_ids_to_tokens(start) or f"id {start}"))
-    read = shifted_right(whole, start, label)
+    text, read, generated = target_tokens(checkpoint, tokens, given, truncate, max_new_tokens)
     context = context_of(read, True, options)
     nowhere = dict.fromkeys(spec.statistic for spec in PATTERNS)  # patterns are of places in one text
     cross = TextContext(context.units, False, nowhere, source)
-    return Target(text, read, given is None, longest, context, cross)
+    longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+    return Target(text, read, generated, longest, context, cross)
 
 
 def context_of(tokens: Tokens, causal: bool, options: Options) -> TextContext:

@@ -24,7 +24,7 @@ from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["LINES", "clearest_first", "lines_left_out"]
+__all__ = ["LINES", "MOST_HEADS", "MOST_PICTURES", "clearest_first", "lines_left_out", "parts_asked", "start_of"]
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
@@ -47,7 +47,7 @@ _LONGEST_LABEL = 20
 def lines_left_out(analysis: Analysis, choices: Choices) -> str:
     """What to tell the user where not every head that was asked for has a picture; empty where all have."""
     asked = len(analysis.select(choices.select))
-    kept = sum(len(_heads_drawn(part, choices)) for part in _parts(analysis, choices))
+    kept = sum(len(_heads_drawn(part, choices)) for part in parts_asked(analysis, choices))
     if kept == asked:
         shown = drawn(analysis, choices)
         n_keys = len(shown.keys)
@@ -66,7 +66,7 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
     """Up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
-    parts = _parts(analysis, choices)
+    parts = parts_asked(analysis, choices)
     for part in parts:
         pairs = drawn(part, choices).patterns(_heads_drawn(part, choices))
         if len(part.select(choices.select)) <= MOST_HEADS:
@@ -76,7 +76,7 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
             yield _plan(part, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
 
 
-def _parts(analysis: Analysis, choices: Choices) -> list[Analysis]:
+def parts_asked(analysis: Analysis, choices: Choices) -> list[Analysis]:
     """The kinds of attention of which heads were asked for; with a token, those whose queries have it."""
     parts = parts_drawn(analysis, choices)
     if len(parts) == 1 or choices.token is None:
@@ -121,7 +121,7 @@ def _plan(
     facts, scale, units, heads = shown.facts, choices.look.scale, shown.units, [head for head, _ in pairs]
     weights = np.stack([pattern.float().numpy() for _, pattern in pairs])
     largest = weights.max((1, 2))
-    start, chosen = _start(shown, choices.token)
+    start, chosen = start_of(shown, choices.token)
     if start is not None:
         weights[:, [position for position in range(facts.n) if position not in start]] = 0
     n_keys, between = len(shown.keys), analysis.context.source is not None
@@ -175,7 +175,7 @@ def _plan(
     )  # fmt: skip
 
 
-def _start(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, str]:
+def start_of(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, str]:
     """The positions that lines start from, None for all, and the token with its numbers in the whole text."""
     if token is None:
         return None, ""

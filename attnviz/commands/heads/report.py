@@ -11,15 +11,15 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.heads.drawn import MOSTLY_WHITE
-from attnviz.commands.heads.lines_view import lines_left_out
+from attnviz.commands.heads.hints import hints
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pattern_table import pattern_table
+from attnviz.commands.heads.relations_report import relation_entries, relation_table
 from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables
 from attnviz.commands.heads.target_report import between_entry, cuts, stack_of, target_entry, target_note, tensor_name
 from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, quoted, shortened, visible
+from attnviz.model.wording import counted, shortened, visible
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
@@ -46,6 +46,7 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     """The document of heads.json; what cannot be measured is None."""
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
+    pairs = relation_entries(analysis, choices)
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
     return {
         "model": model_entry(analysis.checkpoint),
@@ -62,7 +63,7 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         "summary": {_name(part): summary_entry(part, of_part) for part, of_part in parts if of_part}
         if analysis.target is not None
         else summary_entry(analysis, heads),
-        "heads": [_head(head, part) for part, of_part in parts for head in of_part],
+        "heads": [_head(head, part) | pairs(head.id) for part, of_part in parts for head in of_part],
         "words": list(analysis.units.labels) if analysis.options.words else None,
         "parse": None if analysis.parse is None else _parse(analysis.parse),
         "syntax_note": analysis.syntax_note or None,
@@ -167,6 +168,8 @@ def _tables_of(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, 
     if part.profile is not None:
         yield _profile_table(listed, width)
     yield pattern_table(heads, width)
+    if choices.relations:
+        yield from relation_table(part, choices, width)
 
 
 def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
@@ -320,23 +323,6 @@ def _relations(parse: Parse) -> str:
     return "" if mapped is None else f", its {mapped} labels as {parse.vocabulary.name}"
 
 
-def _afterwards(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Iterator[str]:
-    """Which heads have no picture of their lines; how small weights can be seen in a long text."""
-    n, unit = len(analysis.units), analysis.units.name
-    if analysis.target is not None and analysis.target.generated:
-        text = quoted(analysis.target.text)
-        yield f"the model generated the target, greedily: {text}; --target gives another."
-    if n > MOSTLY_WHITE and choices.look.scale == "shared" and {"overview", "heads"} & _drawn(document):
-        yield f"among {n} {unit}s most weights are near 0, and their cells white: --scale log shows them."
-    if any(name.startswith("lines") for name in document["figures"]) and (message := lines_left_out(analysis, choices)):
-        yield message
-
-
-def _drawn(document: dict[str, Any]) -> set[str]:
-    """The views of which there are pictures now."""
-    return {name.partition("/")[0].partition(".")[0] for name in document["figures"]}
-
-
 REPORT = Report(
     content=_content,
     columns=_SCALARS,
@@ -345,6 +331,6 @@ REPORT = Report(
     same=("attnviz", "model", "text", "pair", "target", "options", "profile"),
     more_columns=lambda content: ("stack", "diagonality") if "target" in content else (),
     tensors=("attention.safetensors", _attention_bytes),
-    afterwards=_afterwards,
+    afterwards=hints,
 )
 """How the command tells its results."""

@@ -15,6 +15,9 @@ from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
+from attnviz.commands.heads.relations import relations_of
+from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
+from attnviz.commands.heads.text_view import TEXT
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
@@ -133,6 +136,8 @@ def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices) -> Iterator[HeatmapPlan]:
     """Those of one kind of attention."""
     shown, look = drawn(analysis, choices), choices.look
+    asked = relations_of(analysis, heads, choices.relation) if choices.relations else ()
+    relations = {each.head.id: each for each in asked}
     facts, own, between = shown.facts, look.scale == "per-head", analysis.context.source is not None
     labels, keys = labels_of(shown)
     pooled, every = heatmap_pooling(labels.texts, look, len(shown.keys))
@@ -148,6 +153,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
         largest, label = _largest(values), visible(head.labelled.shown)
         on_text, over = _evidence(head), _over_corpus(analysis, head)
         evidence = " · ".join(part for part in (on_text, over) if part)
+        relation = relations.get(head.id)
+        pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             caption=sentence(
@@ -159,15 +166,17 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
                 f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                 "the question mark: an indication only" if label.endswith("?") else "",
                 over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
+                pairs and f"{pairs}, {relations_note(analysis)}",
                 facts.dropped,
                 facts.pooled(pooled),
             ),
             title=f"{head.id}  {label}",
             evidence=f"{evidence} · largest weight {largest:.2g}" if own else evidence,
-            notes=notes,
+            notes=(*notes, f"{capital(pairs)}.") if pairs else notes,
             values=values,
             labels=labels,
             keys=keys,
+            outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=look.norm(largest),
             bar_norm=look.norm(),
             bar=_bar(look),
@@ -322,6 +331,8 @@ VIEWS: tuple[View[Any, Any], ...] = (
     ),
     PAIR,
     PANEL,
+    RELATIONS,
+    TEXT,
     page_view(
         "heads", "every head to hover over, click and compare, in one HTML file",
         partial(page_data, evidence=_evidence),

@@ -22,7 +22,8 @@ from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.attention.norms import Norm
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.promoted_tokens import ResidualStream, output_norm
+from attnviz.commands.outputs.promoted_tokens import output_norm
+from attnviz.commands.outputs.stream import ResidualStream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.classifier import Classifier

@@ -10,6 +10,7 @@ from matplotlib.colors import Normalize
 from attnviz.commands.outputs.decision import Decision
 from attnviz.commands.outputs.decision_report import how_it_is_read, versus
 from attnviz.commands.outputs.measure import HeadOutputs, Numbers
+from attnviz.commands.outputs.promoted_tokens import Attribution
 from attnviz.figures.head_map import HeadMap, HeadMapPlan
 from attnviz.figures.look import Look
 from attnviz.figures.page import Mark
@@ -25,7 +26,6 @@ _Columns = tuple[tuple[str, Numbers], ...]
 def plan_shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
     """Two maps: each head's share of its layer's output, along it and by length."""
     facts = result.facts
-    biases = 100 * np.array([layer.bias_projection_share for layer in result.layers], np.float64)
     over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
     yield HeadMapPlan(
         stem="outputs-shares",
@@ -38,19 +38,32 @@ def plan_shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
         ),
         title=f"{facts.model}: share of each head in its layer’s attention output",
         notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
-        maps=(
-            _map(
-                100 * result.table("projection_share"), choices.look, "% of ‖o‖; below 0: against the others",
-                name="Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
-                diverging=True, write=_whole,
-            ),
-            _map(
-                100 * result.table("norm_share"), choices.look, "% of the sum of ‖o_h‖",
-                name="Length, in any direction", mark=Mark(100 / result.checkpoint.n_heads, "equal shares"),
-                write=_whole,
-            ),
-        ),
+        maps=tuple(draw(part, choices.look) for draw in (_along, _length) for part in result.parts),
+    )
+
+
+def _along(part: HeadOutputs, look: Look) -> HeadMap:
+    """Shares of one kind of attention, or of a model of one kind: along the output."""
+    biases = 100 * np.array([layer.bias_projection_share for layer in part.layers], np.float64)
+    return _map(
+        100 * part.table("projection_share"), look, "% of ‖o‖; below 0: against the others",
+        name=f"{_letter(part)}Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
+        diverging=True, write=_whole,
     )  # fmt: skip
+
+
+def _length(part: HeadOutputs, look: Look) -> HeadMap:
+    """Likewise, in any direction."""
+    values = part.table("norm_share")
+    return _map(
+        100 * values, look, "% of the sum of ‖o_h‖", name=f"{_letter(part)}Length, in any direction",
+        mark=Mark(100 / values.shape[1], "equal shares"), write=_whole,
+    )  # fmt: skip
+
+
+def _letter(part: HeadOutputs) -> str:
+    """Of an encoder-decoder, which kind of attention a map is of."""
+    return "" if part.stack is None else f"{part.stack.letter} ({part.stack.name}). "
 
 
 def plan_effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
@@ -60,14 +73,9 @@ def plan_effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]
         yield _decision(result, result.decision, choices.look)
         return
     assert attribution is not None
-    values = np.array([head.predicted for head in attribution.heads]).reshape(result.table("norm").shape)
-    beside = tuple(
-        (short, np.array([part.predicted for part in attribution.parts if part.name == name]))
-        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"))
-    )
     target = f"“{attribution.predicted.text}”"
     rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
-    at = f"position #{attribution.position} (“{result.tokens.labels[attribution.position]}”)"
+    at = f"position #{attribution.position} (“{result.read.labels[attribution.position]}”)"
     reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
     logit = rounded(attribution.predicted.logit)
     yield HeadMapPlan(
@@ -79,8 +87,25 @@ def plan_effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]
         ),
         title=f"{facts.model}: direct effect of each head on the predicted token {target}",
         notes=facts.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
-        maps=(_map(values, choices.look, f"logits added to {target}", beside=beside, diverging=True),),
+        maps=tuple(
+            _effect(part, attribution, choices.look, f"logits added to {target}")
+            for part in result.parts
+            if part.stack is None or part.stack.letter != "E"
+        ),
     )
+
+
+def _effect(part: HeadOutputs, attribution: Attribution, look: Look, bar: str) -> HeadMap:
+    """The effects of one kind of attention, or of a model of one kind, beside those of its layers' other parts."""
+    layers = [layer.layer for layer in part.layers]
+    values = np.array([head.predicted for head in attribution.heads if head.id.layer in layers])
+    beside = tuple(
+        (short, np.array([each.predicted for each in attribution.parts if each.name == name and each.layer in layers]))
+        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"))
+    )
+    beside = tuple((short, column) for short, column in beside if len(column) or part.stack is None)
+    name = _letter(part).removesuffix(". ")
+    return _map(values.reshape(len(layers), -1), look, bar, name=name, beside=beside, diverging=True)
 
 
 def _decision(result: HeadOutputs, decision: Decision, look: Look) -> HeadMapPlan:

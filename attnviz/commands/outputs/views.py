@@ -44,6 +44,8 @@ __all__ = ["VIEWS", "HeadPlan", "check_scale"]
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
 
+_KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
+
 
 @dataclass(frozen=True)
 class HeadPlan:
@@ -64,6 +66,7 @@ class HeadPlan:
     weighted: Array
     value_norms: Array
     labels: Labels
+    keys: Labels | None
     pooled: int
     norms: tuple[Normalize, Normalize]
     bars: tuple[str, str]
@@ -78,7 +81,8 @@ def check_scale(scale: str) -> None:
 def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
     check_scale(choices.look.scale)
     heads, own = result.select(choices.select), choices.look.scale == "per-head"
-    pooled = grid_pooling(len(result.tokens), [head.id for head in heads], choices.look)
+    n = max(len(tokens) for part in result.parts for tokens in (part.queries, part.keys))
+    pooled = grid_pooling(n, [head.id for head in heads], choices.look)
     cells = []
     for head, layer in result.by_layer(heads):
         norms = max_pool(layer.norms(head.id.head).float().cpu().numpy(), pooled) / ((own and head.largest) or 1.0)
@@ -93,11 +97,14 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
         caption=sentence(
             f"{facts.subject}, norm-weighted attention {shown} of {count}: one row per layer, one column per "
             f"head, rows attend to columns, colours from {scale}",
+            _KINDS if result.target else "",
             f"beside the names {shares}, where there is room",
             facts.pooled(pooled),
         ),
         title=f"{facts.model}: norm-weighted attention of {count}",
-        notes=facts.notes(f"{shown}: rows attend to columns.", facts.pooled(pooled)),
+        notes=facts.notes(
+            f"{shown}: rows attend to columns.", f"{_KINDS}." if result.target else "", facts.pooled(pooled)
+        ),
         cells=tuple(cells),
         norm=Normalize(0.0, largest, clip=True),
         bar="share of the head’s largest ‖A f(x)‖" if own else "norm-weighted ‖A f(x)‖ (scale of all heads)",
@@ -112,11 +119,13 @@ def _heads(result: HeadOutputs, choices: Choices) -> Iterator[HeadPlan]:
 
 
 def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions, look: Look) -> HeadPlan:
-    facts, number, own = result.facts, head.id.head, look.scale == "per-head"
+    part, number, own = result.part_of(head), head.id.head, look.scale == "per-head"
+    facts = part.facts
     tensors = layer.pattern[number], layer.norms(number), layer.value_norms(number)
     pattern, weighted, norms = (values.float().cpu().numpy() for values in tensors)
-    labels = Labels(result.tokens.labels, result.tokens.sink)
-    pooled = pooled_for(len(labels.texts), _geometry(labels.texts, look)[0])
+    labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
+    most = max(labels.texts, keys.texts, key=len)
+    pooled = pooled_for(len(most), _geometry(most, look)[0])
     tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
     scale = "scale of this head" if own else "scale of all heads"
     amounts = _amounts(result, head)
@@ -141,6 +150,7 @@ def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions
         weighted=max_pool(weighted, pooled),
         value_norms=np.maximum.reduceat(norms, np.arange(0, len(norms), pooled)),
         labels=labels,
+        keys=keys if part.queries is not part.keys else None,
         pooled=pooled,
         norms=(Normalize(0.0, tops[0], clip=True), Normalize(0.0, tops[1], clip=True)),
         bars=(f"attention weight A ({scale if own else '0–1'})", f"norm-weighted ‖A f(x)‖ ({scale})"),
@@ -153,15 +163,18 @@ def _amounts(result: HeadOutputs, head: HeadContribution) -> str:
         return "No share of the output is given: the text has no content tokens."
     sinks = f"{percent(head.sink)} by weight, {percent(head.sink_by_norm)} by norm"
     return (
-        f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer} "
+        f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer!s} "
         f"({percent(head.norm_share)} of its heads’ norms){f'; on {result.sinks}: {sinks}' if result.sinks else ''}."
     )
 
 
 def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
-    side, beside, stacked = _geometry(plan.labels.texts, look)
-    width = page_width(look, beside + side + 2 * MARGIN + (0 if stacked else _BETWEEN + side))
-    panel = side + _BAR + 0.3 * (side < 2)  # where the names of colour bars take several lines
+    keys = plan.keys or plan.labels
+    side, beside, stacked = _geometry(max(plan.labels.texts, keys.texts, key=len), look)
+    rows, columns = plan.pattern.shape
+    wide, tall = side * columns / max(rows, columns), side * rows / max(rows, columns)
+    width = page_width(look, beside + wide + 2 * MARGIN + (0 if stacked else _BETWEEN + wide))
+    panel = tall + _BAR + 0.3 * (wide < 2)  # where the names of colour bars take several lines
     body = _STRIP + 2 * _NAME + 0.8 * beside + (2 * panel + _NAME if stacked else panel)
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=body)
@@ -172,16 +185,16 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
             panels, (plan.pattern, plan.weighted), plan.norms, all_sides, names, plan.bars, strict=True
         ):
             cells = draw_matrix(
-                ax, values, norm, look, labels=plan.labels, sides=sides, pooled=plan.pooled, vector=vector,
-                cell=side * 72 / len(values),
+                ax, values, norm, look, labels=plan.labels, keys=plan.keys, sides=sides, pooled=plan.pooled,
+                vector=vector, cell=side * 72 / max(values.shape),
             )  # fmt: skip
-            ax.set_box_aspect(1)
-            _name(ax, name, side, look)
-            colour_bar(page, ax, ColourScale(norm=norm, bar=bar), look, across=side)
+            ax.set_box_aspect(rows / columns)
+            _name(ax, name, wide, look)
+            colour_bar(page, ax, ColourScale(norm=norm, bar=bar), look, across=wide)
             drawn.append((ax, values, cells))
-        strip = panels[1].inset_axes((0, 1 + _NAME / side, 1, _STRIP / side))
+        strip = panels[1].inset_axes((0, 1 + _NAME / tall, 1, _STRIP / tall))
         _draw_value_norms(strip, plan, look)
-        _name(strip, "‖f(x)‖ of each key", side, look)
+        _name(strip, "‖f(x)‖ of each key", wide, look)
         for _ in range(1 + stacked):  # the bars above a panel are as high as the panel makes them
             settled(page)
         page.set_layout_engine("none")  # or it would all be laid out again when it is written
@@ -191,7 +204,7 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
 
 
 def _draw_head(ax: Axes, plan: HeadPlan, look: Look) -> AxesImage | QuadMesh:
-    cells = draw_matrix(ax, plan.weighted, plan.norms[1], look, labels=plan.labels, pooled=plan.pooled)
+    cells = draw_matrix(ax, plan.weighted, plan.norms[1], look, labels=plan.labels, keys=plan.keys, pooled=plan.pooled)
     settled(ax.figure)
     write_numbers(ax, plan.weighted, cells, _norm, air=4)
     return cells
@@ -200,7 +213,8 @@ def _draw_head(ax: Axes, plan: HeadPlan, look: Look) -> AxesImage | QuadMesh:
 def _draw_value_norms(ax: Axes, plan: HeadPlan, look: Look) -> None:
     """||f(x)|| of every key as bars over the columns of the matrix below; grey where a cell holds sinks only."""
     edges = np.arange(len(plan.value_norms) + 1) - 0.5
-    muted = np.minimum.reduceat(plan.labels.muted, np.arange(0, len(plan.labels.muted), plan.pooled))
+    of_keys = (plan.keys or plan.labels).muted
+    muted = np.minimum.reduceat(of_keys, np.arange(0, len(of_keys), plan.pooled))
     for which, colour in ((~muted, look.colour_map()(0.75)), (muted, look.greys.quiet)):
         ax.stairs(plan.value_norms * which, edges, fill=True, facecolor=colour, edgecolor="none")
     top = 1.08 * float(plan.value_norms.max()) or 1.0
@@ -247,6 +261,6 @@ VIEWS: tuple[View[Any, Any], ...] = (
         missing=lambda result: "" if result.decision else str(result.no_attribution).removesuffix("."),
     ),
     View(
-        "heads", "one head by weight and by norm", _heads, _head_figure, _draw_head, stems=r"outputs/L\d+H\d+"
+        "heads", "one head by weight and by norm", _heads, _head_figure, _draw_head, stems=r"outputs/[LEDX]\d+H\d+"
     ),
 )  # fmt: skip

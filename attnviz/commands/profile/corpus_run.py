@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from attnviz.commands.profile.examples import NameExamples, RelationExamples, Shape
 from attnviz.commands.profile.head_distances import HeadDistanceTally
 from attnviz.commands.profile.names import NameTally
+from attnviz.commands.profile.pattern_examples import PatternExamples
 from attnviz.commands.profile.relations import RelationTally
 from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally, Tally
@@ -25,9 +27,9 @@ from attnviz.progress import Progress
 
 __all__ = ["CorpusRun", "RunSettings", "measure_corpora"]
 
-_SENTENCES: tuple[str, ...] = ("statistics", "relations", "meanings")
-_EXAMPLES, _SAMPLED = ("names",), ("distances",)
-"""Names of the tallies that count sentences, GAP's examples, and the verified batches of sentences only."""
+_SENTENCES: tuple[str, ...] = ("statistics", "relations", "meanings", "relation examples", "pattern examples")
+_NAMES, _SAMPLED = ("names", "name examples"), ("distances",)
+"""Names of the tallies that count sentences, GAP's rows, and the verified batches of sentences only."""
 
 _SAVED_EVERY = 10.0
 """Seconds between two savings of what was measured."""
@@ -50,6 +52,7 @@ class RunSettings:
     unfinished: Unfinished
     progress: Progress
     warn: Callable[[str], None]
+    examples: int = 0
 
     @property
     def gold(self) -> bool:
@@ -98,6 +101,8 @@ class CorpusRun:
             "meanings": MeaningTally(checkpoint), "names": NameTally(*shape, causal),
             "distances": HeadDistanceTally(*shape),
         }  # fmt: skip
+        if settings.examples:
+            self.tallies |= self._examples()
         self.repeats = RepeatTally(checkpoint, settings.seed)
         self.measured = [Measured() for _ in settings.corpora]
         self.attention = SampledAttention(checkpoint, settings.seed)
@@ -105,6 +110,20 @@ class CorpusRun:
         if state is not None:
             self._add(state)
             self.measured = [Measured.of(each) for each in state["measured"]]
+
+    def _examples(self) -> dict[str, Tally]:
+        """What keeps examples; it looks at what the other tallies of a batch have made."""
+        settings, checkpoint = self.settings, self.settings.checkpoint
+        shape = Shape(
+            settings.examples, tuple(corpus.path for corpus in settings.corpora), checkpoint.n_layers,
+            checkpoint.n_heads, checkpoint.architecture.causal, settings.seed,
+        )  # fmt: skip
+        made: Any = self.tallies
+        patterns = PatternExamples(shape, checkpoint.tokenizer, made["statistics"], made["meanings"])
+        return {
+            "relation examples": RelationExamples(shape, made["relations"]), "pattern examples": patterns,
+            "name examples": NameExamples(shape),
+        }  # fmt: skip
 
     def absorb(self, state: Mapping[str, Any]) -> None:
         """Add what another process has measured."""
@@ -189,8 +208,8 @@ class CorpusRun:
     def _count(self, number: int, batch: Batch) -> None:
         """One batch through the model, and its patterns to the tallies of its kind of corpus."""
         names = _SENTENCES + (_SAMPLED if self.attention.next_is_verified else ())
-        names = _EXAMPLES if self.settings.corpora[number].kind == "gap" else names
-        tallies = [self.tallies[name] for name in names]
+        names = _NAMES if self.settings.corpora[number].kind == "gap" else names
+        tallies = [self.tallies[name] for name in names if name in self.tallies]
         weights = text_weights(self.settings.seed, [number * _APART + item.source.number for item in batch.items])
         for tally in tallies:
             tally.begin(batch, weights)

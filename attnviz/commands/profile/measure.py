@@ -1,18 +1,19 @@
 """What each head of a model does, measured on corpora."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import check_sampling, checked
+from attnviz.arguments import check_examples, check_sampling, checked
 from attnviz.attention.verify import Verification
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_corpora
+from attnviz.commands.profile.examples import role_examples
 from attnviz.commands.profile.names import NameCount
 from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.repeats import RepeatScores
@@ -27,8 +28,9 @@ from attnviz.model.head_ids import HeadId, select_heads
 from attnviz.model.opening import named_source, resolve_device, resolve_dtype
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
-from attnviz.patterns.registry import NAMES, REPEATS
-from attnviz.progress import Progress
+from attnviz.patterns.examples import RoleExamples
+from attnviz.patterns.registry import ROLES_ON_REPEATS
+from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import Result
 from attnviz.version import __version__
 
@@ -40,7 +42,7 @@ PARTS = "", "untrained copy", "confirmation"
 CONTROL_TEXTS = 500
 """Texts of each corpus, at most, on which the untrained copy is measured."""
 
-_ON_REPEATS = tuple(NAMES[statistic] for statistic in REPEATS)
+_OfHead = TypeVar("_OfHead", Role, RoleExamples)
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Profile(Result):
         head_distances, queries_compared: mean Jensen-Shannon divergence of any two heads in nats, on queries of the
             verified texts, [n_all_heads, n_all_heads].
         roles: of every head, whether they pass or not.
+        examples: of the roles that a head passes, and of its best relation.
     """
 
     command: ClassVar[str] = "profile"
@@ -92,6 +95,7 @@ class Profile(Result):
     head_distances: Tensor | None
     queries_compared: int
     roles: tuple[Role, ...]
+    examples: tuple[RoleExamples, ...] = ()
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
         """The roles that each head passes, the largest error reduction first; all heads are there."""
@@ -110,7 +114,7 @@ class Profile(Result):
             kinds |= {"gap", "repeats"}
         elif role == "coreference":
             kinds = {"gap"}
-        elif role in _ON_REPEATS:
+        elif role in ROLES_ON_REPEATS:
             kinds = {"repeats"}
         elif role.startswith("syntactic"):
             kinds = {"conllu" if self.gold else "txt"}
@@ -120,7 +124,7 @@ class Profile(Result):
             if count.corpus.kind in kinds
         ]
         if self.repeats is not None and "repeats" in kinds:
-            read.append(f"{len(self.repeats.scores['previous'])} × {self.repeats.length} random tokens, repeated")
+            read += [f"{n} × {what}" for what, n in self.repeats.sequences(role).items()]
         return " · ".join([visible(self.checkpoint.short_name), *read, *more])
 
     def __repr__(self) -> str:
@@ -142,6 +146,7 @@ def profile_heads(
     parser: str | None = None,
     control: bool = True,
     confirm: Sequence[str | Path] = (),
+    examples: int = 8,
     revision: str | None = None,
     device: str = "auto",
     dtype: str = "float32",
@@ -151,11 +156,10 @@ def profile_heads(
 ) -> Profile | None:
     """Measure what every head does on corpora of sentences, of names and pronouns, and on repeats.
 
-    Of an encoder-decoder the encoder alone is measured. Under torchrun the corpora are split over the processes; the
-    first one returns the profile.
+    Under torchrun the corpora are split over the processes; the first one returns the profile.
 
     Args:
-        model: a built-in name, folder or hub id; a Source found before; or a Checkpoint.
+        model: a built-in name, folder or hub id, a Source found before, a Checkpoint; of encoder-decoders the encoder.
         paths: ``.conllu`` (gold trees), ``.txt`` (a sentence a line), GAP ``.tsv`` (coreference).
         repeats: also random tokens, repeated.
         limit: sentences, or rows, of each corpus that are read.
@@ -167,6 +171,7 @@ def profile_heads(
         control: measure a freshly initialised copy of the model, too, on at most :data:`CONTROL_TEXTS` texts of each
             corpus; a role passes only above it. It takes as long as so many texts take.
         confirm: other corpora, on which the roles that pass are measured again.
+        examples: texts of each kind that are kept of a role: its best, and its clearest failures; 0 for none.
         revision: branch, tag or commit of a hub id.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N``, ``mps``; of a model by name.
         dtype: ``float32``, ``float64``, ``bfloat16``, ``float16``; of a model by name.
@@ -185,6 +190,7 @@ def profile_heads(
         VerificationError: the heads do not reproduce the model.
     """
     check_sampling(limit, batch_size, seed)
+    check_examples(examples)
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()
@@ -195,17 +201,18 @@ def profile_heads(
     parse = find_parser([*corpora, *others], parser) if syntax else None
     checkpoint = _checkpoint(model, revision, device, dtype, process).encoder
     weights = checkpoint.weights_sha256
-    tell = _once(warn)
+    tell = told_once(warn)
 
     def measured(part: str, of: Checkpoint, some: Sequence[Corpus], most: int | None) -> CorpusRun | None:
         identity = {
             "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
             "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
+            "examples": examples,
         }  # fmt: skip
         settings = RunSettings(
             of, tuple(some), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
-            _named(part, progress), tell,
+            named(part, progress), tell, 0 if part else examples,
         )  # fmt: skip
         return _whole(settings, repeats and part != PARTS[2])
 
@@ -230,25 +237,6 @@ def untrained_copy(checkpoint: Checkpoint, seed: int) -> Checkpoint:
 def part_file(unfinished: Path, part: str) -> Path:
     """The file that keeps one of the :data:`PARTS` of an unfinished profile; of the first the one that was named."""
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
-
-
-def _once(warn: Callable[[str], None] | None) -> Callable[[str], None]:
-    """Tells each message once: the untrained copy leaves out the texts that the model does."""
-    told: set[str] = set()
-
-    def tell(message: str) -> None:
-        if warn is not None and message not in told:
-            warn(message)
-        told.add(message)
-
-    return tell
-
-
-def _named(part: str, progress: Progress | None) -> Progress:
-    """Progress that names the part that it is of."""
-    if progress is None:
-        return lambda *_: None
-    return (lambda name, done, total: progress(f"{name}, {part}", done, total)) if part else progress
 
 
 def _whole(settings: RunSettings, repeats: bool) -> CorpusRun | None:
@@ -314,18 +302,22 @@ def _profile(
     sentences = any(corpus.kind != "gap" for corpus in run.settings.corpora)
     checkpoint, relations = run.settings.checkpoint, tallies["relations"].results()
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
+    confirmed = judged.confirmed_roles(roles, _candidates(again, False))
     return Profile(
-        checkpoint, weights, counts, run.settings.seed, run.attention.verification,
-        run.attention.texts_verified, tallies["statistics"] if sentences else None,
+        checkpoint, weights, counts, run.settings.seed, run.attention.verification, run.attention.texts_verified,
+        tallies["statistics"] if sentences else None,
         tuple(replace(each, layers=checkpoint.layers) for each in relations) or None, run.settings.gold,
         tallies["names"].results(),
         None if fresh is None else sum(done.texts for done in fresh.measured), others,
         run.repeats.results() if repeats else None, tallies["distances"].results() if sentences else None,
-        tallies["distances"].n_queries, tuple(
-            replace(role, id=HeadId(checkpoint.layers[role.id.layer], role.id.head))
-            for role in judged.confirmed_roles(roles, _candidates(again, False))
-        ),
+        tallies["distances"].n_queries, _placed(confirmed, checkpoint),
+        _placed(role_examples(roles, tallies.values()), checkpoint),
     )  # fmt: skip
+
+
+def _placed(found: Iterable[_OfHead], checkpoint: Checkpoint) -> tuple[_OfHead, ...]:
+    """Heads by their ids in the whole model, of which an encoder alone may have been measured."""
+    return tuple(replace(each, id=HeadId(checkpoint.layers[each.id.layer], each.id.head)) for each in found)
 
 
 def _checkpoint(

@@ -43,6 +43,27 @@ def between_spans(pattern: Tensor, members: Spans) -> Tensor:
     return means @ pattern @ belongs.transpose(-1, -2)
 
 
+def _instances_of(batch: Batch) -> tuple[list[list[list[int]]], Tensor, dict[str, list[int]]]:
+    """The instances of relations in a batch; a subtype (``acl:relcl``) counts as its base relation, too.
+
+    Returns:
+        for each text and word its tokens that are no sinks; of each instance the text, the dependent and the head,
+        [n, 3]; for each relation the numbers of its instances.
+    """
+    words = [
+        [[place for place in positions if not item.sink[place]] for positions in item.members] for item in batch.items
+    ]
+    pairs: list[tuple[int, int, int]] = []
+    places: dict[str, list[int]] = defaultdict(list)
+    for text, (item, members) in enumerate(zip(batch.items, words, strict=True)):
+        for arc in item.source.arcs:
+            if members[arc.dependent] and members[arc.head]:
+                for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
+                    places[name].append(len(pairs))
+                pairs.append((text, arc.dependent, arc.head))
+    return words, torch.tensor(pairs, dtype=torch.long).reshape(-1, 3), places
+
+
 @dataclass(frozen=True)
 class RelationCount:
     """One relation over a corpus.
@@ -86,34 +107,33 @@ class RelationTally(SumTally):
 
     Sinks are no words, as in :func:`attnviz.patterns.syntax.relation_accuracy`. Counts are of relations and bootstrap
     samples of sentences; of heads, how often they are right, and how often they guess the same from other words.
+
+    Attributes:
+        members: for each text of the batch begun last and each word, its tokens that are no sinks.
+        pairs: of each instance of that batch the text, the dependent and the head, [n, 3].
+        numbers: for each relation the numbers of its instances.
+        between: of the layer added last the attention between words, [batch, n_heads, n_words, n_words].
+        guesses: the other word that each word attends to most, [batch, n_heads, n_words]; -1 where to none.
     """
 
     def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
         super().__init__()
         self._shape = 1 + replicates, len(DIRECTIONS), 2, n_layers, n_heads
         self._causal = causal
-        self._members: list[list[list[int]]] = []
+        self.members: list[list[list[int]]] = []
+        self.numbers: dict[str, list[int]] = {}
+        self.between = self.guesses = torch.empty(0)
         self._words: list[WordGuesses] = []
-        self._pairs = torch.empty(0, 3, dtype=torch.long)
+        self.pairs = torch.empty(0, 3, dtype=torch.long)
         self._relations: dict[str, tuple[list[int], Tensor]] = {}
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Count the instances of a batch; a subtype (``acl:relcl``) counts as its base relation, too."""
-        self._members = [
-            [[place for place in positions if not item.sink[place]] for positions in item.members]
-            for item in batch.items
-        ]
-        self._words = [WordGuesses.of(list(map(len, members)), self._causal) for members in self._members]
-        pairs: list[tuple[int, int, int]] = []
-        places: dict[str, list[int]] = defaultdict(list)
-        for text, (item, members) in enumerate(zip(batch.items, self._members, strict=True)):
-            for arc in item.source.arcs:
-                if members[arc.dependent] and members[arc.head]:
-                    for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
-                        places[name].append(len(pairs))
-                    pairs.append((text, arc.dependent, arc.head))
-        self._pairs = torch.tensor(pairs, dtype=torch.long).reshape(-1, 3)
-        self._relations = {name: (of_name, weights[:, self._pairs[of_name, 0]]) for name, of_name in places.items()}
+        """Count the instances of a batch."""
+        self.members, self.pairs, self.numbers = _instances_of(batch)
+        self._words = [WordGuesses.of(list(map(len, members)), self._causal) for members in self.members]
+        self._relations = {
+            name: (of_name, weights[:, self.pairs[of_name, 0]]) for name, of_name in self.numbers.items()
+        }
         self._count_guesses()
 
     def _count_guesses(self) -> None:
@@ -121,10 +141,10 @@ class RelationTally(SumTally):
         if not self._relations:
             return
         right = self._of_instances(self._right_guesses)
-        offsets = self._pairs[:, 2] - self._pairs[:, 1]
+        offsets = self.pairs[:, 2] - self.pairs[:, 1]
         for name, (places, weights) in self._relations.items():
             self._sum((name, "instances"), weights.sum(1))
-            self._sum((name, "sentences"), torch.tensor(float(len(set(self._pairs[places, 0].tolist())))))
+            self._sum((name, "sentences"), torch.tensor(float(len(set(self.pairs[places, 0].tolist())))))
             self._sum((name, "guesses"), torch.einsum("ri,dgi->rdg", weights, right[..., places]))
             for offset in set(offsets[places].tolist()):
                 self._sum((name, offset), weights[:, offsets[places] == offset].sum(1))
@@ -135,7 +155,8 @@ class RelationTally(SumTally):
         """Count one layer's patterns, [batch, n_heads, n, n]."""
         if not self._relations:
             return
-        guesses = most_attended_other(between_spans(pattern, self._members)).cpu()
+        self.between = between_spans(pattern, self.members).cpu()
+        self.guesses = guesses = most_attended_other(self.between)
 
         def right(text: int, query: Tensor, target: Tensor) -> Tensor:
             words = self._words[text]
@@ -157,8 +178,8 @@ class RelationTally(SumTally):
     def _of_instances(self, right: _Right) -> Tensor:
         """What is right from either end of each instance, [n_directions, …, n_instances]."""
         found = []
-        for text in sorted(set(self._pairs[:, 0].tolist())):
-            dependents, heads = self._pairs[self._pairs[:, 0] == text, 1:].T
+        for text in sorted(set(self.pairs[:, 0].tolist())):
+            dependents, heads = self.pairs[self.pairs[:, 0] == text, 1:].T
             found.append(torch.stack([right(text, dependents, heads), right(text, heads, dependents)]))
         return torch.cat(found, -1)
 

@@ -20,9 +20,10 @@ from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, rounded, visible
+from attnviz.patterns.examples import examples_entry
 from attnviz.patterns.guesses import BASELINES
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
-from attnviz.patterns.registry import PATTERNS
+from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table
 from attnviz.results.report import Report
@@ -50,10 +51,12 @@ def _content(profile: Profile, _: Choices) -> dict[str, Any]:
         },
         "coreference": _coreference(profile.coreference),
         "repeats": None if profile.repeats is None else {
-            name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()
+            RETRIEVAL: None,
+            **{name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()},
         },
         "roles": [_role(role) for role in profile.roles],
         "published": published_entries(_published(profile)),
+        "examples": examples_entry(profile.examples),
     }  # fmt: skip
 
 
@@ -127,7 +130,7 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
 
 def _tables(profile: Profile, choices: Choices, width: int) -> Iterator[RenderableType]:
     """What was verified, and the tables that these corpora can give."""
-    sequences = 0 if profile.repeats is None else len(profile.repeats.scores["previous"])
+    sequences = 0 if profile.repeats is None else sum(profile.repeats.sequences().values())
     texts = sum(count.texts for count in profile.corpora) + sequences
     sample = f" on a sample, {profile.texts_verified:,} of {counted(texts, 'text')}"
     sample += ", the random ones included" if sequences else ""

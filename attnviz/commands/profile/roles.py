@@ -22,7 +22,7 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.patterns.guesses import error_reduction
-from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, SHARES
+from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, RETRIEVAL, SHARES, told_after
 from attnviz.patterns.verdicts import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
 __all__ = ["ENOUGH_INSTANCES", "ENOUGH_SEQUENCES", "ENOUGH_TEXTS", "ERROR_RATE", "Candidate", "Confirmation", "Role",
@@ -41,6 +41,9 @@ ENOUGH_TEXTS = 100
 
 ENOUGH_SEQUENCES = 30
 """The same of random sequences, which are alike."""
+
+RETRIEVED = 0.1
+"""Of the needle's tokens, what a retrieval head finds at least (Wu et al. 2024)."""
 
 _ROUNDING = 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
 _STANDS = (
@@ -258,18 +261,24 @@ def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
 
 
 def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -> Iterator[Candidate]:
-    """Induction and duplicate-token heads; on request previous-token heads, which are better judged by text."""
+    """Induction, duplicate-token and retrieval; on request previous-token heads, which are better judged by text."""
     if repeats is None:
         return
     rule = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
-    for name in ("previous", *REPEATS) if previous else REPEATS:
+    found = f"largest attention on the token to be copied, over {RETRIEVED} of the time (Wu et al. 2024), "
+    found += f"{MARGIN} above uniform attention{_STANDS}"
+    names = [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]
+    for name in names:
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
         estimate = Estimate(
             scores.mean(0)[None], errors, {"uniform attention": baseline}, baseline, errors, n, n
         )  # fmt: skip
-        yield Candidate(NAMES[name], rule, estimate, enough=ENOUGH_SEQUENCES, above=MAJORITY)
+        if name == RETRIEVAL:
+            yield Candidate(name, found, estimate, enough=ENOUGH_SEQUENCES, above=RETRIEVED)
+        else:
+            yield Candidate(NAMES[name], rule, estimate, enough=ENOUGH_SEQUENCES, above=MAJORITY)
 
 
 def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
@@ -307,7 +316,7 @@ def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadI
     Local, long-range and broad come last: many heads with a role of their own show them, too.
     """
     passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
-    for role in sorted(roles, key=lambda role: (role.role in GENERAL, -(role.gain or 0.0), role.role)):
+    for role in sorted(roles, key=lambda role: (told_after(role.role), -(role.gain or 0.0), role.role)):
         if role.passed:
             passed[role.id].append(role)
     return passed

@@ -12,6 +12,7 @@ from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
+from attnviz.patterns.verdicts import MARGIN
 
 __all__ = ["OFFSETS", "MeaningTally", "StatisticsTally", "SumTally", "Tally", "mean_embedding",
            "ordinary_ids"]  # fmt: skip
@@ -111,6 +112,11 @@ class StatisticsTally(_TextTally):
 
     Means are over all positions of the corpus, shares are ratios of sums over the corpus; the spread of ``replicates``
     bootstrap samples of its texts is the standard error. A mask that reads the text is made for each text.
+
+    Attributes:
+        roles: the names of the patterns.
+        masks: of the patterns, for the batch begun last, boolean [n_texts, n_shares, n, n]; [1, …] for all texts.
+        entropies: of the layer added last, in nats, [n_texts, n_heads, n].
     """
 
     def __init__(
@@ -124,6 +130,7 @@ class StatisticsTally(_TextTally):
         self.causal = causal
         self._windows, self._of_layer = _different(windows or [None] * n_layers)
         self._patterns = [*(spec for spec in PATTERNS if not spec.on_repeats), *_OFFSETS]
+        self.roles = [spec.name for spec in self._patterns]
         without = masks_of(MaskInput(("",), (0,), causal), self._patterns)
         self._possible = {name: mask is not None for name, mask in without.items()}
         n_shares = len(self._patterns)
@@ -132,14 +139,14 @@ class StatisticsTally(_TextTally):
             positions=(replicates + 1, 2),  # all, content
             baselines=(replicates + 1, len(self._windows), n_shares + 2),  # of the shares, of the sink, and entropy
         )
-        self._masks = torch.empty(0)
+        self.masks = self.entropies = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the positions of a batch, and what uniform attention does there."""
         super().begin(batch, weights)
         positions = torch.stack([batch.valid.sum(1), batch.content.sum(1)], 1)
         self._counts["positions"] += weights @ positions.double().cpu()
-        self._masks = self._masks_of(batch)
+        self.masks = self._masks_of(batch)
         uniform = torch.stack([self._uniform_in(batch, window) for window in self._windows], 1)
         self._counts["baselines"] += torch.einsum("rt,twk->rwk", weights, uniform)
 
@@ -149,7 +156,7 @@ class StatisticsTally(_TextTally):
         allowed = allowed_units(valid.shape[1], self.causal, window)
         keys = content[:, None, :] & allowed & content[:, :, None]
         count = keys.sum(-1).clamp(min=1).double()
-        uniform = [((keys & mask).sum(-1) / count).sum(1) for mask in self._masks.unbind(1)]
+        uniform = [((keys & mask).sum(-1) / count).sum(1) for mask in self.masks.unbind(1)]
         seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1).double()
         sinks = (valid & ~content)[:, None, :] & allowed
         uniform += [(sinks.sum(-1) / seen * content).sum(1), (seen.log() * valid).sum(1)]
@@ -161,9 +168,10 @@ class StatisticsTally(_TextTally):
         queries = batch.valid[:, None, :].to(pattern)
         pairs = (batch.content[:, None, :, None] & batch.content[:, None, None, :]).to(pattern)
         far = torch.einsum("bhqk,qk->bhq", pattern, distances(n).abs().to(pattern))
-        means = torch.stack([torch.special.entr(pattern).sum(-1), far, pattern.amax(-1)], -1)
+        self.entropies = torch.special.entr(pattern).sum(-1)
+        means = torch.stack([self.entropies, far, pattern.amax(-1)], -1)
         means = (means * queries[..., None]).sum(2)
-        masks = pad(self._masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
+        masks = pad(self.masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)
         self._add(layer, torch.cat([means, shares], -1))
 
@@ -260,6 +268,10 @@ class MeaningTally(_TextTally):
     and two positions with the same vocabulary entry: their cosine is 1 by definition, so every duplicate-token head
     would pass for a semantic one. A pair's cosine is that of the input embeddings (BERT's word embeddings, GPT-2's
     wte; no positions) less :func:`mean_embedding`.
+
+    Attributes:
+        pairs: those of the batch begun last, boolean [n_texts, n, n].
+        alike: the pairs whose cosine is a margin above 0, that of words that have nothing to do with one another.
     """
 
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
@@ -270,7 +282,7 @@ class MeaningTally(_TextTally):
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 2),  # attention times cosine, and attention
             uniform=(replicates + 1, len(self._windows), 2),  # mean cosines, and queries
         )
-        self._masks = torch.empty(0)
+        self._masks = self.pairs = self.alike = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Take the cosines of a batch."""
@@ -287,6 +299,7 @@ class MeaningTally(_TextTally):
             self._counts["uniform"][:, place] += weights @ counts
         pairs = other & allowed_units(ids.shape[1], self._causal).to(ids.device)
         self._masks = torch.stack([cosines * pairs, pairs.to(cosines)], -1).flatten(1, 2)
+        self.pairs, self.alike = pairs, pairs & (cosines >= MARGIN)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n], of the batch begun last."""

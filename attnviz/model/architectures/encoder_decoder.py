@@ -28,6 +28,12 @@ class LogitsHead(nn.Module):
         self.linear, self.scale = linear, scale
         self.bias = None if bias is None else nn.Buffer(bias)
 
+    @property
+    def weight(self) -> Tensor:
+        """From hidden states to logits, [vocabulary, d_model], the scale included."""
+        weight: Tensor = self.linear.weight * self.scale  # type: ignore[operator,assignment]
+        return weight
+
     def forward(self, hidden: Tensor) -> Tensor:
         """Scaled, projected on the vocabulary, and with the bias added."""
         logits: Tensor = self.linear(hidden * self.scale)
@@ -55,7 +61,7 @@ class EncoderDecoder(ABC):
     explained = False
     encoder_commands = ("rollout", "profile")
     """The commands that measure the encoder alone."""
-    refused_commands: tuple[str, ...] = ("outputs", "ablate")
+    refused_commands: tuple[str, ...] = ("ablate",)
     """The commands that take none of these models."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced

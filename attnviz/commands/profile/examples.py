@@ -1,0 +1,313 @@
+"""Where heads show their relations and roles best, where at the deciles, and where they fail most clearly.
+
+An instance is a word of a relation, a pronoun, or a token. It is a hit where the head attends most to the right
+position, and a miss where it attends most to another. Hits are ranked by the weight of the right position, misses by
+the weight of the wrong one, one instance a text each; deciles are by the weight of the right one, of a random sample.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attnviz.commands.profile.kept import (
+    FAINTEST,
+    NONE,
+    STEPS,
+    Kept,
+    Reading,
+    Texts,
+    first_place,
+    packed,
+    rounded_weights,
+    score_codes,
+)
+from attnviz.commands.profile.names import NAME_DIRECTIONS
+from attnviz.commands.profile.relations import RelationTally, between_spans
+from attnviz.commands.profile.roles import Role
+from attnviz.corpora.batches import Batch
+from attnviz.model.head_ids import HeadId
+from attnviz.patterns.examples import Example, RoleExamples, Unit
+from attnviz.patterns.profile_parts import SYNTACTIC
+from attnviz.patterns.syntax import DIRECTIONS
+
+__all__ = ["ExampleTally", "NameExamples", "RelationExamples", "Shape", "role_examples"]
+
+
+_SPARE = 4
+"""So many more are kept, for those that turn out to be the same sentence again."""
+
+
+class Shape(NamedTuple):
+    """How many examples of a kind, the corpora's files in order, and what is to be known of the model."""
+
+    n: int
+    paths: tuple[Path, ...]
+    n_layers: int
+    n_heads: int
+    causal: bool
+    seed: int
+
+
+class ExampleTally:
+    """Examples of one kind of role; what is kept stands in ``kept`` by name, with its texts."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.kept: dict[str, Kept] = {}
+        self.texts = Texts()
+        self._numbers = {path: number for number, path in enumerate(shape.paths)}
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Take up a batch."""
+        raise NotImplementedError
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+        """Look at one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
+        raise NotImplementedError
+
+    def _firsts(self, batch: Batch) -> list[int | None]:
+        """The place of each text's position 0; None for one that can have no examples."""
+        sizes = [(item.source, max(len(item), len(item.members))) for item in batch.items]
+        return [
+            first_place(self._numbers.get(text.place and text.place.path, 0), text.number, n)  # type: ignore[arg-type]
+            for text, n in sizes
+        ]
+
+    def _new(self, name: str, cells: Sequence[int]) -> Kept:
+        if name not in self.kept:
+            self.kept[name] = Kept(self.shape.n + _SPARE, cells, self.shape.seed)
+        return self.kept[name]
+
+    def state(self) -> dict[str, Any]:
+        """What is kept, with its texts."""
+        self.texts.forget(self.kept.values(), now=True)
+        return {"kept": {name: kept.state() for name, kept in self.kept.items()}, "texts": self.texts.of}
+
+    def absorb(self, state: Mapping[str, Any]) -> None:
+        """Keep the best of this and of what another tally of the same kind kept."""
+        self.texts.of |= state["texts"]
+        for name, kept in state["kept"].items():
+            self._new(name, kept["codes"].shape[1:-1]).absorb(kept)
+        self.texts.forget(self.kept.values())
+
+    def cell(self, role: str, direction: str | None) -> tuple[str, int] | None:
+        """Where a role is kept: a name in ``kept``, and the first index of its cells; None for one of another kind."""
+        raise NotImplementedError
+
+    def examples(self, id: HeadId, role: str, direction: str | None) -> RoleExamples | None:
+        """The examples of one role of one head; None for a role of another kind."""
+        where = self.cell(role, direction)
+        if where is None or where[0] not in self.kept:
+            return None
+        kept, cell = self.kept[where[0]], (where[1], *id)
+        best, deciles, failures = (
+            [self._example(*each, cell) for each in group]
+            for group in (kept.ranked(0, cell), kept.deciles(cell), kept.ranked(1, cell))
+        )
+        n = self.shape.n
+        return RoleExamples(id, role, direction, _different(best)[:n], tuple(deciles), _different(failures)[:n])
+
+    def _example(self, place: int, reading: Reading, cell: tuple[int, ...]) -> Example:
+        first, corpus, number, position = self.texts.address(place)
+        text, spans, more = self.texts.of[first]
+
+        def unit(at: int) -> Unit:
+            start, end = spans[at]
+            if start < end:
+                return Unit(text[start:end], start, end)
+            end = 0 if at == 0 else len(text)
+            return Unit(str(more.get(at, "")), end, end)
+
+        query, key, right = self._ends(position, reading, cell[0], more)
+        gold = None if right is None else (unit(right[0]), unit(right[1]))
+        return Example(
+            self.shape.paths[corpus].name, number, text, unit(query), unit(key), reading.weight / STEPS,
+            bool(reading.hit), gold, None if gold is None else reading.gold_weight / STEPS,
+        )  # fmt: skip
+
+    def _ends(
+        self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]
+    ) -> tuple[int, int, tuple[int, int] | None]:
+        """Query, key, and the right pair, as positions."""
+        raise NotImplementedError
+
+
+def _different(examples: Iterable[Example]) -> tuple[Example, ...]:
+    """Those whose text and pair are those of none before."""
+    seen: dict[object, Example] = {}
+    for each in examples:
+        seen.setdefault((each.text, each.query, each.key), each)
+    return tuple(seen.values())
+
+
+class _InstanceExamples(ExampleTally):
+    """Examples of instances that each have one right answer in a direction."""
+
+    directions: int
+
+    def _start(self, texts: Tensor, places: Tensor, able: Tensor, numbers: Mapping[str, list[int]]) -> None:
+        """Take up instances: the text of each, its place, whether it can be kept, and by name those of each name."""
+        shape = self.shape
+        self._places = places
+        self._readings = torch.zeros(self.directions, shape.n_layers, shape.n_heads, len(places), dtype=torch.long)
+        self._numbers_of = {
+            name: kept for name, some in numbers.items() if len(kept := (each := torch.tensor(some))[able[each]])
+        }
+        self._rows_of = {name: _by_text(texts[some], some) for name, some in self._numbers_of.items()}
+
+    def _look(
+        self, layer: int, key: Tensor, weights: Tensor, right: Tensor, gold: Tensor, visible: Tensor | bool = True
+    ) -> None:
+        """Note what the heads of a layer do: keys and weights beside the right ones, [n_directions, n_heads, n]."""
+        hit = (key == gold) & visible
+        right = rounded_weights(right).masked_fill(~torch.as_tensor(visible), NONE)
+        self._readings[:, layer] = packed(hit, key, rounded_weights(weights), gold, right)
+        if layer == self.shape.n_layers - 1 and self._rows_of:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Offer what all layers do, of each text and name the best hit and the clearest miss."""
+        of = self._readings
+        hit, wrong, right = of >> 56 > 0, (of >> 28) & NONE, of & NONE
+        missed = ~hit & (wrong > right) & (wrong >= FAINTEST)
+        codes = score_codes(torch.stack([right.masked_fill(~hit, -1), wrong.masked_fill(~missed, -1)]), self._places)
+        most = max(rows.shape[1] for rows in self._rows_of.values())
+        grid = torch.cat([pad(rows, (0, most - rows.shape[1]), value=-1) for rows in self._rows_of.values()])
+        best, at = codes[..., grid].masked_fill(grid < 0, -1).max(-1)
+        which = grid.expand(*at.shape, most).gather(-1, at[..., None])[..., 0].clamp(min=0)
+        readings = of.expand(2, *of.shape).gather(-1, which)
+        end = 0
+        for name, rows in self._rows_of.items():
+            kept, start, end = self._new(name, codes.shape[1:-1]), end, end + len(rows)
+            kept.offer(best[..., start:end], readings[..., start:end])
+            some = self._numbers_of[name]
+            slots, new = kept.draw(self._places[some])
+            if len(slots):
+                kept.sampled[..., slots] = of[..., some[new]]
+        self.texts.forget(self.kept.values())
+
+
+def _by_text(texts: Tensor, numbers: Tensor) -> Tensor:
+    """Instances of one text in one row, [n_texts, most]; -1 where a row has no more."""
+    counts = torch.tensor(list(Counter(texts.tolist()).values()))
+    there = torch.arange(int(counts.max())) < counts[:, None]
+    return torch.full(there.shape, -1).masked_scatter(there, numbers)
+
+
+class RelationExamples(_InstanceExamples):
+    """Words of relations: the head attends most to the other end, or to another word."""
+
+    directions = len(DIRECTIONS)
+
+    def __init__(self, shape: Shape, relations: RelationTally) -> None:
+        super().__init__(shape)
+        self._relations = relations
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - as other tallies
+        """Take up the instances of a batch."""
+        firsts = self._firsts(batch)
+        for first, item in zip(firsts, batch.items, strict=True):
+            heads: dict[int, Any] = {arc.dependent: arc.head for arc in item.source.arcs}
+            if heads and first is not None:
+                self.texts.of[first] = item.source.text, list(item.source.spans), heads
+        texts, dependents, _ = self._relations.pairs.T
+        places = torch.tensor([-1 if first is None else first for first in firsts])[texts]
+        self._start(texts, places + dependents, places >= 0, self._relations.numbers)
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
+        """Look at one layer's patterns, which the tally of relations has seen."""
+        text, dependents, heads = self._relations.pairs.T
+        if not len(text):
+            return
+        between = self._relations.between
+        queries, gold = torch.stack([dependents, heads]), torch.stack([heads, dependents])
+        key = self._relations.guesses[text, :, queries]  # [2, n, n_heads]
+        weight = between[text[:, None], torch.arange(between.shape[1]), queries[..., None], key.clamp(min=0)]
+        right = between[text, :, queries, gold]
+        visible = gold < queries if self.shape.causal else torch.ones_like(gold, dtype=torch.bool)
+        key = key.masked_fill(key < 0, NONE)
+        key, weight, right = (each.transpose(1, 2) for each in (key, weight, right))
+        self._look(layer, key, weight, right, gold[:, None], visible[:, None])
+
+    def _ends(
+        self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]
+    ) -> tuple[int, int, tuple[int, int] | None]:
+        ends = position, more[position]
+        query, gold = ends if DIRECTIONS[direction] == "dependent_to_head" else ends[::-1]
+        return query, gold if reading.key == NONE else reading.key, (query, gold)
+
+    def cell(self, role: str, direction: str | None) -> tuple[str, int] | None:
+        """Where a relation is kept."""
+        name = role.removeprefix(SYNTACTIC)
+        return (name, DIRECTIONS.index(direction)) if name != role and direction in DIRECTIONS else None
+
+
+class NameExamples(_InstanceExamples):
+    """Pronouns of GAP: the head prefers the name that it means, or the other one; position 0 is the pronoun."""
+
+    NAME = "coreference"
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.directions = 1 if shape.causal else len(NAME_DIRECTIONS)
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - as other tallies
+        """Take up the pronouns of a batch."""
+        firsts = self._firsts(batch)
+        for first, item in zip(firsts, batch.items, strict=True):
+            if first is not None:
+                self.texts.of[first] = item.source.text, list(item.source.spans), {}
+        self._gold = torch.tensor([1 + bool(item.source.answer) for item in batch.items])
+        places = torch.tensor([-1 if first is None else first for first in firsts])
+        self._start(torch.arange(len(firsts)), places, places >= 0, {self.NAME: list(range(len(firsts)))})
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+        """Look at one layer's patterns, [batch, n_heads, n, n]."""
+        between = between_spans(pattern, [item.members for item in batch.items]).cpu()
+        names = torch.stack([between[:, :, 0, 1:3], between[:, :, 1:3, 0]][: self.directions])  # to names, from names
+        names = names.transpose(1, 2)  # [n_directions, n_heads, batch, 2]
+        gold = self._gold.expand(names.shape[:-1])
+        right = names.gather(-1, gold[..., None] - 1)[..., 0]
+        most, guess = names.max(-1)
+        tied = names[..., 0] == names[..., 1]
+        self._look(layer, (guess + 1).masked_fill(tied, NONE), most, right, gold)
+
+    def _ends(
+        self,
+        position: int,  # noqa: ARG002 - as others
+        reading: Reading,
+        direction: int,
+        more: Mapping[int, Any],  # noqa: ARG002
+    ) -> tuple[int, int, tuple[int, int] | None]:
+        key = reading.gold if reading.key == NONE else reading.key
+        pairs = (0, key), (0, reading.gold)
+        (query, key), gold = pairs if direction == 0 else (pairs[0][::-1], pairs[1][::-1])
+        return query, key, gold
+
+    def cell(self, role: str, direction: str | None) -> tuple[str, int] | None:
+        """Where coreference is kept."""
+        return (role, NAME_DIRECTIONS.index(direction)) if role == self.NAME and direction is not None else None
+
+
+def role_examples(roles: Iterable[Role], tallies: Iterable[object]) -> tuple[RoleExamples, ...]:
+    """The examples of the roles that each head passes, and of the relation in which it is most above its baseline.
+
+    Args:
+        roles: of all heads, judged.
+        tallies: of a run; those that keep examples are asked.
+    """
+    keeping = [tally for tally in tallies if isinstance(tally, ExampleTally)]
+    wanted: list[Role] = []
+    for _, some in groupby(sorted(roles, key=lambda role: role.id), lambda role: role.id):
+        of_head = list(some)
+        relations = [role for role in of_head if role.role.startswith(SYNTACTIC)]
+        best = max(relations, key=lambda role: role.margin, default=None)
+        wanted += [role for role in of_head if role.passed or role is best]
+    found = (tally.examples(role.id, role.role, role.direction) for role in wanted for tally in keeping)
+    return tuple(each for each in found if each is not None and (each.best or each.deciles or each.failures))

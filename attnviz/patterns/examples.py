@@ -1,0 +1,229 @@
+"""Examples of what a head does, as a profile has them: sentences with a query, a key, a weight and the right pair."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from attnviz.errors import UsageError
+from attnviz.model.head_ids import HeadId
+
+__all__ = ["GROUPS", "Example", "Part", "RoleExamples", "Unit", "examples_entry", "joined_entries", "parts_of_text",
+           "stored_examples"]  # fmt: skip
+
+GROUPS = ("best", "deciles", "failures")
+"""Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
+
+_AROUND = 3
+"""Words on either side of a pair that stay where a long text is cut."""
+
+_WORD = re.compile(r"\S+")
+
+
+class Unit(NamedTuple):
+    """A word or token: its text, and its characters in the sentence; none of them for a special token."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Example:
+    """One text in which a head attends from a query to a key.
+
+    Attributes:
+        corpus, number: the file's name, and which of its texts, from 0.
+        text: as the model reads it.
+        query, key: the word, name or token that attends, and the one that it attends to most.
+        weight: of the key, summed over its tokens, mean over those of the query.
+        hit: whether the head does here what its role says.
+        gold, gold_weight: the right pair, and its weight; None where the role has none.
+    """
+
+    corpus: str
+    number: int
+    text: str
+    query: Unit
+    key: Unit
+    weight: float
+    hit: bool
+    gold: tuple[Unit, Unit] | None
+    gold_weight: float | None
+
+
+@dataclass(frozen=True)
+class RoleExamples:
+    """Examples of one role of one head, by the groups of :data:`GROUPS`."""
+
+    id: HeadId
+    role: str
+    direction: str | None
+    best: tuple[Example, ...] = ()
+    deciles: tuple[Example, ...] = ()
+    failures: tuple[Example, ...] = ()
+
+    @property
+    def groups(self) -> dict[str, tuple[Example, ...]]:
+        """By the names of :data:`GROUPS`."""
+        return {group: getattr(self, group) for group in GROUPS}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A word of an example's text, or a piece of one, or ``…`` for words left out.
+
+    Attributes:
+        text: its own.
+        ends: what it is part of, of ``query``, ``key``, ``gold``; the last two only where they differ.
+        joined: whether no space stands before it.
+    """
+
+    text: str
+    ends: frozenset[str] = field(default_factory=frozenset)
+    joined: bool = False
+
+
+def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
+    """The part ``examples`` of profile.json, each text once; None without examples."""
+    texts: dict[tuple[str, int], int] = {}
+    listed: list[dict[str, Any]] = []
+
+    def entry(example: Example) -> dict[str, Any]:
+        key = example.corpus, example.number
+        if key not in texts:
+            texts[key] = len(texts)
+            listed.append({"corpus": example.corpus, "number": example.number, "text": example.text})
+        gold = None if example.gold is None else [list(unit) for unit in example.gold]
+        return {
+            "text": texts[key], "query": list(example.query), "key": list(example.key), "weight": example.weight,
+            "hit": example.hit, "gold": gold, "gold_weight": example.gold_weight,
+        }  # fmt: skip
+
+    roles = [
+        {"id": str(each.id), "role": each.role, "direction": each.direction}
+        | {group: [entry(example) for example in some] for group, some in each.groups.items()}
+        for each in examples
+    ]
+    return {"texts": listed, "roles": roles} if roles else None
+
+
+def stored_examples(document: dict[str, Any]) -> tuple[RoleExamples, ...]:
+    """The examples of a document of profile.json; none where it has none.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    content = document.get("examples")
+    if content is None:
+        return ()
+    try:
+        return tuple(_role_examples(role, content["texts"]) for role in content["roles"])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, UsageError) as error:
+        raise ValueError("found examples that cannot be read") from error
+
+
+def _role_examples(role: dict[str, Any], texts: list[dict[str, Any]]) -> RoleExamples:
+    groups = (tuple(_example(each, texts[each["text"]]) for each in role[group]) for group in GROUPS)
+    direction = role["direction"]
+    return RoleExamples(
+        HeadId.parse(role["id"]), _string(role["role"]), None if direction is None else _string(direction), *groups
+    )
+
+
+def _example(content: dict[str, Any], text: dict[str, Any]) -> Example:
+    gold = content["gold"]
+    return Example(
+        _string(text["corpus"]), int(text["number"]), _string(text["text"]), _unit(content["query"]),
+        _unit(content["key"]), _share(content["weight"]), bool(content["hit"]),
+        None if gold is None else (_unit(gold[0]), _unit(gold[1])),
+        None if content["gold_weight"] is None else _share(content["gold_weight"]),
+    )  # fmt: skip
+
+
+def _unit(content: Sequence[Any]) -> Unit:
+    text, start, end = content
+    if not 0 <= int(start) <= int(end):
+        raise ValueError("found characters that run backwards")
+    return Unit(_string(text), int(start), int(end))
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("found no text")
+    return value
+
+
+def _share(value: Any) -> float:
+    if not (math.isfinite(value) and 0 <= value <= 1):
+        raise ValueError("found a weight that is no share")
+    return float(value)
+
+
+def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
+    """One part ``examples`` from those of several documents, of each document the roles of these names.
+
+    Args:
+        entries: a document of profile.json, and the names of roles.
+    """
+    listed, licences = list(entries), dict[str, str]()
+    for document, _ in listed:
+        licences |= (document.get("examples") or {}).get("licences", {})
+    every = (each for document, names in listed for each in stored_examples(document) if each.role in names)
+    joined = examples_entry(every)
+    if joined is not None and licences:
+        corpora = {text["corpus"] for text in joined["texts"]}
+        joined["licences"] = {corpus: licence for corpus, licence in licences.items() if corpus in corpora}
+    return joined
+
+
+def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
+    """The text of an example in words, those of its pairs told apart.
+
+    Args:
+        example: any.
+        most: words, at most, but for those of the pairs and some around them; of a longer text stretches around the
+            pairs are left, and ``…`` stands for the others. None for all.
+    """
+    ends = {"query": example.query, "key": example.key}
+    if not example.hit and example.gold is not None:
+        ends |= {name: unit for name, unit in zip(("query", "gold"), example.gold, strict=True) if name not in ends}
+        if example.gold[0] != example.query:  # the right name is the one that attends
+            ends["gold"] = example.gold[0]
+    cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
+    parts, whole = [], example.text
+    for word in _WORD.finditer(whole):
+        places = [word.start(), *sorted(cut for cut in cuts if word.start() < cut < word.end()), word.end()]
+        for start, end in pairwise(places):
+            of = frozenset(name for name, unit in ends.items() if unit.start <= start and end <= unit.end)
+            parts.append(Part(whole[start:end], of, start > word.start()))
+    special: dict[Unit, set[str]] = {}
+    for name, unit in ends.items():
+        if unit.start == unit.end:
+            special.setdefault(unit, set()).add(name)
+    before = [Part(unit.text, frozenset(names)) for unit, names in special.items() if unit.end == 0]
+    after = [Part(unit.text, frozenset(names)) for unit, names in special.items() if unit.end > 0]
+    return _windowed([*before, *parts, *after], most)
+
+
+def _windowed(parts: list[Part], most: int | None) -> list[Part]:
+    """Stretches around the parts that are ends, with ``…`` for what is left out between and around them."""
+    if most is None or len(parts) <= most:
+        return parts
+    ends = [place for place, part in enumerate(parts) if part.ends]
+    first, last = (ends[0], ends[-1]) if ends else (0, 0)
+    if last - first < most:
+        room = (most - (last - first + 1)) // 2
+        start = min(max(0, first - room), len(parts) - most)
+        kept = set(range(start, start + most))
+    else:
+        kept = {place + step for place in ends for step in range(-_AROUND, _AROUND + 1)} & set(range(len(parts)))
+    shown: list[Part] = []
+    for place, part in enumerate(parts):
+        if place in kept:
+            shown.append(part)
+        elif not shown or shown[-1].text != "…" or shown[-1].ends:
+            shown.append(Part("…"))
+    return shown
