@@ -20,7 +20,7 @@ from attnviz.attention.verify import Verification
 from attnviz.commands.compare.corpus.noise import dropping_out
 from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorpus, pieces
 from attnviz.commands.compare.sides import check_shapes, model_names
-from attnviz.commands.profile.intervals import Evidence, Interval, cosine_evidence, false_discovery
+from attnviz.commands.profile.intervals import Evidence, cosine_evidence, false_discovery
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.corpora.batches import Batch, SampledAttention, batches, encode
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
@@ -58,11 +58,11 @@ class HeadChange:
     id: HeadId
     rank: int
     distance: float
-    interval: Interval | None
+    interval: tuple[float, float] | None
     divergence: float
     total_variation: float
     noise: float | None
-    above_noise: Interval | None
+    above_noise: tuple[float, float] | None
     p: float | None
     q: float | None
     changed: bool
