@@ -6,9 +6,11 @@ without it those are left as they are.
 The files are byte-identical from run to run with the versions of .ci/constraints.txt.
 """
 
+import contextlib
 import copy
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +47,8 @@ PAGE = (
     "went down to look about her and to wonder what was going to happen next."
 )
 HALF_A_PAGE = PAGE[len(PARAGRAPH) + 1 : len(PARAGRAPH) + 640].rpartition(" ")[0]
+
+PETS = "The boy ate an apple, the girl read a very old book and the dog quickly chased the big cat"
 
 COUNTING = "one two three four five one two three four five"
 
@@ -103,6 +107,12 @@ def draw_looks() -> None:
     look = Look(width=7.0, bare=True, panel="a")
     chosen.save(new_folder("panel"), select=["L0H2", "L1H8", "L2H0"], figures=["panel"], look=look)
     without_numbers(GALLERY / "panel")
+    pets = attnviz.analyze(PETS, "minilm", device="cpu")
+    pets.save(new_folder("relations"), select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
+    without_numbers(GALLERY / "relations")
+    long = attnviz.analyze(PAGE, "minilm", device="cpu")
+    long.save(new_folder("text"), select=["L2H8", "L1H8"], figures=["text"])
+    without_numbers(GALLERY / "text")
     before, after = (
         attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog"))
     )
@@ -161,6 +171,19 @@ def draw_inside(treebank: Path | None) -> None:
         print(f"inside {model}")
 
 
+def draw_translation() -> None:
+    """The cross-attention of a model that translates numbers, which it first learns to do: a minute."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "number-translator"
+        trained = [sys.executable, str(Path(__file__).with_name("train_number_translator.py")), "--out", str(folder)]
+        print(subprocess.run(trained, check=True, capture_output=True, text=True).stdout.strip())
+        analysis = attnviz.analyze("three thousand two hundred forty seven", str(folder), device="cpu")
+        analysis.save(new_folder("translation"), select="X0", figures=["panel"])
+    without_numbers(GALLERY / "translation")
+    with (GALLERY / "translation" / "captions.md").open("a", encoding="utf-8") as captions:
+        captions.write("\nnumber-translator is a BART of one layer, trained by examples/train_number_translator.py.\n")
+
+
 # name, theme, width, height, what is seen
 SCREENSHOTS = (
     ("page", "light", 1400, 1060, "head=L1H4&tokens=8"),
@@ -170,35 +193,52 @@ SCREENSHOTS = (
 
 
 def draw_page() -> None:
-    """The interactive page, and how it looks, where Chromium is installed."""
+    """The interactive page, and how it looks, with that of a comparison."""
     analysis = attnviz.analyze(PARAGRAPH, "minilm", device="cpu")
     folder = GALLERY / "page"
     for name in ("heads.html", "captions.md"):
         (folder / name).unlink(missing_ok=True)
     analysis.save(folder, figures=["page"])
     without_numbers(folder)
-    if (chromium := shutil.which("chromium")) is None:
-        print("page: no chromium, its screenshots are left as they are")
-        return
     for name, theme, width, height, seen in SCREENSHOTS:
-        with tempfile.TemporaryDirectory() as scratch:
-            page = Path(scratch) / "page.html"
-            page.write_text(analysis.page(Look(theme)), encoding="utf-8")
-            options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
-            options += [f"--screenshot={folder / name}.png", "--virtual-time-budget=8000", f"file://{page}#{seen}"]
-            subprocess.run([chromium, *options], check=True, capture_output=True)
+        screenshot(analysis.page(Look(theme)), name, width, height, seen)
+    sides = (attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog")))
+    screenshot(attnviz.compare(*sides).page(), "page-compare", 1200, 900, "tokens=2")
     print("page")
+
+
+def screenshot(html: str, name: str, width: int, height: int, seen: str) -> None:
+    """A page as Chromium shows it; without Chromium the picture is left as it is."""
+    if (chromium := shutil.which("chromium")) is None:
+        print(f"{name}: no chromium, its screenshot is left as it is")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        page = Path(scratch) / "page.html"
+        page.write_text(html, encoding="utf-8")
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
+        options += [
+            f"--screenshot={GALLERY / 'page' / name}.png",
+            "--virtual-time-budget=8000",
+            f"file://{page}#{seen}",
+        ]
+        subprocess.run([chromium, *options], check=True, capture_output=True)
 
 
 def draw_profile(treebank: Path) -> None:
     """The pictures of a profile of minilm."""
-    profile = attnviz.profile_heads("minilm", [treebank], repeats=True, device="cpu")
+    with contextlib.chdir(treebank.parent):  # so that the page names the file alone
+        profile = attnviz.profile_heads("minilm", [Path(treebank.name)], repeats=True, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         profile.save(folder)
         for name in ("roles", "relations", "layers", "likeness", "roles/syntactic-obj"):
             target = GALLERY / "profile" / f"{name.removeprefix('roles/')}.png"
             target.parent.mkdir(exist_ok=True)
             target.write_bytes((Path(folder) / f"{name}.png").read_bytes())
+    screenshot(profile.page(), "page-profile", 1200, 900, "left=scatter&x=sink&y=entropy")
+    with tempfile.TemporaryDirectory() as folder:
+        profile.save(folder, figures=["examples"], select=["L2H8"])
+        drawn = Path(folder) / "examples" / "L02H08.png"
+        (GALLERY / "profile" / "examples-L02H08.png").write_bytes(drawn.read_bytes())
     print(f"profile: {profile.corpora[0].texts} texts")
 
 
@@ -208,6 +248,7 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     draw_looks()
     draw_several()
     draw_llama()
+    draw_translation()
     draw_inside(treebank)
     draw_page()
     if treebank is not None:

@@ -15,11 +15,11 @@ from attnviz.commands.ablate.inputs import CLASS, LABELLED, STATES
 from attnviz.commands.outputs import decision as decisions
 from attnviz.commands.outputs.decision import NOT_LINEAR
 from attnviz.errors import CorpusError, UsageError, VerificationError
-from attnviz.figures.look import Look
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import open_checkpoint
 from tests.ablations import TEXTS, without
 from tests.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
+from tests.encoder_decoders import saved
 from tests.models import save_checkpoint
 
 GIVEN = ["good", "bad", "so-so", "bad"]
@@ -186,13 +186,11 @@ def test_labels_that_cannot_be_used(tmp_path: Path, bert_folder: Path) -> None:
         result = run("ablate", *arguments, "--model", folder, "-o", str(tmp_path / "out"))
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in " ".join(result.stderr.split())
-    with pytest.raises(
-        UsageError, match=r"for sequence classification \(BertForSequenceClassification\); this one has"
-    ):
+    with pytest.raises(UsageError, match=r"this one has none \(BertForSequenceClassification\)"):
         attnviz.ablate("the cat", bert_folder, label="good")
 
 
-def test_the_document_and_the_pictures_of_an_ablation(tmp_path: Path) -> None:
+def test_the_documents_of_an_ablation() -> None:
     model, tokenizer = sharp_classifier("bert")
     labelled = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label="GOOD", select="L1")
     content = labelled.document()
@@ -206,12 +204,6 @@ def test_the_document_and_the_pictures_of_an_ablation(tmp_path: Path) -> None:
     assert (content["measured"]["importance"], content["measured"]["loss"]) == ("kl", None)
     assert content["gradient"]["of"] == "loss of the class that the whole model decides for"
     assert 0 <= content["heads"][0]["changed"]["value"] <= 1
-    written = free.save(tmp_path, figures=["all"], look=Look(width=3.3))
-    assert {path.name for path in tmp_path.glob("*.png")} == {
-        "ablate-curve.png", "ablate-gradient.png", "ablate-heads.png", "ablate-map.png"
-    }  # fmt: skip
-    assert written
-    assert "class probabilities of 4 texts without labels" in (tmp_path / "captions.md").read_text()
 
 
 # --- outputs -------------------------------------------------------------------------------------------------------
@@ -308,7 +300,7 @@ def test_questions_that_a_classifier_cannot_answer(options: list[str], message: 
 
 def test_a_model_without_classes_has_no_decision(bert_folder: Path) -> None:
     assert attnviz.head_outputs("the cat", bert_folder).document()["decision"] is None
-    with pytest.raises(UsageError, match="this checkpoint has no head for sequence classification"):
+    with pytest.raises(UsageError, match=r"this one has none \(BertForSequenceClassification\)"):
         attnviz.head_outputs("the cat", bert_folder, against="good")
 
 
@@ -325,21 +317,37 @@ def test_wrong_parts_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
                 attnviz.head_outputs(TEXTS[0], model, tokenizer=tokenizer)
 
 
-def test_the_document_the_report_and_the_map_of_a_decision(tmp_path: Path) -> None:
+def test_the_document_and_the_report_of_a_decision(tmp_path: Path) -> None:
     model, tokenizer = sharp_classifier("bert")
     folder = str(save_checkpoint(model, tokenizer, tmp_path / "model"))
     line = ["outputs", TEXTS[0], "--model", folder, "--label", "good", "-o", str(tmp_path / "out")]
-    result = run(*line, "--figures", "effects", "--top", "2")
+    result = run(*line, "--no-figures", "--top", "2")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     assert "up to the classifier's tanh, which is not linear: from there along its gradient" in text
     assert "Promoted tokens" not in text
     content = json.loads((tmp_path / "out" / "outputs.json").read_text())
     decision = content["decision"]
-    assert (decision["label"], decision["linear"], content["figures"]) == ("good", False, ["outputs-effects.png"])
+    assert (decision["label"], decision["linear"]) == ("good", False)
     total = sum(head["decision"] for head in content["heads"]) + sum(part["value"] for part in decision["parts"])
     assert total == pytest.approx(decision["difference"], abs=1e-5)
     header, *rows = (tmp_path / "out" / "outputs.csv").read_text().splitlines()
     assert header.endswith("predicted,actual,decision")
     assert float(rows[0].split(",")[-1]) == pytest.approx(content["heads"][0]["decision"])
-    assert "linearisation" in (tmp_path / "out" / "captions.md").read_text()
+
+
+def test_names_of_classes_may_be_hostile_or_the_same() -> None:
+    labels = {0: "[/b]$\\frac$", 1: "same", 2: "same"}
+    model, tokenizer = sharp_classifier("bert", id2label=labels)
+    result = attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label=0, against=1)
+    assert "[/b]$\\frac$" in result.report(80)
+    with pytest.raises(UsageError, match=r"found 2 with this name: \[/b\].* \(0\), same \(1\), same \(2\)"):
+        attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label="Same")
+    by_number = attnviz.ablate("the cat", model, tokenizer=tokenizer, label="2", select="L0H0", **FEW)
+    assert by_number.clean_loss == pytest.approx(-float(own_logits(model, tokenizer, "the cat").log_softmax(-1)[2]))
+
+
+def test_an_encoder_decoder_has_no_classes(tmp_path: Path) -> None:
+    folder = saved("bart", tmp_path / "bart")
+    with pytest.raises(UsageError, match="classes of an encoder-decoder are not measured"):
+        attnviz.head_outputs("the cat", folder, label=0)

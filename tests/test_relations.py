@@ -194,13 +194,26 @@ def test_nothing_is_clipped_and_no_word_is_written_over(look: Look, times: int) 
     figure = arcs_figure(plan, look)
     assert nothing_over_the_edge(figure)
     assert overlapping(figure, 0.7) == []
-    assert [word for word in WORDS * times if word not in texts_of(figure)] == []
+    assert [word for word in WORDS if word not in texts_of(figure)] == []
     box = figure.axes[0].get_window_extent()
     for collection in figure.axes[0].collections:
         for path in collection.get_paths():
             ends = figure.axes[0].transData.transform(path.vertices)
             assert (ends > np.array(box.p0) - 1).all()
             assert (ends < np.array(box.p1) + 1).all()
+
+
+def test_of_a_long_text_lines_without_a_pair_are_left_out_and_it_says_so() -> None:
+    words = [f"word{i}" for i in range(200)]
+    parse = Parse(tuple(Word(word, (i + 1,)) for i, word in enumerate(words)), (Arc(99, 101, "det"),), "by hand")
+    labels, pattern = ["[CLS]", *words, "[SEP]"], pattern_of({100: 102}, 202)
+    analysis = hand_made(labels=labels, special=(0, 201), parse=parse, patterns=pattern[None, None])
+    (plan,) = plans(analysis, relation="det", relations=True)
+    shown = texts_of(figure := arcs_figure(plan, LIGHT))
+    assert {"word99", "word101", "…"} <= set(shown)
+    assert len([text for text in shown if text.startswith("word")]) < 40
+    assert plan.notes[-1] == "Lines without a pair are left out (…)."
+    assert figure.get_figheight() < 3
 
 
 def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:

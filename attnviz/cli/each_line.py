@@ -23,7 +23,7 @@ _SUMMARY = "texts"
 """The figure of all texts; all others are of one."""
 
 
-def texts_of_lines(file: str, refused: Mapping[str, str | None]) -> "Path | list[Text]":
+def texts_of_lines(file: str, refused: Mapping[str, object]) -> "Path | list[Text]":
     """The file, or the lines of standard input that are not blank.
 
     Raises:

@@ -55,7 +55,6 @@ def explain(
     Examples:
         attnviz explain "The cat ran away" --head L2H3
         attnviz explain "The cat ran" -m tiny-gpt2 --token cat
-        attnviz explain "The cat sat" -m smollm2 --layer 10
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)

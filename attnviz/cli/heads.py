@@ -41,6 +41,23 @@ def heads(
     pair: options.Pair = None,
     target: options.Target = None,
     max_new_tokens: options.MaxNewTokens = None,
+    generate: Annotated[
+        int | None,
+        options.text_option(
+            metavar="COUNT",
+            min=1,
+            help="Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, greedily, and show the "
+            "attention of all.",
+        ),
+    ] = None,
+    any_family: Annotated[
+        bool,
+        options.text_option(
+            "--any-family",
+            help="Also take a family of transformers that attnviz does not reproduce. Its patterns are recomputed from "
+            "the model's own queries and keys, which is level 1 of 4: not verified.",
+        ),
+    ] = False,
     select: options.SelectByRole = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
@@ -116,7 +133,9 @@ def heads(
         attnviz heads "The cat that I saw ran away"
         attnviz heads sentences.txt --each-line --select L1
     """
-    lines = texts_of_lines(text, {"--pair": pair, "--target": target, "--token": token}) if each_line else None
+    of_one: dict[str, object] = {"--pair": pair, "--target": target, "--token": token, "--generate": generate}
+    of_one["--any-family"] = any_family or None
+    lines = texts_of_lines(text, of_one) if each_line else None
     sentence = read_text(text) if lines is None else ""
     second = None if pair is None else decoded("--pair", pair)
     read = None if target is None else decoded("--target", target)
@@ -136,7 +155,7 @@ def heads(
             statistic_named(statistic)
         return attnviz.analyze(
             sentence, source, pair=second, target=read, device=run.device, dtype=run.dtype, progress=progress,
-            warn=warn, **reading,
+            warn=warn, generate=generate, any_family=any_family, **reading,
         )  # fmt: skip
 
     drawn: ChoiceNames = {
@@ -148,4 +167,5 @@ def heads(
     if lines is not None:
         analyze_lines(run, lines, source, reading, scale=scale, adds=adds, choices=drawn)
         return
-    run.execute(measure, texts=(sentence, second, read), scale=scale, adds=adds, **drawn)
+    asked = None if generate is None else f"--generate {generate}"
+    run.execute(measure, texts=(sentence, second, read, asked), scale=scale, adds=adds, **drawn)

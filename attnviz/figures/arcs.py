@@ -1,7 +1,8 @@
 """Arcs over a sentence from dependent to head: what a head finds is solid, what it misses is dashed with a cross."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -20,7 +21,7 @@ from attnviz.figures.running_text import Piece, Placed, points_of, prose_width, 
 __all__ = ["Arc", "ArcsPlan", "Sentence", "arcs_figure", "arcs_inches", "draw_arcs"]
 
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9  # points of words and of relations; white space in sizes of the words
-_STEP, _FIRST, _LINE, _HEADING, _BETWEEN = 8.0, 9.0, 12.0, 13.0, 6.0  # points
+_STEP, _FIRST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 12.0, 13.0, 6.0, 9.0  # points
 _BESIDE, _TIP, _BEND = 3.5, 2.4, 8.0  # points: between arcs at a word, half of an arrow's width, of a corner
 _BOLD, _DOTS, _ENDS = 1.3, (0, (0.8, 1.6)), ("start", "end")
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
@@ -56,6 +57,7 @@ class ArcsPlan(PagePlan):
 
     words: tuple[Piece, ...]
     blocks: tuple[Sentence, ...]
+    folded: bool = False  # runs of lines without an arc are left out, but for an ellipsis
 
 
 @dataclass
@@ -66,6 +68,7 @@ class _Span:
     start: float | None  # where it begins, None beyond the edge
     end: float | None
     edge: float  # to which it runs, where either is beyond it
+    reach: int  # from word to word; of two arcs, the one that spans the other has the larger
     level: int = 0
 
     @property
@@ -116,18 +119,34 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
     for block in plan.blocks:
         write_heading(ax, block.name, block.beside, top, room, look)
         top += _HEADING
-        for line in lines:
-            arcs, top = _draw_line(ax, line, block, top, room, look)
+        for line in _kept(plan, lines, block, room):
+            if line is None:
+                ax.text(lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=look.greys.quiet, va="center_baseline")
+                top += _GAP
+            else:
+                arcs, top = _draw_line(ax, line, block, top, room, look)
         top += _BETWEEN
     return arcs
 
 
 def _height(plan: ArcsPlan, room: float) -> float:
     """Points of all sentences on lines of so many."""
-    lines = text_lines(plan.words, _LETTERS, room, _SPACE)
-    heights = ((*_spans(line, block, room), line) for block in plan.blocks for line in lines)
-    each = sum(_over(above) + _LINE + _under(below) for above, below, _ in heights)
-    return each + len(plan.blocks) * (_HEADING + _BETWEEN)
+    lines, height = text_lines(plan.words, _LETTERS, room, _SPACE), 0.0
+    for block in plan.blocks:
+        height += _HEADING + _BETWEEN
+        for line in _kept(plan, lines, block, room):
+            above, below = ([], []) if line is None else _spans(line, block, room)
+            height += _GAP if line is None else _over(above) + _LINE + _under(below)
+    return height
+
+
+def _kept(
+    plan: ArcsPlan, lines: Sequence[Sequence[Placed]], block: Sentence, room: float
+) -> Iterator[Sequence[Placed] | None]:
+    """The lines of a sentence; None for a run of several that are left out."""
+    for empty, run in groupby(lines, lambda line: plan.folded and not any(_spans(line, block, room))):
+        some = list(run)
+        yield from [None] if empty and len(some) > 1 else some
 
 
 def _over(spans: Sequence[_Span]) -> float:
@@ -158,12 +177,12 @@ def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room:
     for arc, *words in arcs:
         for beyond in [word for word in words if word not in middles] or [words[0]]:
             edge = room if (beyond > max(middles)) != leftwards else 0.0
-        span = _Span(arc, middles.get(words[0]), middles.get(words[1]), edge)
+        span = _Span(arc, middles.get(words[0]), middles.get(words[1]), edge, abs(words[0] - words[1]))
         if span.start is not None or span.end is not None:
             spans.append(span)
             ends += [(word, end, span) for word, end in zip(words, _ENDS, strict=True) if word in middles]
     _part(ends, {placed.number: placed.width for placed in line})
-    ranked = sorted(spans, key=lambda span: (span.high - span.low, span.low))
+    ranked = sorted(spans, key=lambda span: (span.reach, span.low))
     for place, span in enumerate(ranked):
         below = (other.level for other in ranked[:place] if other.low < span.high and span.low < other.high)
         span.level = 1 + max(below, default=0)
@@ -172,13 +191,13 @@ def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room:
 
 def _part(ends: Sequence[tuple[int, str, _Span]], widths: dict[int, float]) -> None:
     """Move the ends of arcs at one word apart, the longest innermost, so that none crosses another."""
-    sides: dict[tuple[int, bool], list[tuple[float, str, _Span]]] = {}
+    sides: dict[tuple[int, bool], list[tuple[str, _Span]]] = {}
     for word, end, span in ends:
         at = getattr(span, end)
-        sides.setdefault((word, at < (span.low + span.high) / 2), []).append((span.high - span.low, end, span))
+        sides.setdefault((word, at < (span.low + span.high) / 2), []).append((end, span))
     for (word, rightwards), several in sides.items():
         step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
-        for place, (_, end, span) in enumerate(sorted(several, key=lambda each: -each[0])):
+        for place, (end, span) in enumerate(sorted(several, key=lambda each: -each[1].reach)):
             shift = step * (place + 0.6)
             setattr(span, end, getattr(span, end) + (shift if rightwards else -shift))
 

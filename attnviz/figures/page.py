@@ -130,7 +130,7 @@ def settled(figure: Figure | SubFigure | None) -> None:
 
 
 def spread(figure: Figure, ax: Axes, inches: float) -> None:
-    """End the layout, with these Axes between the margins and so high, right above what is lowest on the page.
+    """End the layout, with these Axes so high and all else beginning at the left margin, as title and notes do.
 
     Constrained layout keeps a share of the height free above a colour bar or a legend.
     """
@@ -142,6 +142,8 @@ def spread(figure: Figure, ax: Axes, inches: float) -> None:
         if bar is not ax:
             box = bar.get_position(original=True)
             bar.set_position((MARGIN / width, box.y0, box.width, box.height))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((MARGIN / 2 / width, 0, 1, 1), transform=figure.transFigure)
 
 
 def frozen(figure: Figure) -> None:

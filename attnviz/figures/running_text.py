@@ -78,12 +78,17 @@ def points_of(text: str, size: float) -> float:
     return text_width(drawable(text), size, DPI) * PIXEL
 
 
+def _width(text: str, size: float) -> float:
+    """Points of a piece with its air, measured in the largest letters alone, since measuring takes most of the time."""
+    return points_of(text, LETTERS[0]) * size / LETTERS[0] + 2 * _AIR
+
+
 def text_lines(pieces: Sequence[Piece], size: float, room: float, space: float = _SPACE) -> list[list[Placed]]:
     """The pieces in lines of so many points; words stay whole while they have room, and scripts run their own way.
 
     ``space`` is the width of white space, in sizes of the letters.
     """
-    widths = [min(points_of(piece.text, size) + 2 * _AIR, room) for piece in pieces]
+    widths = [min(_width(piece.text, size), room) for piece in pieces]
     lines: list[list[int]] = []
     used = 0.0
     for word in _words(pieces):
@@ -124,7 +129,8 @@ def _placed(
         for number, gap in ordered:
             x += gap
             at = room - x - widths[number] if leftwards else x
-            text = fitted(pieces[number].text, size, DPI, (widths[number] - 2 * _AIR) / PIXEL + 1)
+            text, pixels = pieces[number].text, (widths[number] - 2 * _AIR) / PIXEL
+            text = drawable(text) if widths[number] < room else fitted(text, size, DPI, pixels)
             yield Placed(number, text, at, widths[number])
             x += widths[number]
 
@@ -139,7 +145,7 @@ def prose_width(pieces: Sequence[Piece], look: Look, space: float = _SPACE) -> f
     """Inches of a page for a text: what its one line takes, or as wide as a page of a journal."""
     if look.width is not None:
         return look.width
-    whole = sum(points_of(piece.text, LETTERS[0]) + 2 * _AIR + space * LETTERS[0] * piece.space for piece in pieces)
+    whole = sum(_width(piece.text, LETTERS[0]) + space * LETTERS[0] * piece.space for piece in pieces)
     return min(_WIDEST, max(_NARROWEST + 1, whole / 72 + 2 * MARGIN + 0.05))
 
 

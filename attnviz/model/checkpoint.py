@@ -16,6 +16,7 @@ from attnviz.model.architectures import (
     Architecture,
     EncoderDecoder,
     LayerModules,
+    Undeclared,
     architecture_of,
     first_position,
     instead_of,
@@ -150,8 +151,9 @@ class Checkpoint:
     @property
     def windows(self) -> tuple[int | None, ...]:
         """By layer, how many tokens a query sees, itself and those before it; None for all."""
-        layers = range(self.n_layers)
-        return tuple(self.architecture.parameters(self.model, layer).window for layer in layers)
+        if isinstance(self.architecture, Undeclared):
+            return self.architecture.windows
+        return tuple(self.architecture.parameters(self.model, layer).window for layer in range(self.n_layers))
 
     @property
     def tolerance(self) -> Tolerance:
@@ -189,7 +191,7 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
+    source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False, any_family: bool = False
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer, every weight accounted for.
 
@@ -202,15 +204,18 @@ def load_checkpoint(
         device: where to put it.
         dtype: its number format.
         language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
+        any_family: also take a family of which the patterns alone are recomputed.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
         CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
-    config, architecture = _config_in(source.folder, dtype)
+    config, architecture = _config_in(source.folder, dtype, any_family)
     weights = _read_weights(source.folder, config, architecture)
-    language_head = language_head or isinstance(architecture, EncoderDecoder)  # they may have to generate
+    language_head = (language_head and not isinstance(architecture, Undeclared)) or isinstance(
+        architecture, EncoderDecoder
+    )  # they may have to generate
     model, head, classifier = _model_and_heads(source, architecture, config, weights, dtype, language_head)
     for each in (head, None if classifier is None else classifier.head):
         if each is not None:
@@ -221,7 +226,7 @@ def load_checkpoint(
     )  # fmt: skip
 
 
-def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
+def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> Checkpoint:
     """Wrap a transformers model that is already in memory; it is neither moved nor converted.
 
     Raises:
@@ -231,11 +236,12 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
-    architecture = architecture_of(getattr(model, "config", None), dtype)
+    architecture = architecture_of(getattr(model, "config", None), dtype, any_family)
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
-    check_parts(architecture, base)
+    if not isinstance(architecture, Undeclared):
+        check_parts(architecture, base)
     check_weights(model.named_parameters(), "the loaded model")
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
@@ -243,10 +249,10 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model), classifier)
 
 
-def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
+def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any, Architecture]:
     """The config and its architecture, so that what is not reproduced is refused before any weight is read."""
     model_type = read_json(folder / "config.json").get("model_type")
-    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+    if not isinstance(model_type, str) or (model_type not in ARCHITECTURES and not any_family):
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
             f"reproduce{instead_of(model_type)}."
@@ -255,7 +261,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
     config = read_config(folder)
     config.chunk_size_feed_forward = 0  # saves memory, changes no number, and fails where it does not divide a text
     try:
-        return config, architecture_of(config, dtype)
+        return config, architecture_of(config, dtype, any_family)
     except ArchitectureError as error:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
+from attnviz.model.architectures import Undeclared, architecture_of
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 
 __all__ = ["DTYPES", "Model", "encoder_note", "named_source", "open_checkpoint", "refuse_encoder_decoder",
-           "refuse_target", "resolve_device", "resolve_dtype"]  # fmt: skip
+           "refuse_target", "refuse_undeclared", "resolve_device", "resolve_dtype"]  # fmt: skip
 
 DTYPES = {
     "float32": torch.float32,
@@ -35,6 +36,7 @@ def open_checkpoint(
     *,
     language_head: bool = False,
     encoder_decoders: bool = True,
+    any_family: bool = False,
 ) -> tuple[Checkpoint, Source | None]:
     """The model, and where its weights lie; a model in memory may have others than any file.
 
@@ -46,16 +48,29 @@ def open_checkpoint(
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or torch's own.
         language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
         encoder_decoders: whether the caller takes them.
+        any_family: whether it takes families of which the patterns alone are recomputed.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
         ArchitectureError: an encoder-decoder, for a caller that does not take them.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
-    opened = _opened(model, tokenizer, revision, device, dtype, language_head)
+    opened = _opened(model, tokenizer, revision, device, dtype, language_head, any_family)
+    if not any_family:
+        refuse_undeclared(opened[0])
     if not encoder_decoders:
         refuse_encoder_decoder(opened[0])
     return opened
+
+
+def refuse_undeclared(checkpoint: Checkpoint) -> None:
+    """Refuse a model of which the patterns alone are recomputed.
+
+    Raises:
+        ArchitectureError: by its name.
+    """
+    if isinstance(checkpoint.architecture, Undeclared):
+        architecture_of(checkpoint.config, checkpoint.dtype)
 
 
 def encoder_note(checkpoint: Checkpoint) -> str:
@@ -103,7 +118,7 @@ def refuse_encoder_decoder(checkpoint: Checkpoint) -> None:
 
 
 def _opened(
-    model: Model, tokenizer: Any, revision: str | None, device: Any, dtype: Any, language_head: bool
+    model: Model, tokenizer: Any, revision: str | None, device: Any, dtype: Any, language_head: bool, any_family: bool
 ) -> tuple[Checkpoint, Source | None]:
     """The same for any architecture."""
     if isinstance(model, Checkpoint | nn.Module):
@@ -113,7 +128,7 @@ def _opened(
                 "move or convert it yourself, model.to(...)."
             )
         if isinstance(model, nn.Module):
-            return from_loaded(model, tokenizer), None
+            return from_loaded(model, tokenizer, any_family), None
     if tokenizer is not None:
         raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
     if isinstance(model, Checkpoint):
@@ -121,7 +136,7 @@ def _opened(
     source = model if isinstance(model, Source) else named_source(model, revision)
     place = resolve_device(_name("device", device, torch.device, "auto"))
     number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
-    return load_checkpoint(source, place, number_format, language_head), source
+    return load_checkpoint(source, place, number_format, language_head, any_family), source
 
 
 def resolve_device(name: str) -> torch.device:

@@ -110,7 +110,7 @@ export class HeadsPanel {
     const { data } = this.app;
     const cells = [];
     this.grid.classList.toggle("rows", this.inRows);
-    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(46px, 1fr))` : "";
+    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(40px, 1fr))` : "";
     if (this.inRows) {
       const left = new Set(listed);
       const rows = this.app.state.kind ? [...new Set(listed.map((place) => data.heads[place].row))] : [...data.rows.keys()];

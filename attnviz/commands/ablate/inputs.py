@@ -15,7 +15,7 @@ from attnviz.corpora.batches import Batch, Item, Text, collate, encode
 from attnviz.corpora.reading import Corpus, as_labelled, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier, classification_class
+from attnviz.model.classifier import Classifier, why_no_classes
 from attnviz.model.encoding import mask_token
 
 __all__ = [
@@ -148,15 +148,11 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
     Raises:
         UsageError: a text has a label, but the model no classes.
     """
-    classifier, labelled = checkpoint.classifier, any(text.label is not None for text in texts)
-    if classifier is not None and not classifier.why_no_classes:
+    why, labelled = why_no_classes(checkpoint), any(text.label is not None for text in texts)
+    if not why:
         return LABELLED if labelled else CLASS
     if labelled:
-        why = f"in this one {classifier.why_no_classes}" if classifier else "this one has none"
-        raise UsageError(
-            "labels are for a checkpoint with a head for sequence classification "
-            f"({classification_class(checkpoint.architecture)}); {why}."
-        )
+        raise UsageError(f"labels are for a checkpoint with a head for sequence classification; {why}.")
     if checkpoint.language_head is not None and (checkpoint.architecture.causal or checkpoint.stacks):
         return NEXT
     if checkpoint.stacks:

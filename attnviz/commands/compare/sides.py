@@ -7,6 +7,7 @@ import torch
 
 from attnviz.commands.heads.measure import Analysis
 from attnviz.errors import TextError, UsageError
+from attnviz.model.opening import refuse_undeclared
 from attnviz.model.tokens import merge_units, visible
 from attnviz.model.wording import counted, quoted
 
@@ -25,12 +26,14 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
     """Refuse two sides that cannot be compared head by head and weight by weight.
 
     Raises:
+        ArchitectureError: a model of which the patterns alone are recomputed.
         TextError: other tokens of the same text; texts of different length.
         UsageError: no analyses; other architectures, layers, heads or options; another text and another model at once.
     """
     for side in (first, second):
         if not isinstance(side, Analysis):
             raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {type(side).__name__}.")
+        refuse_undeclared(side.checkpoint)
     _check_models_and_options(first, second)
     _check_targets(first, second)
     a, b = first.tokens, second.tokens

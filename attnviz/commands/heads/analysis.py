@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from attnviz.attention.verify import Verification, VerifiedAttention
-from attnviz.commands.heads.inputs import Options, Target
+from attnviz.commands.heads.inputs import Continuation, Options, Target
 from attnviz.commands.heads.selecting import heads_named
 from attnviz.model.head_ids import HeadId, LayerId, Stack
 from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
@@ -88,6 +88,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         windowed: by layer, the context with baselines over the keys within its window, where that is shorter than
             the text.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
+        continuation: of a decoder, what it wrote after the text, if that was asked for; ``tokens`` are of both.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
         all_heads: of such a part, the heads of the whole.
     """
@@ -104,6 +105,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     published: tuple[PublishedHead, ...] = ()
     windowed: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
+    continuation: Continuation | None = None
     stack: Stack | None = None
     all_heads: tuple[HeadFindings, ...] = ()
 
@@ -126,6 +128,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def stack_letter(self) -> str:
         """``E``, ``D`` or ``X`` of a part; empty of the whole, or of a model of one kind."""
         return "" if self.stack is None else self.stack.letter
+
+    @property
+    def generated(self) -> tuple[bool, ...]:
+        """Which of the :attr:`units` the model wrote, wholly or in part; empty where it wrote none."""
+        first = None if self.continuation is None else self.continuation.first
+        return () if first is None else tuple(max(members) >= first for members in self.units.members)
 
     @property
     def parts(self) -> "tuple[Analysis, ...]":
@@ -165,6 +173,10 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
         facts = replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
+        if self.verification.level < 4:
+            facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")
+        if self.continuation is not None:
+            facts = replace(facts, generated=self.continuation.text, n_generated=self.continuation.count)
         if self.target is None:
             return facts
         if self.stack_letter == "E":
@@ -237,9 +249,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""
+        level = self.verification.level
+        verified = "verified" if level == 4 else f"not verified: level {level} of 4"
         return (
             f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
-            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
+            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads {verified}>"
         )
 
     def _repr_html_(self) -> str:

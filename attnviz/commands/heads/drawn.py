@@ -84,7 +84,7 @@ def kinds_in_words(analysis: Analysis) -> str:
 
 def labels_of(shown: Analysis) -> tuple[Labels, Labels | None]:
     """Names of the rows of patterns; and of the columns, where these are another text."""
-    rows = Labels(shown.units.labels, shown.units.sink)
+    rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
     if shown.context.source is None:
         return rows, None
     return rows, Labels(shown.keys.labels, shown.keys.sink)

@@ -20,6 +20,8 @@ def hints(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Ite
     if analysis.target is not None and analysis.target.generated:
         text = quoted(analysis.target.text)
         yield f"the model generated the target, greedily: {text}; --target gives another."
+    if analysis.continuation is not None:
+        yield f"the model continued the text, greedily: {quoted(analysis.continuation.text.strip())}."
     if n > MOSTLY_WHITE and choices.look.scale == "shared" and {"overview", "heads"} & _drawn(document):
         yield f"among {n} {unit}s most weights are near 0, and their cells white: --scale log shows them."
     if any(name.startswith("lines") for name in document["figures"]) and (message := lines_left_out(analysis, choices)):

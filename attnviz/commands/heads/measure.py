@@ -6,10 +6,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnviz.arguments import check_texts, checked
+from attnviz.attention.interface import compare_given_patterns
 from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
-from attnviz.commands.heads.inputs import Options, Target, context_of, read_target
+from attnviz.commands.heads.inputs import (
+    Options,
+    Target,
+    context_of,
+    read_continuation,
+    read_target,
+    refuse_continuation,
+)
 from attnviz.errors import UsageError
+from attnviz.model.architectures import Undeclared
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
@@ -48,6 +57,8 @@ def analyze(
     profile: bool = True,
     target: str | None = None,
     max_new_tokens: int | None = None,
+    generate: int | None = None,
+    any_family: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -74,6 +85,10 @@ def analyze(
             over a corpus; there is none of a model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
         max_new_tokens: of that text, at most; default 40.
+        generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
+            pass; fewer where it ends the text.
+        any_family: also take a family of transformers that attnviz does not reproduce. Of these the patterns alone are
+            recomputed, from the model's own queries and keys: level 1 of 4, which is not verified.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -88,7 +103,7 @@ def analyze(
     reader = open_reader(
         model, tokenizer, revision, device, dtype, words=words, local_window=local_window,
         long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
-        max_new_tokens=max_new_tokens, warn=warn,
+        max_new_tokens=max_new_tokens, warn=warn, generate=generate, any_family=any_family,
     )  # fmt: skip
     return reader.read(text, pair, target, progress)
 
@@ -109,6 +124,7 @@ class Reader:
     parser: str | None
     truncate: bool
     max_new_tokens: int | None
+    generate: int | None = None
 
     def tokens(self, text: str, pair: str | None = None) -> Tokens:
         """A text as the model reads it; a TextError where it cannot."""
@@ -118,7 +134,11 @@ class Reader:
         """The analysis of a text; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
         refuse_target(checkpoint, target, self.max_new_tokens)
-        tokens = self.tokens(text, pair)
+        if self.generate is not None:
+            refuse_continuation(checkpoint, pair, self.generate)
+        tokens, continuation = self.tokens(text, pair), None
+        if self.generate is not None:
+            continuation, tokens = read_continuation(checkpoint, text, tokens, self.generate)
         context = context_of(tokens, checkpoint.architecture.causal, options)
         of_target = None
         if checkpoint.stacks:
@@ -126,7 +146,8 @@ class Reader:
                 checkpoint, tokens, context.units, target, options, truncate=self.truncate,
                 max_new_tokens=self.max_new_tokens,
             )  # fmt: skip
-        texts = texts_read([text] if pair is None else [text, pair], tokens)
+        whole = text if continuation is None else continuation.whole
+        texts = texts_read([whole] if pair is None else [whole, pair], tokens)
         parse, note = None, "it was switched off (--no-syntax, syntax=False)."
         if self.syntax:
             parse, note = _parse(texts, tokens, self.parser, checkpoint.tokenizer)
@@ -137,20 +158,22 @@ class Reader:
         def judge_layer(layer: VerifiedLayer) -> None:
             heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, self.stored))
 
-        attention = verify_attention(checkpoint, tokens, judge_layer, progress)
+        recompute = compare_given_patterns if isinstance(checkpoint.architecture, Undeclared) else verify_attention
+        attention = recompute(checkpoint, tokens, judge_layer, progress)
         papers = published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         )
         return Analysis(
             text, pair, checkpoint, tokens, context, attention, tuple(heads), parse, note, options, self.stored,
-            papers, windowed,
+            papers, windowed, continuation=continuation,
         )  # fmt: skip
 
 
 def open_reader(
     model: Model, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None, *, words: bool,
     local_window: int, long_range_from: int, syntax: bool, parser: str | None, truncate: bool, profile: bool,
-    max_new_tokens: int | None, warn: Callable[[str], None] | None,
+    max_new_tokens: int | None, warn: Callable[[str], None] | None, generate: int | None = None,
+    any_family: bool = False,
 ) -> Reader:  # fmt: skip
     """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`."""
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
@@ -165,12 +188,14 @@ def open_reader(
         )
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype)
+    checkpoint, source = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family
+    )
     stored = None
     if profile and source is not None and not checkpoint.stacks:
         stored = _stored_profile(source, checkpoint, warn or _warn)
     options = Options(words, local_window, long_range_from)
-    return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens)
+    return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate)
 
 
 def _of_two_texts(

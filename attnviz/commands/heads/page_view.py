@@ -55,6 +55,7 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[
 
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     place = {head: at for at, head in enumerate(kept)}
+    recomputed = "verified" if analysis.verification.level == 4 else "recomputed"
     first = kept_note(len(kept), len(ranked), choices.budget)
     return {
         "command": "heads",
@@ -68,7 +69,7 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[
         "notes": [
             *([first] if first else []),
             "Labels are of this text alone; ? marks an indication only.",
-            f"Statistics are those of heads.json; weights on the page are within {ERROR} of the verified ones.",
+            f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
             *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
         ],
         "sides": [facts.model],
@@ -134,7 +135,9 @@ def command_options(analysis: Analysis) -> list[str]:
         *(("--revision", model.revision) if model.revision and model.name not in BUILT_IN else ()),
         *(("--dtype", dtype) if dtype != "float32" else ()),
         *(("--pair", analysis.pair) if analysis.pair is not None else ()),
+        *(("--generate", str(analysis.continuation.asked)) if analysis.continuation is not None else ()),
         *(_target_options(analysis.target) if analysis.target is not None else ()),
+        *(("--any-family",) if analysis.verification.level < 4 else ()),
         *(("--words",) if asked.words else ()),
         *(("--local-window", str(asked.local_window)) if asked.local_window != 1 else ()),
         *(("--long-range-from", str(asked.long_range_from)) if asked.long_range_from != 4 else ()),

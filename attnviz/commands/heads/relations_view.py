@@ -21,7 +21,7 @@ _FOUND = "Found: the word attends to the other end more than to any other word"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"
 
 _SHORT = 40
-"""Words up to which the other relations of the parse are drawn, too, in grey."""
+"""Words up to which all of the text is drawn, and the other relations of the parse, too, in grey."""
 
 
 def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
@@ -88,8 +88,10 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> A
         notes=facts.notes(
             f"Arcs from dependent to head; {relations_note(analysis)}.",
             f"{_FOUND if relations else capital(_NO_RELATION)}.",
+            "Lines without a pair are left out (…)." if relations and _is_long(parse) else "",
         ),
         words=tuple(_words(analysis, parse)),
+        folded=_is_long(parse) and bool(blocks),
         blocks=blocks or (Sentence("parse", visible(parse.parser), _others(parse, ())),),
     )
 
@@ -121,9 +123,13 @@ def _block(parse: syntax.Parse, relation: HeadRelation) -> Sentence:
         )
         for pair in relation.pairs
     ]
-    others = _others(parse, arcs) if len(parse.words) <= _SHORT else ()
+    others = () if _is_long(parse) else _others(parse, arcs)
     label = visible(relation.head.labelled.shown)
     return Sentence(str(relation.head.id), f"{relation.arrow}: {relation.count} · label {label}", (*arcs, *others))
+
+
+def _is_long(parse: syntax.Parse) -> bool:
+    return len(parse.words) > _SHORT
 
 
 def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:

@@ -16,17 +16,25 @@ from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pattern_table import pattern_table
 from attnviz.commands.heads.relations_report import relation_entries, relation_table
-from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables
-from attnviz.commands.heads.target_report import between_entry, cuts, stack_of, target_entry, target_note, tensor_name
+from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables, windows_note
+from attnviz.commands.heads.target_report import (
+    between_entry,
+    cuts,
+    stack_of,
+    target_entry,
+    target_note,
+    tensor_name,
+    text_tokens,
+)
 from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, shortened, visible
+from attnviz.model.wording import shortened, visible
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
 from attnviz.patterns.statistics import DIAGONALITY
 from attnviz.patterns.syntax import Parse
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N, Verdict
-from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.facts import capital
 from attnviz.results.published import published_table, role_name
 from attnviz.results.report import Report
@@ -58,7 +66,7 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
             "tokens_cut_off": analysis.tokens.truncated,
             "parser": analysis.parse.parser if analysis.parse else None,
         },
-        "tokens": tokens_entry(analysis.tokens),
+        "tokens": text_tokens(analysis),
         "verification": verification_entry(analysis.verification, stack_of),
         "summary": {_name(part): summary_entry(part, of_part) for part, of_part in parts if of_part}
         if analysis.target is not None
@@ -270,18 +278,6 @@ def _role(role: StoredRole) -> str:
     return f"{role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
 
 
-def _windows(analysis: Analysis) -> str:
-    """Which layers have a window that is shorter than the text; empty where none has."""
-    if not analysis.windowed:
-        return ""
-    windows = sorted({context.window or 0 for context in analysis.windowed.values()})
-    layers, n = counted(len(analysis.windowed), "layer"), analysis.checkpoint.n_layers
-    return (
-        f"Windows: in {layers} of {n} a token sees the last {' or '.join(map(str, windows))} tokens alone, itself "
-        "included; baselines of these heads are of uniform attention within the window, the last row's of all."
-    )
-
-
 def _notes(analysis: Analysis) -> Text:
     unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
     repeats = profiled = ""
@@ -310,7 +306,7 @@ def _notes(analysis: Analysis) -> Text:
         "(after Voita et al. 2019).",
         target_note(analysis),
         repeats,
-        _windows(analysis),
+        windows_note(analysis),
         f"Syntax: {syntax}",
         profiled,
         *cuts(analysis),
@@ -328,7 +324,7 @@ REPORT = Report(
     columns=_SCALARS,
     rows=_rows,
     tables=_tables,
-    same=("attnviz", "model", "text", "pair", "target", "options", "profile"),
+    same=("attnviz", "model", "text", "pair", "target", "generate", "options", "profile"),
     more_columns=lambda content: ("stack", "diagonality") if "target" in content else (),
     tensors=("attention.safetensors", _attention_bytes),
     afterwards=hints,

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from unicodedata import bidirectional
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -27,6 +29,7 @@ LONG_TEXT = 100
 """Tokens from which on lines are a tangle, and running text is the view to choose."""
 
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_JOINER = "\u200d"
 _WIDE = 0x2E80
 """Where scripts without spaces begin in Unicode: between their characters a line may end."""
 
@@ -61,6 +64,7 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem:
     said = [
         f"shade: the attention that each {facts.unit} receives, {_whose(shown, queries, chosen)}",
         mean,
+        "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
         "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
         "framed: where the attention comes from" if start is not None and not between else "",
     ]
@@ -173,7 +177,17 @@ def pieces_of(tokens: Tokens, texts: Sequence[str], units: Units) -> tuple[tuple
         pieces.append(_piece(texts[of], end, max(first, end), last, units.labels[unit], begins))
         places.append((unit,))
         end = max(end, last)
-    return tuple(pieces), places
+    return tuple(_joined(pieces)), places
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The pieces with a joiner where one of an Arabic word meets the next: their letters keep the forms of the word."""
+    meets = [
+        not after.space and not after.begins and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL"
+        for one, after in pairwise(pieces)
+    ]
+    for piece, before, after in zip(pieces, [False, *meets], [*meets, False], strict=True):
+        yield replace(piece, text=f"{_JOINER * before}{piece.text}{_JOINER * after}")
 
 
 def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool) -> Piece:

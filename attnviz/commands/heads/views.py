@@ -94,6 +94,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"Rows attend to columns{f'; {ticks}' if sinks else ''}.",
             f"{capital(kinds)}." if kinds else "",
             f"Below an id: the label on this text{unsure}.",
+            f"Bold: generated {facts.unit}s." if labels is not None and labels.bold else "",
             MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
             facts.pooled(pooled),
         ),
@@ -146,7 +147,9 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
         which = f"row = {facts.unit} that the decoder reads, column = {facts.unit} of the source"
     notes = (
         f"{facts.model} on {facts.text_line}",
-        *facts.notes(facts.named(every), facts.pooled(pooled))[1:],
+        *facts.notes(
+            f"Bold: generated {facts.unit}s." if labels.bold else "", facts.named(every), facts.pooled(pooled)
+        )[1:],
     )
     for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)

@@ -49,7 +49,7 @@ def decision_table(decision: Decision, heads: Sequence[HeadContribution], top: i
         Column("Adds", lambda head: signed(decision.heads[head]), "logits"),
         Column("Speaks for", lambda head: _side(decision, decision.heads[head]), left=True),
     ]
-    title = f"Decision: {unisolated(versus(decision))} ({count} heads)"
+    title = f"Parts of the decision ({count} heads, the largest direct effect first)"
     return column_table(
         title, columns, ranked, width=width, caption=left_out(len(ranked), len(heads), "head", "outputs.csv")
     )
