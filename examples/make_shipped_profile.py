@@ -1,10 +1,11 @@
-"""Make the profile of minilm that ships with attnviz: numbers only, no text of the corpora.
+"""Make the profile of minilm that ships with attnviz: numbers, and the sentences of its examples with their licence.
 
     python examples/make_shipped_profile.py en_ewt-ud-dev.conllu [gap-development.tsv] [--out attnviz/data/profiles]
 
 The document is profile.json's, with three differences that keep it small and at home anywhere: numbers are
 rounded to four decimals (those of the verification are not), roles that did not pass are left out (their scores
-stand in the matrices), and corpora are named without their folders. The same corpora give the same file.
+stand in the matrices), and corpora are named without their folders. The examples say under which licence their
+sentences are. The same corpora give the same file.
 """
 
 import json
@@ -25,15 +26,28 @@ SOURCES = {
 }
 """Whom to thank, by the kind of corpus; for the note in the file."""
 
+LICENCES = {
+    ".conllu": "sentences of the Universal Dependencies English Web Treebank v2.15, "
+    "https://github.com/UniversalDependencies/UD_English-EWT, under CC BY-SA 4.0, "
+    "https://creativecommons.org/licenses/by-sa/4.0/",
+    ".tsv": "passages of GAP, Webster et al. 2018, https://github.com/google-research-datasets/gap-coreference, under "
+    "Apache 2.0",
+}
+"""Where sentences of examples come from and under which licence, by the kind of corpus."""
+
 
 def shipped(document: dict[str, Any], corpora: list[Path]) -> dict[str, Any]:
     """The document as it ships."""
     sources = "; ".join(SOURCES.get(path.suffix, path.name) for path in corpora)
+    named = {path.name: LICENCES[path.suffix] for path in corpora if path.suffix in LICENCES}
+    examples = document["examples"] or {"texts": []}
+    quoted = {text["corpus"] for text in examples["texts"]}
     return {
         **{key: value if key == "verification" else rounded(value) for key, value in document.items()},
         "corpora": [{**corpus, "path": Path(corpus["path"]).name} for corpus in document["corpora"]],
         "roles": [rounded(role) for role in document["roles"] if role["passed"]],
-        "note": f"Numbers only, measured on: {sources}. Roles that did not pass are left out; four decimals.",
+        "examples": {**examples, "licences": {name: text for name, text in named.items() if name in quoted}},
+        "note": f"Measured on: {sources}. Roles that did not pass are left out; four decimals.",
     }
 
 

@@ -266,12 +266,12 @@ def test_what_was_not_measured_is_null() -> None:
     assert bare.document()["gradient"] is None
 
 
-@pytest.mark.parametrize(("without", "stale"), [("gradient", "ablate-gradient.png"), ("curve", "ablate-curve.png")])
-def test_a_rerun_without_a_measurement_removes_its_figure(tmp_path: Path, without: str, stale: str) -> None:
-    options = {"curve": True, "gradient": True}
-    measured(NEXT, "the cat ran", **options).save(tmp_path)
+@pytest.mark.parametrize("without", ["gradient", "curve"])
+def test_a_rerun_without_a_measurement_removes_its_figure(tmp_path: Path, without: str) -> None:
+    options, stale = {"curve": True, "gradient": True}, f"ablate-{without}.png"
+    measured(NEXT, "the cat ran", **options).save(tmp_path, figures=[without])
     assert (tmp_path / stale).exists()
     again = measured(NEXT, "the cat ran", **options).save(tmp_path, figures=[])
     assert stale in again["files"]  # the same again
-    assert stale not in measured(NEXT, "the cat ran", **options | {without: False}).save(tmp_path)["files"]
+    assert stale not in measured(NEXT, "the cat ran", **options | {without: False}).save(tmp_path, figures=[])["files"]
     assert not (tmp_path / stale).exists()

@@ -1,5 +1,6 @@
 """Checkpoints with a head for sequence classification: read, ablated by class, and their decision taken apart."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from attnviz.commands.outputs.decision import NOT_LINEAR
 from attnviz.errors import CorpusError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import open_checkpoint
-from tests.ablations import TEXTS, without
+from tests.ablations import TEXTS, output_map, without
 from tests.classifiers import CARRIER, KINDS, LABELS, hand_built_classifier, sharp_classifier
+from tests.encoder_decoders import saved
 from tests.models import save_checkpoint
 
 GIVEN = ["good", "bad", "so-so", "bad"]
@@ -135,6 +137,25 @@ def test_the_head_that_carries_the_class_is_found(kind: str) -> None:
     assert max(result.heads, key=lambda head: head.gradient or 0.0).id == CARRIER
 
 
+@pytest.mark.parametrize("label", [None, "bad"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_gradient_is_that_of_the_loss_of_the_labelled_class_or_of_the_one_decided_for(
+    kind: str, label: str | None
+) -> None:
+    model, tokenizer = sharp_classifier(kind)
+    model.double()
+    result = attnviz.ablate(TEXTS, model, tokenizer=tokenizer, label=label, select="L1H2", curve=False)
+    decided = [int(own_logits(model, tokenizer, text).argmax()) for text in TEXTS]
+    step, losses = 1e-4, []
+    for scale in (1 - step, 1 + step):
+        edited = copy.deepcopy(model)
+        output_map(edited, 1)[0].data[16:24] *= scale
+        of_texts = [own_logits(edited, tokenizer, text).log_softmax(-1) for text in TEXTS]
+        losses.append(torch.stack([-each[0 if label else at] for each, at in zip(of_texts, decided, strict=True)]))
+    slope = (losses[1] - losses[0]) / (2 * step)
+    assert result.heads[0].gradient == pytest.approx(float(slope.abs().mean()), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("table", "labels"),
     [
@@ -185,9 +206,7 @@ def test_labels_that_cannot_be_used(tmp_path: Path, bert_folder: Path) -> None:
         result = run("ablate", *arguments, "--model", folder, "-o", str(tmp_path / "out"))
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in " ".join(result.stderr.split())
-    with pytest.raises(
-        UsageError, match=r"for sequence classification \(BertForSequenceClassification\); this one has"
-    ):
+    with pytest.raises(UsageError, match=r"this one has none \(BertForSequenceClassification\)"):
         attnviz.ablate("the cat", bert_folder, label="good")
 
 
@@ -301,7 +320,7 @@ def test_questions_that_a_classifier_cannot_answer(options: list[str], message: 
 
 def test_a_model_without_classes_has_no_decision(bert_folder: Path) -> None:
     assert attnviz.head_outputs("the cat", bert_folder).document()["decision"] is None
-    with pytest.raises(UsageError, match="this checkpoint has no head for sequence classification"):
+    with pytest.raises(UsageError, match=r"this one has none \(BertForSequenceClassification\)"):
         attnviz.head_outputs("the cat", bert_folder, against="good")
 
 
@@ -346,3 +365,9 @@ def test_names_of_classes_may_be_hostile_or_the_same() -> None:
         attnviz.head_outputs("the cat", model, tokenizer=tokenizer, label="Same")
     by_number = attnviz.ablate("the cat", model, tokenizer=tokenizer, label="2", select="L0H0", **FEW)
     assert by_number.clean_loss == pytest.approx(-float(own_logits(model, tokenizer, "the cat").log_softmax(-1)[2]))
+
+
+def test_an_encoder_decoder_has_no_classes(tmp_path: Path) -> None:
+    folder = saved("bart", tmp_path / "bart")
+    with pytest.raises(UsageError, match="classes of an encoder-decoder are not measured"):
+        attnviz.head_outputs("the cat", folder, label=0)

@@ -125,6 +125,7 @@ def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
     assert "confirmed" in document()["roles"][0]
 
 
+@pytest.mark.draws
 def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
     options = ["--figures", "roles,layers,likeness", "--format", "png", "--format", "svg", "--width", "3.3in"]
     result = run("trees.conllu", *options, "--theme", "dark", "--no-control", figures=True)

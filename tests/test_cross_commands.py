@@ -10,8 +10,11 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from attnviz import analyze, compare, head_outputs, rollout
+from attnviz import ablate, analyze, compare, head_outputs, rollout
+from attnviz.attention.generation import TargetTokens
 from attnviz.cli import app
+from attnviz.commands.ablate import inputs
+from attnviz.commands.ablate.views import VIEWS as ABLATION_VIEWS
 from attnviz.commands.compare.views import VIEWS
 from attnviz.commands.outputs.views import VIEWS as OUTPUT_VIEWS
 from attnviz.commands.profile.measure import profile_heads
@@ -63,9 +66,9 @@ def test_a_rollout_is_that_of_the_encoder_alone(models, family):
 def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(f"{SHORT}\n{SOURCE}\n")
-    found = profile_heads(
-        models["t5"], [corpus], syntax=False, repeats=True, unfinished=tmp_path / "unfinished", batch_size=1
-    )
+    kept = tmp_path / "unfinished"
+    how: dict[str, Any] = {"syntax": False, "repeats": True, "control": False, "unfinished": kept}
+    found = profile_heads(models["t5"], [corpus], **how)
     assert {str(head) for head in found.passed_roles()} == {
         f"E{layer}H{head}" for layer in range(2) for head in range(4)
     }
@@ -74,9 +77,8 @@ def test_a_profile_is_that_of_the_encoder_alone(models, tmp_path):
     np.testing.assert_allclose(found.statistics.results()["entropy"].flatten(), expected, atol=1e-5)
     assert {role["id"][0] for role in found.document()["roles"]} == {"E"}
     assert "measures its encoder alone" in " ".join(found.report().split())
-    again = profile_heads(
-        models["t5"], [corpus], syntax=False, repeats=True, unfinished=tmp_path / "unfinished", batch_size=1
-    )
+    assert kept.is_file()
+    again = profile_heads(models["t5"], [corpus], **how)
     torch.testing.assert_close(again.statistics.results()["sink"], found.statistics.results()["sink"])
 
 
@@ -254,9 +256,9 @@ def test_pictures_of_outputs_are_by_kind(written, tmp_path):
     (plan,) = views["heads"].plans(found, found._choices(None, {"select": ["X0H1"]}))
     assert plan.pattern.shape == (len(found.target.tokens), len(found.tokens))
     assert plan.keys.texts == found.tokens.labels
-    found.save(tmp_path, select=["X0H1", "E0"], tensors=True)
+    found.save(tmp_path, figures=["heads"], select=["X0H1", "E0H0"], tensors=True)
     assert {path.name for path in (tmp_path / "outputs").iterdir()} == {
-        "E00H00.png", "E00H01.png", "E00H02.png", "E00H03.png", "X00H01.png"
+        "E00H00.png", "X00H01.png"
     }  # fmt: skip
     tensors = load_file(tmp_path / "outputs.safetensors")
     torch.testing.assert_close(tensors["cross-attention.0"][0], found.output("X0H1"))
@@ -287,6 +289,153 @@ def test_outputs_take_a_target(tmp_path):
     assert "'gpt2' reads one text; leave out --target" in ran.stderr
 
 
+# --- ablate ---------------------------------------------------------------------------------------
+
+
+def loss_without(whole: Any, checkpoint: Any, head: str, method: str, texts: list[tuple[str, str]]) -> list[float]:
+    """The loss of each target, a mean over its tokens, without one head: by transformers' own loss and a plain hook."""
+    letter, number, which = head[0], int(head[1]), int(head[3])
+    inner = getattr(whole, "model", whole)
+    side = inner.encoder if letter == "E" else inner.decoder
+    if hasattr(side, "block"):
+        attention = (
+            side.block[number].layer[0].SelfAttention if letter != "X" else side.block[number].layer[1].EncDecAttention
+        )
+        output = attention.o
+    else:
+        attention = side.layers[number].self_attn if letter != "X" else side.layers[number].encoder_attn
+        output = attention.out_proj
+    stack = next(stack for stack in checkpoint.stacks if stack.letter == letter)
+    values, losses = [], []
+
+    def run(change: Any = None) -> list[float]:
+        found = []
+        for text, target in texts:
+            ids, labels = (torch.tensor([checkpoint.tokenizer(each).input_ids]) for each in (text, target))
+            handle = output.register_forward_pre_hook(lambda _, args: change(args[0]))
+            with torch.no_grad():
+                found.append(float(whole(input_ids=ids, labels=labels, use_cache=False).loss))
+            handle.remove()
+        return found
+
+    run(lambda given: values.append(given[0]))
+    width = values[0].shape[-1] // stack.n_heads
+    place = slice(which * width, (which + 1) * width)
+    instead = torch.cat(values)[:, place].mean(0) if method == "mean" else 0.0
+
+    def change(given: torch.Tensor) -> torch.Tensor:
+        changed = given.clone()
+        changed[..., place] = instead
+        return changed
+
+    losses += run(change)
+    return losses
+
+
+TEXTS = [(SHORT, READ), (SOURCE, TARGET)]
+
+
+@pytest.mark.parametrize("method", ["zero", "mean"])
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_the_loss_without_a_head_is_transformers_own(models, tokenizer, family, method):
+    checkpoint, whole = models[family], sharp(family, len(tokenizer))
+    whole.set_attn_implementation("eager")
+    text, target = TEXTS[1]
+    found = ablate(text, checkpoint, target=target, method=method, curve=False, gradient=False)
+    ids, labels = (torch.tensor([tokenizer(each).input_ids]) for each in (text, target))
+    with torch.no_grad():
+        clean = float(whole(input_ids=ids, labels=labels).loss)
+    assert found.clean_loss == pytest.approx(clean, abs=1e-5)
+    for head in ("E1H2", "D0H1", "D2H3", "X1H0", "X2H3"):
+        (expected,) = loss_without(whole, checkpoint, head, method, TEXTS[1:])
+        assert found.head(head).damage["loss"].value == pytest.approx(expected - clean, abs=2e-6), head
+    assert len(found.heads) == sum(stack.n_layers * stack.n_heads for stack in checkpoint.stacks)
+    assert max(abs(each.damage["loss"].value) for each in found.heads) > 1e-4
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_batches_with_padding_in_both_texts_change_nothing(models, tmp_path, family, monkeypatch):
+    """Two texts of other lengths read at once, and one at a time; targets are those given, text by text."""
+    own = dict(TEXTS)
+    monkeypatch.setattr(
+        inputs, "target_tokens", lambda checkpoint, tokens, *_: TargetTokens(own[said[tuple(tokens.ids)]], tokens, True)
+    )
+    said = {tuple(models[family].tokenize(text).ids): text for text in own}
+    results = [
+        ablate(list(own), models[family], method="uniform", batch_size=size, select=["E0", "D1", "X"])
+        for size in (1, 2)
+    ]
+    for one, other in zip(*(result.heads for result in results), strict=True):
+        assert one.id == other.id
+        assert one.damage["loss"].value == pytest.approx(other.damage["loss"].value, abs=1e-6)
+        assert one.gradient == pytest.approx(other.gradient, rel=1e-3, abs=1e-7)
+    assert [set_.heads[0].layer_name for set_ in results[1].layers] == ["E0", "D1", "X0", "X1", "X2"]
+    assert results[1].verified.n_inputs == 2
+
+
+def test_uniform_attention_of_a_removed_head_is_over_its_own_keys(models):
+    """A head whose attention is uniform already loses nothing by the method uniform, and a sharp one does."""
+    checkpoint = models["t5"]
+    weights = checkpoint.model.decoder.block[1].layer[1].EncDecAttention.q.weight
+    before = weights.detach().clone()
+    with torch.no_grad():
+        weights[:8] = 0.0  # scores of X1H0 are all 0
+    try:
+        found = ablate(SHORT, checkpoint, target=READ, method="uniform", select=["X1"], curve=False, gradient=False)
+    finally:
+        with torch.no_grad():
+            weights.copy_(before)
+    assert found.head("X1H0").damage["loss"].value == pytest.approx(0, abs=1e-6)
+    assert abs(found.head("X1H1").damage["loss"].value) > 1e-5
+
+
+def test_gradients_are_what_zero_does_to_first_order(tokenizer):
+    """Shrunk heads: then the loss changes by the gradient alone."""
+    model = sharp("bart", len(tokenizer))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "v_proj" in name:
+                parameter.mul_(1e-3)
+    found = ablate(SHORT, from_loaded(model.double(), tokenizer), target=READ, method="zero", curve=False)
+    for head in found.heads:
+        assert head.gradient == pytest.approx(abs(head.damage["loss"].value), rel=0.05, abs=1e-8)
+
+
+def test_an_ablation_tells_kinds_and_targets(models, tmp_path):
+    found = ablate(SHORT, models["bart"], target=READ, select=["E0", "X0H1", "X0H2"])
+    document = json.loads(json.dumps(found.document()))
+    assert document["targets"] == [READ]
+    assert {head["stack"] for head in document["heads"]} == {"encoder", "cross-attention"}
+    assert [layer["stack"] for layer in document["layers"]] == ["encoder", "cross-attention"]
+    report = " ".join(found.report(110).split())
+    assert "next tokens of the given target" in report
+    assert " E0 " in report
+    (plan,) = next(view for view in ABLATION_VIEWS if view.name == "map").plans(found, found._choices(None, {}))
+    assert [(each.name[0], each.values.shape) for each in plan.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
+    assert np.isfinite(plan.maps[2].values).sum() == 2
+    found.save(tmp_path, figures=["map"])
+    with pytest.raises(UsageError, match="head D0H0 was not removed"):
+        found.head("D0H0")
+
+
+def test_targets_of_an_ablation(models, tmp_path):
+    with pytest.raises(UsageError, match=r"one target .* is for one text, found 2 texts; leave it out"):
+        ablate([SHORT, SOURCE], models["t5"], target=READ)
+    folder, out = saved("t5", tmp_path), tmp_path / "out"
+    arguments = ["ablate", SHORT, "-m", str(folder), "-d", "cpu", "-o", str(out), "--no-figures", "--no-curve"]
+    ran = CliRunner().invoke(app, [*arguments, "--max-new-tokens", "3", "--select", "X0"])
+    assert ran.exit_code == 0, ran.output
+    assert "next tokens of targets that the model writes, greedily" in " ".join(ran.stdout.split())
+    ran = CliRunner().invoke(app, ["ablate", SHORT, "-m", "tiny-gpt2", "--target", READ, "-o", str(tmp_path / "no")])
+    assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1)
+
+
+def test_a_model_without_a_head_is_measured_by_the_decoders_final_states(tokenizer):
+    found = ablate(SHORT, from_loaded(sharp("bart", len(tokenizer)).model, tokenizer), target=READ, curve=False)
+    assert found.kind == "states"
+    assert found.head("X1H1").damage["cosine"].value > 0
+
+
 # --- options that a model cannot take -------------------------------------------------------------
 
 
@@ -295,3 +444,12 @@ def test_a_longest_target_is_for_targets_that_are_generated(models):
         analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), max_new_tokens=3)
     with pytest.raises(TextError, match=r"--max-new-tokens .* but the target is given; leave it out"):
         analyze(SHORT, models["t5"], target=TARGET, max_new_tokens=3)
+
+
+def test_a_target_is_not_for_a_corpus(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(SHORT)
+    arguments = ["compare", "--corpus", str(corpus), "-m", "tiny-gpt2", "-m", "tiny-gpt2", "--target", READ]
+    ran = CliRunner().invoke(app, arguments)
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
+    assert "--target is about one text" in ran.stderr

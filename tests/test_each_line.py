@@ -105,6 +105,12 @@ def test_figures_named_are_those_of_each_text_and_texts_that_of_all(run: Any):
     assert json.loads(Path(f"out/{folder}/heads.json").read_text(encoding="utf-8"))["figures"] == ["overview.png"]
 
 
+def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
+    done = run(f"{LINES[0]}\n{LINES[1]}", "--figures", "pair")
+    assert done.exit_code == 0, done.output
+    assert "attnviz: 2 texts had nothing to draw for the figure pair\n" in done.stderr
+
+
 def test_lines_may_come_from_standard_input(run: Any):
     done = run("", "--no-figures", file="-", stdin=f"{LINES[0]}\n\n{LINES[1]}\n")
     assert done.exit_code == 0, done.output
@@ -120,7 +126,8 @@ def test_lines_may_come_from_standard_input(run: Any):
         (LINES[0], ["--pair", "a"], 2, "--pair is about one text; expected --each-line without it"),
         (LINES[0], ["--token", "cat"], 2, "--token is about one text"),
         (LINES[0], ["--figures", "nonsense"], 2, "unknown figure 'nonsense'"),
-        (LINES[0], ["--figures", "pair"], 2, "x.txt:1: there is no figure 'pair'"),
+        (LINES[0], ["--relation", "obj"], 2, "--relation is about one text"),
+        (LINES[0], ["--select", "obj"], 2, "--select 'obj' is what heads are on one text; expected ids such as L2H8"),
         (LINES[0], ["--map", "nonsense"], 2, "unknown statistic 'nonsense'"),
     ],
 )  # fmt: skip

@@ -54,7 +54,7 @@ def corpus(name, kind, texts=1234, tokens=56789):
 
 
 def model(name="a-model", n_layers=LAYERS, n_heads=HEADS):
-    return SimpleNamespace(short_name=name, n_layers=n_layers, n_heads=n_heads)
+    return SimpleNamespace(short_name=name, n_layers=n_layers, n_heads=n_heads, stacks=())
 
 
 def statistics(entropy, uniform=2.5):

@@ -1,15 +1,18 @@
-"""The profile of minilm that ships with attnviz: numbers only, of those weights, small, and made again the same."""
+"""The profile of minilm that ships with attnviz: numbers and examples, of those weights, small, made again the same."""
 
 import json
 import math
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
+from attnviz.corpora.reading import open_corpus, read_texts
 from attnviz.model.sources import MINILM_SHA256, Source
+from attnviz.patterns.examples import stored_examples
 from attnviz.patterns.profile_store import StoredCorpus, find_profile, profile_file_name
 from tests.conftest import SHARED, needs_minilm
 
@@ -48,13 +51,48 @@ def test_it_has_every_part_of_the_contract():
     assert DOCUMENT["syntax"]["gold"] is True
 
 
-def test_it_holds_numbers_and_names_but_no_text_and_no_folder():
-    texts = texts_in(DOCUMENT)
+def test_it_holds_no_text_but_that_of_examples_whose_licence_it_names_and_no_folder():
+    texts = texts_in({name: part for name, part in DOCUMENT.items() if name != "examples"})
     assert max(map(len, texts)) < 450  # the words of a threshold
     assert not [text for text in texts if re.search(r"(^|\s)[/~\\]|[A-Z]:\\", text)]
     assert [Path(corpus["path"]).name for corpus in DOCUMENT["corpora"]] == [c["path"] for c in DOCUMENT["corpora"]]
     assert "CC BY-SA 4.0" in DOCUMENT["note"]
-    assert FILE.stat().st_size < 500_000
+    quoted = {text["corpus"] for text in DOCUMENT["examples"]["texts"]}
+    licences = DOCUMENT["examples"]["licences"]
+    assert quoted == set(licences) == {"en_ewt-ud-dev.conllu"}
+    assert "under CC BY-SA 4.0" in licences["en_ewt-ud-dev.conllu"]
+    assert len(zlib.compress(FILE.read_bytes())) < 250_000
+
+
+def test_it_has_examples_of_all_roles_and_a_relation_of_every_head():
+    examples = stored_examples(DOCUMENT)
+    named = {(str(each.id), each.role) for each in examples}
+    assert {(role["id"], role["role"]) for role in DOCUMENT["roles"]} - named == set()
+    assert len({head for head, role in named if role.startswith("syntactic:")}) == 72
+    determiners, objects = (
+        [example for each in examples if (str(each.id), each.role) == of for example in each.best]
+        for of in (("L2H8", "syntactic:det"), ("L2H0", "syntactic:obj"))
+    )
+    assert len(determiners) == len(objects) == 8
+    assert {example.query.text.lower() for example in determiners} <= {"a", "an", "the", "any", "every", "some", "this"}
+
+
+@pytest.mark.skipif(not TREEBANK.exists(), reason="needs the treebank")
+def test_its_gold_pairs_stand_in_the_treebank():
+    trees = {text.number: text for text in read_texts(open_corpus(TREEBANK))}
+    for each in stored_examples(DOCUMENT):
+        for example in (*each.best, *each.failures, *each.deciles):
+            tree = trees[example.number]
+            assert tree.text == example.text
+            if each.role.startswith("syntactic:"):
+                ends = example.gold if each.direction == "dependent_to_head" else example.gold[::-1]
+                arcs = {(tree.spans[arc.dependent], tree.spans[arc.head], arc.relation) for arc in tree.arcs}
+                name = each.role.removeprefix("syntactic:")
+                assert any(
+                    (one[0], one[1]) == tuple((unit.start, unit.end) for unit in ends)
+                    and (one[2] == name or one[2].startswith(f"{name}:"))
+                    for one in arcs
+                )
 
 
 def test_its_roles_passed_and_their_numbers_are_shares():

@@ -191,24 +191,29 @@ def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens,
 
 
 def verify_record(
-    checkpoint: Checkpoint, record: LayerRecord, attention_mask: Tensor, labels: Callable[[int], Sequence[str]]
+    checkpoint: Checkpoint,
+    record: LayerRecord,
+    attention_mask: Tensor,
+    labels: Callable[[int], Sequence[str]],
+    keys: Callable[[int], Sequence[str]] | None = None,
 ) -> VerifiedLayer:
     """Recompute one layer of a batch and compare it with what the model gave.
 
     Args:
         checkpoint: the model.
         record: what the layer took and gave.
-        attention_mask: [batch, n], 1 for a token and 0 for padding.
+        attention_mask: [batch, n_keys], 1 for a token and 0 for padding.
         labels: from a text's place in the batch to the names of its tokens, for the message.
+        keys: likewise of what is attended to, where that is another text.
 
     Raises:
         VerificationError: they differ by more than the tolerance of the dtype.
     """
     tolerance = checkpoint.tolerance
-    pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask)
+    pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask, record.source)
     check = compare_layer(record, pattern, output, checkpoint, tolerance)
     if not within(check, tolerance):
-        _, where = locate(record, pattern, output, check, checkpoint, tolerance, labels)
+        _, where = locate(record, pattern, output, check, checkpoint, tolerance, labels, keys)
         raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
     return VerifiedLayer(check, tolerance, pattern)
 

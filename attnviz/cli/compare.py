@@ -119,7 +119,7 @@ def compare(
     """
     names, texts = model or ["minilm"], texts or []
     of_texts = {
-        "--pair": pair is not None, "--words": words, "--truncate": truncate,
+        "--pair": pair is not None, "--target": target is not None, "--words": words, "--truncate": truncate,
         "--local-window": local_window != 1, "--long-range-from": long_range_from != 4,
     }  # fmt: skip
     if corpus is not None:

@@ -1,5 +1,6 @@
 """``attnviz heads --each-line``: a folder for every line of a file, and one summary of all."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,21 +63,30 @@ def analyze_lines(
         adds: figures that other options ask for.
         choices: as for :meth:`Run.execute`.
     """
+    from attnviz.commands.heads.selecting import labels_in
     from attnviz.results.manifest import json_text, read_document
     from attnviz.results.output_folder import OutputFolder
-    from attnviz.results.result import layout_of
+    from attnviz.results.result import checked_views, layout_of
 
+    if labels := labels_in(choices.get("select", ())):
+        raise UsageError(
+            f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
+        )
     names = _figures_of_each(run, adds)
-    wanted, formats, written = run.choices(scale, ("shared", "per-head", "log"), choices), run.format_names, set[str]()
+    wanted, formats = run.choices(scale, ("shared", "per-head", "log"), choices), run.format_names
+    written, without = set[str](), Counter[str]()
 
     def write(one: "OneText", analysis: "attnviz.Analysis") -> None:
         assert run.folder is not None
         path = run.folder.path / one.folder
         document = read_document(path / "heads.json")
         if one.folder not in written:
+            missing = [view.name for view in checked_views("heads", names or []) if view.missing(analysis)]
+            without.update([] if names == ["all"] else missing)
+            drawn = names and [name for name in names if name == "all" or name not in missing]
             try:
                 with OutputFolder(path, layout_of("heads"), run.overwrite) as output:
-                    document = analysis.write(output, wanted, figures=names, formats=formats)
+                    document = analysis.write(output, wanted, figures=drawn, formats=formats)
             except UsageError as error:
                 raise UsageError(f"{one.place}: {error}") from error
         written.add(one.folder)
@@ -95,6 +105,8 @@ def analyze_lines(
 
     def finish(_: dict[str, Any]) -> Iterator[str]:
         run.partly = ""
+        for name, count in without.items():
+            yield f"{counted(count, 'text')} had nothing to draw for the figure {name}"
         yield f"each text has a folder of its own there, {len(written)} in all"
 
     run.command = "heads.texts"

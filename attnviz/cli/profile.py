@@ -12,6 +12,7 @@ import attnviz
 from attnviz.cli import options
 from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run, command
+from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
@@ -19,7 +20,9 @@ from attnviz.progress import Progress
 __all__ = ["profile"]
 
 
-@command(figures="roles, scores, relations, layers, likeness, page")
+@command(
+    figures="roles, scores, relations, layers, likeness, examples, page", note="Default: all but examples and page."
+)
 def profile(
     run: Run,
     corpora: Annotated[
@@ -79,12 +82,28 @@ def profile(
             "none.",
         ),
     ] = 8,
+    show: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HEAD|ROLE",
+            help="Print the examples of a head (L2H8) or role (obj, sink) of a stored profile, and measure nothing. "
+            "Instead of a corpus, a profile.json may be named. May be given more than once.",
+        ),
+    ] = None,
     store: Annotated[
         bool | None,
         options.output_option(
             "--store/--no-store",
             help="Keep what was measured, so that attnviz heads shows it. Default: keep the parts of no fewer texts "
             "than before.",
+        ),
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        options.picture_option(
+            metavar="HEADS",
+            help="Heads whose examples are drawn (adds the figure examples), as for attnviz heads. Default: those that "
+            "pass a role.",
         ),
     ] = None,
     top: Annotated[int, options.top_option("Number of rows in each table.")] = 15,
@@ -97,7 +116,11 @@ def profile(
     Examples:
         attnviz profile corpus.txt --repeats
         attnviz profile train.conllu --confirm dev.conllu
+        attnviz profile --show L2H8
     """
+    if show is not None:
+        _show(run, split_names(show), corpora or [])
+        return
     process = this_process()
     run.silent = not process.first
     if not corpora and not repeats:
@@ -138,7 +161,37 @@ def profile(
             yield from filter(None, [scikit_learn_missing()])
         yield from _keep(document, store)
 
-    run.execute(measure, corpora=corpora or (), top=top, rate=True, finish=finish)
+    adds = ["examples"] if select else []
+    run.execute(measure, corpora=corpora or (), select=select or (), adds=adds, top=top, rate=True, finish=finish)
+
+
+def _show(run: Run, wanted: list[str], named: list[Path]) -> None:
+    """Print examples of a stored profile, or of a profile.json that is named."""
+    from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document, read_profile
+    from attnviz.patterns.profile_store import stored_document
+    from attnviz.results.tables import spaced
+
+    if run.out is not None or run.figures is not None or run.formats:
+        raise UsageError("--show prints examples and writes no files: leave out -o, --figures and --format.")
+    corpora = [path for path in named if path.suffix.lower() != ".json" and not path.is_dir()]
+    if corpora or len(named) > 1:
+        raise UsageError(
+            f"--show reads no corpus: expected one profile.json or its folder, or nothing, found "
+            f"{', '.join(map(str, named))}."
+        )
+    if named:
+        path, document = named[0], read_profile(named[0])
+    else:
+        found = stored_document(run.find_model(), lambda message: say(message, run.quiet))
+        if found is None:
+            raise UsageError(
+                f"no profile of {run.model} is stored: make one with attnviz profile CORPUS -m {run.model}, or name a "
+                "profile.json."
+            )
+        path, document = found
+    chosen = chosen_examples(document, wanted, path)
+    printed = examples_document(document, chosen)
+    print_results(path, printed, lambda w: spaced(example_tables(document, chosen, w)), run.as_json, run.quiet)
 
 
 def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:

@@ -53,6 +53,7 @@ class Text:
         answer: in an example of GAP, which name the pronoun stands for, 0 or 1.
         subjects: there, whether each name is the subject of a clause; None where no parser was asked.
         label: of a labelled text, its class as it was given: a name or a number.
+        target: for an encoder-decoder, what its decoder reads.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Text:
     answer: int | None = None
     subjects: tuple[bool, bool] | None = None
     label: str | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True)

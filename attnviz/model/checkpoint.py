@@ -27,7 +27,7 @@ from attnviz.model.architectures import (
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
 from attnviz.model.configs import calling_transformers, check_sizes, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer
-from attnviz.model.head_ids import Stack
+from attnviz.model.head_ids import LayerId, Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
 from attnviz.model.weights import check_parts, check_weights, parameters_sha256, read_weights, refuse_rounded
@@ -116,6 +116,11 @@ class Checkpoint:
     def n_heads(self) -> int:
         """Heads in each layer."""
         return int(self.config.num_attention_heads)
+
+    def n_heads_of(self, layer: int) -> int:
+        """Heads in one layer: encoder and decoder may have other numbers."""
+        own = self.layers[layer]
+        return own.stack.n_heads if isinstance(own, LayerId) else self.n_heads
 
     @property
     def d_model(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -10,7 +10,10 @@ from attnviz.errors import UsageError
 from attnviz.model.architectures import Architecture, EncoderDecoder
 from attnviz.model.wording import shortened, visible
 
-__all__ = ["Classifier", "classification_class", "classifier_of"]
+if TYPE_CHECKING:
+    from attnviz.model.checkpoint import Checkpoint
+
+__all__ = ["Classifier", "classification_class", "classifier_of", "why_no_classes"]
 
 _LISTED, _LONGEST = 12, 30
 """Classes that a message lists, and letters of each."""
@@ -81,6 +84,15 @@ class Classifier:
 def classification_class(architecture: Architecture) -> str:
     """The class of transformers that is the model with a head for sequence classification."""
     return f"{architecture.class_prefix}ForSequenceClassification"
+
+
+def why_no_classes(checkpoint: "Checkpoint") -> str:
+    """Why a checkpoint that was loaded with its head decides between no classes; empty where it does."""
+    if checkpoint.stacks:
+        return "classes of an encoder-decoder are not measured"
+    if checkpoint.classifier is None:
+        return f"this one has none ({classification_class(checkpoint.architecture)})"
+    return checkpoint.classifier.why_no_classes
 
 
 def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | None:

@@ -110,6 +110,12 @@ function heading(scene, lines, theme) {
   });
 }
 
+/** Pixels of a cell: as many for each, but where cells are so small that this would leave much of the room empty. @param {number} room */
+function cellSize(room) {
+  const whole = Math.max(1, Math.min(46, Math.floor(room)));
+  return room > 1 && room < 4 && whole < 0.85 * room ? room : whole;
+}
+
 /**
  * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room pixels @param {string[]} lines
  * @param {{rows: number[], columns: number[]}} outlined @returns {Picture}
@@ -117,7 +123,7 @@ function heading(scene, lines, theme) {
 export function heatmap(matrix, scale, theme, room, lines, outlined) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
   const size = 11;
-  const fitting = (/** @type {number} */ margin) => Math.max(1, Math.min(46, Math.floor((room - margin - 4) / columns.length)));
+  const fitting = (/** @type {number} */ margin) => cellSize((room - margin - 4) / columns.length);
   const every = Math.ceil(13 / fitting(100));
   const named = (/** @type {string[]} */ labels) => Math.round(longest(labels.filter((_, at) => at % every === 0)) * 6.4) + 12;
   const [beside, above] = [named(rows), named(columns)];
@@ -134,12 +140,16 @@ export function heatmap(matrix, scale, theme, room, lines, outlined) {
     { kind: /** @type {"text"} */ ("text"), text: isolated(cut(text, 20)), size, colour: muted ? theme.quiet : theme.ink }
   );
   rows.forEach((text, row) => {
-    if (row % every && !(every > 1 && outlined.rows.includes(row))) return;
-    scene.items.push({ ...label(text, matrix.rows.muted[row]), x: left - 5, y: top + cell * (row + 0.5), align: "right", bold: outlined.rows.includes(row) });
+    const own = outlined.rows.includes(row);
+    const apart = outlined.rows.every((other) => Math.abs(other - row) * cell >= 13);
+    if (!own && (row % every || (every > 1 && !apart))) return;
+    scene.items.push({ ...label(text, matrix.rows.muted[row]), x: left - 5, y: top + cell * (row + 0.5), align: "right", bold: own });
   });
   columns.forEach((text, column) => {
-    if (column % every) return;
-    scene.items.push({ ...label(text, matrix.columns.muted[column]), x: left + cell * (column + 0.5), y: top - 5, align: "left", turned: true, bold: outlined.columns.includes(column) });
+    const own = outlined.columns.includes(column);
+    const apart = outlined.columns.every((other) => Math.abs(other - column) * cell >= 13);
+    if (!own && (column % every || (every > 1 && !apart))) return;
+    scene.items.push({ ...label(text, matrix.columns.muted[column]), x: left + cell * (column + 0.5), y: top - 5, align: "left", turned: true, bold: own });
   });
   if (cell >= 26) {
     matrix.values.forEach((weight, at) => {

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -87,7 +87,10 @@ class Part:
 
 
 def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
-    """The part ``examples`` of profile.json, each text once; None without examples."""
+    """The part ``examples`` of profile.json, each text once; None without examples.
+
+    A profile that ships also has ``licences`` there, by the name of the corpus.
+    """
     texts: dict[tuple[str, int], int] = {}
     listed: list[dict[str, Any]] = []
 
@@ -193,12 +196,18 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
         if example.gold[0] != example.query:  # the right name is the one that attends
             ends["gold"] = example.gold[0]
     cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
-    parts, whole = [], example.text
+    parts: list[Part] = []
+    whole = example.text
     for word in _WORD.finditer(whole):
         places = [word.start(), *sorted(cut for cut in cuts if word.start() < cut < word.end()), word.end()]
         for start, end in pairwise(places):
             of = frozenset(name for name, unit in ends.items() if unit.start <= start and end <= unit.end)
-            parts.append(Part(whole[start:end], of, start > word.start()))
+            joined = start > word.start()
+            if parts and of and of == parts[-1].ends:  # words of one name
+                last = parts.pop()
+                parts.append(replace(last, text=f"{last.text}{'' if joined else ' '}{whole[start:end]}"))
+            else:
+                parts.append(Part(whole[start:end], of, joined))
     special: dict[Unit, set[str]] = {}
     for name, unit in ends.items():
         if unit.start == unit.end:
@@ -213,13 +222,14 @@ def _windowed(parts: list[Part], most: int | None) -> list[Part]:
     if most is None or len(parts) <= most:
         return parts
     ends = [place for place, part in enumerate(parts) if part.ends]
-    first, last = (ends[0], ends[-1]) if ends else (0, 0)
+    first, last = ends[0], ends[-1]
     if last - first < most:
         room = (most - (last - first + 1)) // 2
         start = min(max(0, first - room), len(parts) - most)
         kept = set(range(start, start + most))
     else:
-        kept = {place + step for place in ends for step in range(-_AROUND, _AROUND + 1)} & set(range(len(parts)))
+        around = min(_AROUND, max(0, most // len(ends) - 2) // 2)
+        kept = {place + step for place in ends for step in range(-around, around + 1)} & set(range(len(parts)))
     shown: list[Part] = []
     for place, part in enumerate(parts):
         if place in kept:

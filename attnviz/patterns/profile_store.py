@@ -24,7 +24,7 @@ from attnviz.patterns.profile_parts import PARTS, SYNTACTIC, Merged, merged
 from attnviz.patterns.registry import told_after
 
 __all__ = ["SYNTACTIC", "HeadProfile", "StoredCorpus", "StoredProfile", "StoredRole", "find_profile", "model_shape",
-           "profile_file_name", "store_profile"]  # fmt: skip
+           "profile_file_name", "store_profile", "stored_document"]  # fmt: skip
 
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
@@ -211,6 +211,19 @@ def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> Sto
         return None
     found = _search(shape, weights_sha256(source), warn)
     return None if found is None else _profile(*found)
+
+
+def stored_document(source: Source, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """The file of the stored profile of these very weights, whatever the model's shape, and its document.
+
+    Args:
+        source: of the checkpoint.
+        warn: as for :func:`find_profile`.
+    """
+    ending = f"-{weights_sha256(source)}.json"
+    names = sorted({path.name for folder in _folders() for path in folder.glob(f"*{ending}")})
+    found = (_search(name.removesuffix(ending), ending[1:-5], warn) for name in names)
+    return next(((path, document) for path, _, document in filter(None, found)), None)
 
 
 def _folders() -> list[Path]:

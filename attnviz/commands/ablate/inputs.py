@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from attnviz.attention.generation import target_tokens
 from attnviz.corpora.batches import Batch, Item, Text, collate, encode
 from attnviz.corpora.reading import Corpus, as_labelled, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier, classification_class
+from attnviz.model.classifier import Classifier, why_no_classes
 from attnviz.model.encoding import mask_token
 
 __all__ = [
     "CLASS", "CLASSES", "LABELLED", "MASKED", "METRICS", "NEXT", "STATES", "InputBatch", "Metric", "ModelInput",
-    "Sources", "input_batches", "kind_of", "metrics_of", "model_inputs", "read_sources",
+    "Sources", "input_batches", "kind_of", "metrics_of", "model_inputs", "read_sources", "with_targets",
 ]  # fmt: skip
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
@@ -147,17 +148,15 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
     Raises:
         UsageError: a text has a label, but the model no classes.
     """
-    classifier, labelled = checkpoint.classifier, any(text.label is not None for text in texts)
-    if classifier is not None and not classifier.why_no_classes:
+    why, labelled = why_no_classes(checkpoint), any(text.label is not None for text in texts)
+    if not why:
         return LABELLED if labelled else CLASS
     if labelled:
-        why = f"in this one {classifier.why_no_classes}" if classifier else "this one has none"
-        raise UsageError(
-            "labels are for a checkpoint with a head for sequence classification "
-            f"({classification_class(checkpoint.architecture)}); {why}."
-        )
-    if checkpoint.language_head is not None and checkpoint.architecture.causal:
+        raise UsageError(f"labels are for a checkpoint with a head for sequence classification; {why}.")
+    if checkpoint.language_head is not None and (checkpoint.architecture.causal or checkpoint.stacks):
         return NEXT
+    if checkpoint.stacks:
+        return STATES
     return STATES if checkpoint.language_head is None or checkpoint.tokenizer.mask_token_id is None else MASKED
 
 
@@ -200,6 +199,13 @@ def model_inputs(
 
 
 def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[ModelInput]:
+    if item.source.target is not None:
+        start, whole = (
+            int(checkpoint.config.decoder_start_token_id),
+            checkpoint.tokenize(item.source.target, target=True),
+        )
+        item = replace(item, target=(start, *whole.ids[:-1]))
+        return [ModelInput(item, text, tuple(range(len(whole))), whole.ids if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))), ())]
     if kind in CLASSES:
@@ -215,6 +221,34 @@ def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[Mo
         for at, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True))
         if not sink and token != mask  # nobody knows what stood under a mask of the text
     ]
+
+
+def with_targets(
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    given: str | None,
+    max_new_tokens: int | None,
+    tell: Callable[[int, int], None],
+) -> tuple[Text, ...]:
+    """The texts with what the decoder of an encoder-decoder reads: the target given, or what it writes, greedily.
+
+    Raises:
+        UsageError: one target for several texts.
+        TextError: the model writes nothing after a text, or cannot.
+    """
+    if not checkpoint.stacks:
+        return tuple(texts)
+    if given is not None and len(texts) != 1:
+        raise UsageError(
+            f"one target (--target, target=...) is for one text, found {len(texts)} texts; leave it out, and the model "
+            "writes a target for each."
+        )
+    targets = []
+    for done, text in enumerate(texts, start=1):
+        read = target_tokens(checkpoint, checkpoint.tokenize(text.text), given, False, max_new_tokens)
+        targets.append(replace(text, target=read.text))
+        tell(done, len(texts))
+    return tuple(targets)
 
 
 def _class_of(text: Text, classifier: Classifier) -> int:

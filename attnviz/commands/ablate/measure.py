@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -22,13 +22,14 @@ from attnviz.commands.ablate.inputs import (
     metrics_of,
     model_inputs,
     read_sources,
+    with_targets,
 )
 from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
 from attnviz.corpora.batches import Text
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, select_heads, selection_texts
-from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.wording import counted
 from attnviz.progress import Progress
 from attnviz.results.result import Result
@@ -52,6 +53,8 @@ class AblationOptions:
     curve: bool
     gradient: bool
     label: str | None = None
+    target: str | None = None
+    max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for an unknown method, or numbers that make no sense."""
@@ -134,7 +137,8 @@ class Ablation(Result):
         Raises:
             UsageError: it was not removed.
         """
-        wanted, removed = HeadId.parse(str(head)), {each.id: each for each in self.heads}
+        stacks, removed = self.checkpoint.stacks, {each.id: each for each in self.heads}
+        wanted = head_named(head, 0, 0, stacks=stacks) if stacks else HeadId.parse(str(head))
         if wanted not in removed:
             raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
         return removed[wanted]
@@ -166,6 +170,8 @@ def ablate(
     curve: bool = True,
     gradient: bool = True,
     label: str | int | None = None,
+    target: str | None = None,
+    max_new_tokens: int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Ablation:
@@ -193,6 +199,9 @@ def ablate(
             of all, the least important first.
         gradient: also measure the importance by gradients (Michel et al. 2019).
         label: the class of all these texts, by name or number, for a model with a head for sequence classification.
+        target: of an encoder-decoder, what its decoder reads for one text, and whose loss is measured; default for each
+            text what the model writes itself, greedily.
+        max_new_tokens: of that, at most; default 40.
         progress: told of each stage, how much of it is done, and of how much.
         warn: told of each sentence that is left out because the model cannot read it.
 
@@ -202,15 +211,15 @@ def ablate(
     """
     named = None if label is None else str(label)
     options = AblationOptions(
-        method, selection_texts(select), together, limit, batch_size, seed, curve, gradient, named
-    )
+        method, selection_texts(select), together, limit, batch_size, seed, curve, gradient, named, target,
+        max_new_tokens,
+    )  # fmt: skip
     given = [texts] if isinstance(texts, str | Path) else texts
     if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
     sources = read_sources(given, limit, named)
-    checkpoint, _ = open_checkpoint(
-        model, tokenizer, revision, device, dtype, language_head=True, encoder_decoders=False
-    )
+    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    refuse_target(checkpoint, target, max_new_tokens)
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         return _ablate(checkpoint, sources, options, progress or (lambda *_: None), warn or (lambda _: None))
 
@@ -219,11 +228,14 @@ def _ablate(
     checkpoint: Checkpoint, sources: Sources, options: AblationOptions, progress: Progress, warn: Callable[[str], None]
 ) -> Ablation:
     """The same for a model that is loaded, with its language-modelling head where it has one."""
-    heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads)
+    heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)
     if options.together and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
     kind = kind_of(checkpoint, sources.texts)
-    inputs, texts = model_inputs(checkpoint, sources.texts, kind, warn)
+    written = partial(progress, "targets")
+    read = with_targets(checkpoint, sources.texts, options.target, options.max_new_tokens, written)
+    sources = replace(sources, texts=read)
+    inputs, texts = model_inputs(checkpoint, read, kind, warn)
     groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
     replacements = _replacements(checkpoint, texts, options, 1 + bool(groups), partial(progress, "means"))
     if len(inputs) > MANY:

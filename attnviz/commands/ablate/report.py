@@ -23,8 +23,9 @@ from attnviz.commands.ablate.wording import (
     source_line,
     what_is_measured,
 )
+from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, unisolated, visible
-from attnviz.results.documents import model_entry, verification_entry
+from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.facts import capital
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, number, verification_line
@@ -52,15 +53,17 @@ def _content(result: Ablation, _: Choices) -> dict[str, Any]:
             {"path": str(corpus.path), "sha256": corpus.sha256, "sentences": read} for corpus, read in sources.corpora
         ],
         "texts": list(sources.given),
+        **({"targets": [text.target for text in sources.texts]} if result.checkpoint.stacks else {}),
         "options": {name: getattr(options, name) for name in _OPTIONS},
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
         | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss}
         | {"accuracy": result.clean_accuracy, "classes": list(classifier.labels) if classifier else None},
-        "verification": verification_entry(checked.attention)
+        "verification": verification_entry(checked.attention, lambda check: stack_entry(check.layer))
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
         "heads": [
             {"id": str(head.id), "layer": head.id.layer, "head": head.id.head, "rank": head.rank}
+            | stack_entry(head.id.layer)
             | {name: _estimate_entry(head.damage.get(name)) for name in METRICS}
             | {"gradient": head.gradient, "gradient_normalised": head.gradient_normalised}
             | {"methods": _damages(head, result)}
@@ -100,6 +103,7 @@ def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
     by_method = zip(result.methods, effect.by_method, strict=True)
     return {
         "layer": effect.layer,
+        **({} if effect.layer is None else stack_entry(effect.layer)),
         "heads": [str(head) for head in effect.heads],
         **_numbers_entry(effect, result),
         "verdict": effect.verdict(first),
@@ -214,7 +218,7 @@ class _SetLine(NamedTuple):
 
 def _set_lines(result: Ablation) -> Iterator[_SetLine]:
     for each in result.sets:
-        names = (f"L{each.layer}", "")
+        names = (HeadId(each.layer or 0, 0).layer_name, "")
         verdict = [*wrap(each.verdict(result.metrics[0].name) or "", _COLUMN), "", ""]
         yield from map(_SetLine, names, result.methods, each.by_method, verdict)
 

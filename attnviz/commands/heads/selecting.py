@@ -47,6 +47,12 @@ def heads_named(
     return ids, chosen
 
 
+def labels_in(selections: str | HeadId | Iterable[str | HeadId]) -> list[str]:
+    """The selections that are no ids, but labels or roles."""
+    parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
+    return [part for part in parts if not _IDS.fullmatch(part)]
+
+
 def _names(head: "HeadFindings") -> set[str]:
     """All that a head may be called by: ``syntactic:obj``, ``obj``, ``syntactic``."""
     called = [head.label] if head.role is None else [head.label, head.role.role]

@@ -11,6 +11,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 
 from attnviz.commands.profile.charts import draw_relations, layers_figure, plan_layers, plan_relations, relations_figure
+from attnviz.commands.profile.examples_view import examples_figure, no_examples, plan_examples
 from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness_figure, likeness_missing, plan_likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import page_data
@@ -165,6 +166,10 @@ VIEWS: tuple[View[Profile, Any], ...] = (
     View(
         "likeness", "heads with similar patterns, close together", plan_likeness, likeness_figure, draw_likeness,
         missing=likeness_missing,
+    ),
+    View(
+        "examples", "sentences in which a head shows its roles, and in which it fails, with arcs", plan_examples,
+        examples_figure, stems=r"examples/L\d{2,}H\d{2,}", default=False, missing=no_examples,
     ),
     page_view("profile", "roles and relations as tables that sort, heads as a scatter, in one HTML file", page_data),
 )  # fmt: skip

@@ -61,7 +61,7 @@ class EncoderDecoder(ABC):
     explained = False
     encoder_commands = ("rollout", "profile")
     """The commands that measure the encoder alone."""
-    refused_commands: tuple[str, ...] = ("ablate",)
+    refused_commands: tuple[str, ...] = ()
     """The commands that take none of these models."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced

@@ -33,10 +33,10 @@ _ID_INCHES, _AXES_SHARE = 0.11, 0.85
 """Inches from one id to the next at least, and share of the figure's width that the Axes have, about."""
 
 
-def _plan_map(result: CorpusComparison, choices: Choices) -> Iterator[HeadMapPlan]:
+def _plan_map(result: CorpusComparison, _: Choices) -> Iterator[HeadMapPlan]:
     """Mean distance of every head, those that changed outlined."""
-    heads = result.select(choices.select)
-    distances = np.full((result.first.n_layers, result.first.n_heads), np.nan)
+    heads = result.heads
+    distances = np.zeros((result.first.n_layers, result.first.n_heads))
     for head in heads:
         distances[head.id] = head.distance
     end = min(rounded_up(max(head.distance for head in heads)), result.largest)
@@ -47,7 +47,6 @@ def _plan_map(result: CorpusComparison, choices: Choices) -> Iterator[HeadMapPla
     notes += [f"Corner marked: another clearest role in B ({counted(len(corners), 'head')})."] if corners else []
     noise = [head.noise for head in heads if head.noise is not None]
     mark = Mark(median(noise), "dropout, median head") if noise else None
-    layers = np.array([row[np.isfinite(row)].mean() if np.isfinite(row).any() else np.nan for row in distances])
     yield HeadMapPlan(
         stem="compare-corpus-map",
         caption=sentence(
@@ -64,7 +63,7 @@ def _plan_map(result: CorpusComparison, choices: Choices) -> Iterator[HeadMapPla
             HeadMap(
                 distances, norm=Normalize(0, end, clip=True), mark=mark,
                 bar=f"mean Jensen-Shannon distance (root nats; largest possible: {result.largest:.2f})",
-                write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}", beside=(("mean", layers),),
+                write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}", beside=(("mean", distances.mean(axis=1)),),
                 corners=corners, outlined=changed,
             ),
         ),

@@ -1,0 +1,225 @@
+"""The view ``examples``: sentences of a head's roles, with arcs from the word that attends to the one attended to."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+
+from attnviz.commands.profile.measure import Profile
+from attnviz.errors import UsageError
+from attnviz.figures.files import DPI, figure_style
+from attnviz.figures.fonts import fitted, font_families, text_width
+from attnviz.figures.look import Look
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
+from attnviz.model.head_ids import HeadId, select_heads
+from attnviz.model.wording import right_to_left, rounded, visible
+from attnviz.patterns.examples import Example, Part, RoleExamples, parts_of_text
+from attnviz.results.facts import sentence
+from attnviz.results.published import role_name
+from attnviz.results.view import Choices
+
+__all__ = ["examples_figure", "no_examples", "plan_examples"]
+
+_ROLES, _BEST, _FAILURES = 3, 4, 3
+"""Of a head's roles, of the best hits and of the clearest misses, so many are drawn."""
+
+_DECILES = {0: "10 %", 4: "50 %", 8: "90 %"}
+"""Which of nine deciles are drawn."""
+
+_STACKED_BELOW = 5.0
+"""Inches of a page below which sentences stand in one column."""
+
+_WORD, _SMALL = 7.0, 6.0
+"""Points of the words, and of what stands above them."""
+
+_STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
+"""Inches: height of a sentence with its arcs, of the line above a role, between columns, and of the highest arc."""
+
+_COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
+
+
+class _Strip(NamedTuple):
+    """One sentence, and which it is: ``best 1``."""
+
+    name: str
+    example: Example
+
+
+@dataclass(frozen=True)
+class _ExamplesPlan(PagePlan):
+    """For each role of a head its name and score, and its sentences."""
+
+    roles: tuple[tuple[str, tuple[_Strip, ...]], ...]
+
+
+def no_examples(profile: Profile) -> str:
+    """Why a profile has no such pictures; empty where it has."""
+    return "" if profile.examples else "this profile has no examples (--examples 0, or no corpus)"
+
+
+def plan_examples(profile: Profile, choices: Choices) -> Iterator[_ExamplesPlan]:
+    """A picture for each head that passes a role, or that is selected.
+
+    Raises:
+        UsageError: none of the selected heads has examples.
+    """
+    model, passed = profile.checkpoint, profile.passed_roles()
+    heads = select_heads(choices.select, model.n_layers, model.n_heads)
+    drawn = [(head, _of_head(profile, head)) for head in heads if choices.select or passed[head]]
+    if choices.select and not any(roles for _, roles in drawn):
+        raise UsageError(f"there are no examples of {', '.join(choices.select)}: no relation was judged, and no role.")
+    for head, roles in drawn:
+        if roles:
+            yield _plan(profile, head, roles)
+
+
+def _of_head(profile: Profile, head: HeadId) -> list[RoleExamples]:
+    """Those of its clearest roles; of its best relation where it passes none."""
+    of_role = {each.role: each for each in profile.examples if each.id == head}
+    passed = [of_role[role.role] for role in profile.passed_roles()[head] if role.role in of_role]
+    return (passed or list(of_role.values()))[:_ROLES]
+
+
+def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _ExamplesPlan:
+    judged = {role.role: role for role in profile.roles if role.id == head}
+
+    def heading(of: RoleExamples) -> str:
+        role = judged[of.role]
+        told = "" if role.passed else "does not pass; "
+        return (
+            f"{role_name(of.role, of.direction)}: {told}score {rounded(role.score)}, baseline "
+            f"{rounded(role.baseline)}, n = {role.n:,}"
+        )
+
+    title = f"{head} of {visible(profile.checkpoint.short_name)}: examples of {_count(len(roles))}"
+    notes = (
+        "Best: hits of most weight. 10 %, 50 %, 90 %: by the weight of the right one, in a random sample. Failures: "
+        "misses of most weight. Wider arcs have more weight.",
+        profile.source(),
+    )
+    drawn = tuple((heading(each), tuple(_strips(each))) for each in roles)
+    return _ExamplesPlan(f"examples/{head.file_stem}", sentence(title, *notes), title, notes, drawn)
+
+
+def _count(n: int) -> str:
+    return "one role" if n == 1 else f"{n} roles"
+
+
+def _strips(of: RoleExamples) -> Iterator[_Strip]:
+    for number, example in enumerate(of.best[:_BEST], 1):
+        yield _Strip(f"best {number}", example)
+    for place, example in enumerate(of.deciles):
+        if place in _DECILES:
+            yield _Strip(_DECILES[place], example)
+    for number, example in enumerate(of.failures[:_FAILURES], 1):
+        yield _Strip(f"failure {number}", example)
+
+
+def examples_figure(plan: _ExamplesPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+    """Sentences in one column or two, role below role."""
+    width = page_width(look, 7.0)
+    columns = 1 if width < _STACKED_BELOW else 2
+    handles = _handles(look)
+    heights = [_HEADING + _STRIP * -(-len(strips) // columns) for _, strips in plan.roles]
+    with figure_style():
+        body = sum(heights) + legend_height(handles, width) + MARGIN
+        page = new_page(plan.title, plan.notes, look, width=width, body=body)
+        ax = page.subplots()
+        ax.set(xlim=(0, width - MARGIN), ylim=(sum(heights), 0), facecolor=look.greys.paper)
+        ax.axis("off")
+        room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
+        top = 0.0
+        for (heading, strips), height in zip(plan.roles, heights, strict=True):
+            shown = fitted(heading, _WORD + 0.5, DPI, (width - 2 * MARGIN) * DPI)
+            _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, look.greys.ink, _WORD + 0.5, weight="bold")
+            for number, strip in enumerate(strips):
+                row, column = divmod(number, columns)
+                place = MARGIN / 2 + column * (room + _GAP), top + _HEADING + row * _STRIP
+                _draw_strip(ax, strip, place, room, look)
+            top += height
+        add_legend(page, handles, look)
+        return page
+
+
+def _handles(look: Look) -> list[Artist]:
+    colours = _COLOURS[look.theme]
+    line: dict[str, Any] = {"lw": 1.6, "ms": 4.5}
+    return [
+        Line2D([], [], **line, color=colours["hit"], marker="o", label="hit: attends most to the right one"),
+        Line2D([], [], **line, color=colours["miss"], marker="X", ls=(0, (4, 1)), label="miss: to another"),
+        Line2D([], [], color=look.greys.quiet, lw=1, ls=":", marker="o", mfc="none", ms=4.5, label="the right one"),
+    ]
+
+
+def _draw_strip(ax: Axes, strip: _Strip, place: tuple[float, float], room: float, look: Look) -> None:
+    """One sentence below its arcs, all in inches from the top left of the Axes."""
+    (left, top), example, greys = place, strip.example, look.greys
+    kind = "hit" if example.hit else "miss"
+    colour = _COLOURS[look.theme][kind]
+    weight = rounded(example.weight)
+    right = "" if example.hit or example.gold_weight is None else f", the right one {rounded(example.gold_weight)}"
+    _write(ax, left, top + 0.09, f"{strip.name}: {kind}, weight {weight}{right}", greys.quiet, _SMALL)
+    baseline, x = top + _STRIP - 0.1, left
+    centres: dict[str, float] = {}
+    for part, shown, wide in _fitting(example, room):
+        x += 0 if part.joined or x == left else text_width(" ", _WORD, DPI) / DPI
+        ink = colour if "key" in part.ends else greys.ink
+        _write(ax, x, baseline, shown, ink, _WORD, weight="bold" if part.ends else "normal")
+        centres |= dict.fromkeys(part.ends, x + wide / 2)
+        x += wide
+    foot = baseline - 0.11
+    apart: dict[str, Any] = {"clip_on": False, "in_layout": False}
+    if "gold" in centres:
+        ends = (centres["query"], centres["gold"])
+        if example.gold is not None and example.gold[0] != example.query:  # it is the right name that attends
+            ends = (centres["gold"], centres["key"])
+        _arc(ax, *ends, foot, color=greys.quiet, lw=1, ls=":")
+        ax.plot(ends[1], foot, "o", mfc=greys.paper, mec=greys.quiet, ms=3, mew=0.8, **apart)
+    ends = centres["query"], centres["key"]
+    width, alpha = 0.7 + 2.6 * example.weight, 0.4 + 0.6 * example.weight
+    _arc(ax, *ends, foot, color=colour, lw=width, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))
+    ax.plot(ends[1], foot, "o" if example.hit else "X", color=colour, ms=4, mew=PIXEL, **apart)
+
+
+def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
+    """As many words around the pair as fit into so many inches: each with its text as drawn, and its width."""
+    whole = len(parts_of_text(example))
+    laid: list[tuple[Part, str, float]] = []
+    for most in range(whole, 0, -1):
+        parts = parts_of_text(example, most)
+        laid = [_laid(part, room / 2) for part in parts]
+        if sum(wide for _, _, wide in laid) + text_width(" ", _WORD, DPI) / DPI * len(laid) <= room:
+            break
+    else:
+        laid = [_laid(part, room / (len(laid) + 1)) for part, *_ in laid]
+    return laid[::-1] if right_to_left(example.text) else laid
+
+
+def _laid(part: Part, room: float) -> tuple[Part, str, float]:
+    weight = "bold" if part.ends else "normal"
+    shown = fitted(visible(part.text) if not part.text.isprintable() else part.text, _WORD, DPI, room * DPI)
+    return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
+
+
+def _arc(ax: Axes, start: float, end: float, foot: float, **style: Any) -> None:
+    """An arc above the words from one to another; above a word that attends to itself a loop."""
+    if abs(end - start) < 0.02:
+        start -= 0.09
+    height = min(_ARC, 0.1 + 0.09 * abs(end - start)) * 4 / 3
+    curve = [(start, foot), (start, foot - height), (end, foot - height), (end, foot)]
+    codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
+    color = style.pop("color")
+    ax.add_patch(PathPatch(Path(curve, codes), fc="none", ec=color, clip_on=False, in_layout=False, **style))
+
+
+def _write(ax: Axes, x: float, y: float, text: str, ink: str, size: float, weight: str = "normal") -> None:
+    ax.text(
+        x, y, text, size=size, color=ink, weight=weight, va="baseline", family=font_families([text]),
+        parse_math=False, clip_on=False, in_layout=False,
+    )  # fmt: skip

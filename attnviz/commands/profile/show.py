@@ -1,0 +1,166 @@
+"""Examples of a stored profile, read without a corpus: ``attnviz profile --show``."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnviz.errors import OutputError, UsageError
+from attnviz.model.head_ids import HeadId, head_named
+from attnviz.model.wording import counted, rounded, visible
+from attnviz.patterns.examples import Example, Part, RoleExamples, examples_entry, parts_of_text, stored_examples
+from attnviz.patterns.profile_parts import SYNTACTIC
+from attnviz.results.published import ARROWS
+from attnviz.results.tables import Column, column_table, notes
+
+__all__ = ["chosen_examples", "example_tables", "examples_document", "read_profile"]
+
+_LONGEST = 60
+"""Words of a text that are printed."""
+
+_NAMES = {"best": "best", "deciles": "decile", "failures": "failure"}
+_BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
+
+
+def read_profile(path: Path) -> dict[str, Any]:
+    """The document of a profile.json, or of the one in a folder.
+
+    Raises:
+        OutputError: there is none.
+    """
+    file = path / "profile.json" if path.is_dir() else path
+    try:
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            raise ValueError("something that is no file")
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or not isinstance(document.get("roles"), list):
+            raise ValueError("something else")
+    except (OSError, ValueError, RecursionError) as error:
+        found = (error.strerror if isinstance(error, OSError) else "") or "something else"
+        raise OutputError(
+            f"expected a profile.json at {file}, found: {found}; name the folder of a profile."
+        ) from error
+    return document
+
+
+def chosen_examples(document: dict[str, Any], wanted: Sequence[str], path: Path) -> tuple[RoleExamples, ...]:
+    """The examples of heads, of roles or relations, or, where both are named, of these roles of these heads.
+
+    Args:
+        document: of profile.json.
+        wanted: ``L2H8``, ``obj``, ``sink``, ``coreference``, …
+        path: of the document, for messages.
+
+    Raises:
+        UsageError: there are no such examples, or none at all.
+        OutputError: they are damaged.
+    """
+    try:
+        examples = stored_examples(document)
+        model = document["model"]
+        n_layers, n_heads = int(model["n_layers"]), int(model["n_heads"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise OutputError(f"{path} is damaged: {error}; delete it, or make it again with attnviz profile.") from error
+    if not examples:
+        raise UsageError(
+            f"the profile {path} has no examples: expected one of a corpus, with --examples above 0; make it again "
+            "with attnviz profile CORPUS."
+        )
+    roles = {name for each in examples for name in (each.role, each.role.removeprefix(SYNTACTIC))}
+    named = [name for name in wanted if name in roles]
+    heads = [_head(name, n_layers, n_heads, roles) for name in wanted if name not in roles]
+    of_role = [each for each in examples if not named or each.role.removeprefix(SYNTACTIC) in _short(named)]
+    for head in heads:
+        if not any(each.id == head for each in of_role):
+            has = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id == head}))
+            why = f"has examples of {has} only" if has else "has none: it passes no role, and no relation was judged"
+            raise UsageError(f"there are no examples of {' '.join([str(head), *named])}: the head {why}.")
+    return tuple(each for each in of_role if not heads or each.id in heads)
+
+
+def _short(roles: Sequence[str]) -> set[str]:
+    return {role.removeprefix(SYNTACTIC) for role in roles}
+
+
+def _head(name: str, n_layers: int, n_heads: int, roles: set[str]) -> HeadId:
+    others = ", ".join(sorted(role for role in roles if not role.startswith(SYNTACTIC)))
+    return head_named(name, n_layers, n_heads, f"a role or relation with examples ({visible(others)}) or")
+
+
+def examples_document(document: dict[str, Any], chosen: Sequence[RoleExamples]) -> dict[str, Any]:
+    """What ``--json`` prints: the model, and the chosen examples as in profile.json."""
+    entry = examples_entry(chosen) or {}
+    licences = _licences(document, chosen)
+    return {
+        "attnviz": document.get("attnviz"), "model": document["model"],
+        "examples": entry | ({"licences": licences} if licences else {}),
+    }  # fmt: skip
+
+
+def _licences(document: dict[str, Any], chosen: Sequence[RoleExamples]) -> dict[str, str]:
+    """Those of the corpora of the chosen examples, where they are known."""
+    known = document["examples"].get("licences") or {}
+    corpora = {example.corpus for each in chosen for some in each.groups.values() for example in some}
+    return {corpus: str(known[corpus]) for corpus in sorted(corpora) if corpus in known}
+
+
+class _Row(NamedTuple):
+    """An example, and what it is one of: ``best 1``."""
+
+    name: str
+    example: Example
+
+
+def example_tables(document: dict[str, Any], chosen: Sequence[RoleExamples], width: int) -> Iterator[RenderableType]:
+    """A table for each role of each head, then how to read them, and licences."""
+    roles = {(role.get("id"), role.get("role")): role for role in document["roles"] if isinstance(role, dict)}
+    for each in chosen:
+        rows = [
+            _Row(f"{_NAMES[group]} {number}", example)
+            for group, some in each.groups.items()
+            for number, example in enumerate(some, 1)
+        ]
+        columns: list[Column[_Row]] = [
+            Column("Example", lambda row: row.name, left=True),
+            Column("Weight", lambda row: row.example.weight),
+            Column("Right one", lambda row: "" if row.example.hit else row.example.gold_weight),
+            Column("Sentence", lambda row: _sentence(row.example), left=True, least=20, fold=True),
+        ]
+        yield column_table(_title(each, roles.get((str(each.id), each.role))), columns, rows, width=width)
+    licences = _licences(document, chosen)
+    yield notes(
+        "Best: hits of most weight. Decile: by the weight of the right one, in a random sample. Failure: misses of "
+        "most weight. [query] attends most to {key}, with this weight; (the right one) where that is another.",
+        *(f"{visible(corpus)}: {visible(licence)}." for corpus, licence in licences.items()),
+    )
+
+
+def _title(examples: RoleExamples, role: dict[str, Any] | None) -> str:
+    name = visible(examples.role.removeprefix(SYNTACTIC))
+    arrow = ARROWS.get(examples.direction or "", "")
+    if role is None or not role.get("passed"):
+        told = "its best relation; it does not pass"
+    else:
+        told = f"score {rounded(role['score'])}, baseline {rounded(role['baseline'])}, n = {role['n']:,}"
+    n = counted(sum(map(len, examples.groups.values())), "example")
+    return f"{' '.join(filter(None, (str(examples.id), name, arrow)))} ({told}; {n})"
+
+
+def _sentence(example: Example) -> Text:
+    """The text with its pair in brackets, long ones cut around it."""
+    text = Text()
+    style = "bold green" if example.hit else "bold red"
+    for part in parts_of_text(example, _LONGEST):
+        text.append("" if part.joined or not text else " ")
+        text.append(_bracketed(part), style=style if part.ends else None)
+    return text
+
+
+def _bracketed(part: Part) -> str:
+    shown = visible(part.text)
+    for end in sorted(part.ends):
+        shown = f"{_BRACKETS[end][0]}{shown}{_BRACKETS[end][1]}"
+    return shown

@@ -1,0 +1,175 @@
+"""Examples as people see them: printed from a stored profile, drawn, on the page."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from matplotlib.patches import PathPatch
+from typer.testing import CliRunner
+
+from attnviz.cli.program import app
+from attnviz.commands.profile.examples_view import examples_figure, plan_examples
+from attnviz.commands.profile.measure import profile_heads
+from attnviz.errors import UsageError
+from attnviz.figures import Look
+from attnviz.model.checkpoint import from_loaded
+from attnviz.model.head_ids import HeadId
+from attnviz.patterns.profile_store import store_profile
+from attnviz.results.view import Choices
+from tests import corpora
+from tests.conftest import needs_minilm
+from tests.models import bert_tokenizer, sharp_bert
+
+pytest.importorskip("conllu", reason="needs the extra profile")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    """Of a model whose L0H1 is said to pass two roles."""
+    folder = tmp_path_factory.mktemp("corpora")
+    paths = [corpora.treebank(folder / "trees.conllu", 60), corpora.examples(folder / "gap.tsv", 20)]
+    found = profile_heads(from_loaded(sharp_bert(), bert_tokenizer()), paths, control=False, examples=3)
+    (example, *_) = [each for each in found.examples if each.role.startswith("syntactic:")]
+    roles = [role for role in found.roles if (role.id, role.role) == (example.id, example.role)]
+    passed = [replace(role, passed=True) for role in roles]
+    return replace(found, roles=(*passed, *(role for role in found.roles if role not in roles)))
+
+
+@pytest.fixture(scope="module")
+def saved(profile, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    profile.save(folder, figures=[])
+    return folder
+
+
+def show(*arguments):
+    return CliRunner().invoke(app, ["profile", *map(str, arguments)])
+
+
+def first(profile):
+    return next(each for each in profile.examples if each.role.startswith("syntactic:"))
+
+
+def test_examples_of_a_head_are_printed_without_a_corpus(profile, saved):
+    of = first(profile)
+    done = show(saved, "--show", of.id)
+    assert done.exit_code == 0, done.stderr
+    assert f"{of.id} {of.role.removeprefix('syntactic:')}" in done.stdout
+    assert f"{of.best[0].weight:.2f}" in done.stdout
+    assert f"[{of.best[0].query.text}]" in done.stdout
+    assert f"{{{of.failures[0].key.text}}}" in done.stdout
+    assert f"({of.failures[0].gold[1].text})" in done.stdout
+    assert show(saved / "profile.json", "--show", of.id).stdout == done.stdout
+
+
+def test_heads_and_roles_are_chosen_together(profile, saved):
+    of = first(profile)
+    name = of.role.removeprefix("syntactic:")
+    both = json.loads(show(saved, "--show", f"{of.id},{name}", "--json").stdout)
+    assert [(each["id"], each["role"]) for each in both["examples"]["roles"]] == [(str(of.id), of.role)]
+    every = json.loads(show(saved, "--show", of.role, "--json").stdout)
+    assert [each["id"] for each in every["examples"]["roles"]] == [
+        str(each.id) for each in profile.examples if each.role == of.role
+    ]
+    assert both["model"]["n_heads"] == 4
+
+
+def test_bad_names_are_one_line_each(saved, profile, tmp_path):
+    document = json.loads((saved / "profile.json").read_text())
+    none, damaged, other = (tmp_path / name for name in ("none.json", "damaged.json", "other.json"))
+    none.write_text(json.dumps(document | {"examples": None}))
+    damaged.write_text(json.dumps(document | {"examples": {"texts": [], "roles": [{}]}}))
+    other.write_text("[]")
+    of = first(profile)
+    elsewhere = next(each.role for each in profile.examples if each.id != of.id and each.role not in {
+        role.role for role in profile.examples if role.id == of.id})  # fmt: skip
+    for arguments, found in (
+        ((saved, "--show", "L9H0"), "the model has no head L9H0; it has L0H0 to L2H3"),
+        ((saved, "--show", "amod"), "expected a role or relation with examples ("),
+        ((saved, "--show", of.id, "--show", elsewhere), "there are no examples of"),
+        ((none, "--show", "L0H0"), "has no examples: expected one of a corpus, with --examples above 0"),
+        ((damaged, "--show", "L0H0"), "damaged.json is damaged: found examples that cannot be read"),
+        ((other, "--show", "L0H0"), "expected a profile.json at"),
+        ((tmp_path / "missing.json", "--show", "L0H0"), "No such file or directory"),
+        ((tmp_path, "--show", "L0H0"), "expected a profile.json at"),
+        ((saved / "profile.csv", "--show", "L0H0"), "--show reads no corpus"),
+        ((saved, "--show", "L0H0", "--figures", "roles"), "--show prints examples and writes no files"),
+        (("--show", "L0H0", "-m", "tiny-gpt2"), "no profile of tiny-gpt2 is stored: make one"),
+        ((saved, "--show", ""), "expected names with commas between"),
+    ):
+        done = show(*arguments)
+        assert done.exit_code in (1, 2), (arguments, done.output)
+        assert found in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert done.stdout == ""
+
+
+def test_a_stored_profile_is_read_by_the_weights_of_its_model(profile, bert_folder, user_folder):
+    weights = profile_heads(bert_folder, [], repeats=True, control=False).weights_sha256
+    document = profile.document()
+    document["model"] = document["model"] | {"weights_sha256": weights}
+    store_profile(document, "2026-11-22")
+    of = first(profile)
+    done = show("--show", of.id, "-m", bert_folder)
+    assert done.exit_code == 0, done.stderr
+    assert f"{of.id} {of.role.removeprefix('syntactic:')}" in done.stdout
+
+
+@needs_minilm
+def test_the_shipped_profile_is_read_and_names_its_licence():
+    done = show("--show", "L2H8", "--show", "det")
+    assert done.exit_code == 0, done.stderr
+    assert "L2H8 det dep→head (score 0.81, baseline 0.59, n = 1,817" in done.stdout
+    assert "CC BY-SA 4.0" in " ".join(done.stdout.split())
+
+
+# --- drawn
+
+
+def test_each_head_with_a_role_has_a_picture_and_selected_ones_without(profile):
+    passed = [head for head, roles in profile.passed_roles().items() if roles]
+    stems = [plan.stem for plan in plan_examples(profile, Choices())]
+    assert stems == [f"examples/{head.file_stem}" for head in passed]
+    (chosen,) = plan_examples(profile, Choices(select=("L2H3",)))
+    assert chosen.stem == "examples/L02H03"
+    with pytest.raises(UsageError, match="there are no examples of L2H3"):
+        next(iter(plan_examples(replace(profile, examples=profile.examples[:1]), Choices(select=("L2H3",)))))
+    with pytest.raises(UsageError, match="there is no figure 'examples': this profile has no examples"):
+        replace(profile, examples=()).figure("examples")
+
+
+@pytest.mark.parametrize("width", [7.0, 3.3])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_arcs_and_words_fit_and_hits_and_misses_differ_in_shape_and_colour(profile, width, theme):
+    look = Look(theme, width=width)
+    plan = next(plan_examples(profile, Choices(look=look)))
+    figure = examples_figure(plan, look)
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    ends = [line for line in ax.lines if line.get_markerfacecolor() != look.greys.paper]
+    colours = {line.get_marker(): line.get_color() for line in ends}
+    examples = [strip.example for _, strips in plan.roles for strip in strips]
+    assert {each.hit for each in examples} == {True, False}
+    assert set(colours) == {"o", "X"}
+    assert colours["o"] != colours["X"]
+    arcs = [patch for patch in ax.patches if isinstance(patch, PathPatch)]
+    assert len(arcs) == len(examples) + sum(not each.hit and each.gold is not None for each in examples)
+    page = figure.bbox
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert page.x0 <= box.x0
+        assert box.x1 <= page.x1
+        assert text.get_fontsize() >= 5.5
+
+
+def test_a_pair_far_apart_is_drawn_with_an_ellipsis_between(profile):
+    of = first(profile)
+    example = replace(of.best[0], text="start " + "very " * 80 + "end", hit=True, gold=None, gold_weight=None)
+    ends = [type(example.query)("start", 0, 5), type(example.query)("end", len(example.text) - 3, len(example.text))]
+    wide = replace(of, best=(replace(example, query=ends[0], key=ends[1]),), deciles=(), failures=())
+    look = Look(width=3.3)
+    changed = replace(profile, examples=(wide,))
+    figure = examples_figure(next(plan_examples(changed, Choices(look=look, select=(str(of.id),)))), look)
+    words = [text.get_text() for text in figure.axes[0].texts]
+    assert {"start", "…", "end"} <= set(words)
+    assert HeadId.parse(str(of.id)) == of.id
