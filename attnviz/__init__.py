@@ -28,9 +28,11 @@ from attnviz.version import __version__
 if TYPE_CHECKING:
     from attnviz import figures
     from attnviz.commands.ablate.measure import Ablation, ablate
+    from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
     from attnviz.commands.compare.measure import Comparison, compare
     from attnviz.commands.explain.measure import Explanation, explain
     from attnviz.commands.heads.measure import Analysis, analyze
+    from attnviz.commands.heads.texts.measure import TextsAnalysis, analyze_each
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.measure import model_configurations
     from attnviz.commands.outputs.measure import HeadOutputs, head_outputs
@@ -46,6 +48,7 @@ __all__ = [
     "CheckpointError",
     "Comparison",
     "Configuration",
+    "CorpusComparison",
     "CorpusError",
     "DeviceError",
     "Explanation",
@@ -57,12 +60,15 @@ __all__ = [
     "Profile",
     "Rollout",
     "TextError",
+    "TextsAnalysis",
     "UsageError",
     "VerificationError",
     "__version__",
     "ablate",
     "analyze",
+    "analyze_each",
     "compare",
+    "compare_corpus",
     "explain",
     "figures",
     "head_outputs",
@@ -77,13 +83,17 @@ _MODULES = {
     "Comparison": "attnviz.commands.compare.measure",
     "Configuration": "attnviz.commands.models.configurations",
     "Explanation": "attnviz.commands.explain.measure",
+    "CorpusComparison": "attnviz.commands.compare.corpus.measure",
     "HeadId": "attnviz.model.head_ids",
     "HeadOutputs": "attnviz.commands.outputs.measure",
     "Profile": "attnviz.commands.profile.measure",
     "Rollout": "attnviz.commands.rollout.measure",
+    "TextsAnalysis": "attnviz.commands.heads.texts.measure",
     "ablate": "attnviz.commands.ablate.measure",
     "analyze": "attnviz.commands.heads.measure",
+    "analyze_each": "attnviz.commands.heads.texts.measure",
     "compare": "attnviz.commands.compare.measure",
+    "compare_corpus": "attnviz.commands.compare.corpus.measure",
     "explain": "attnviz.commands.explain.measure",
     "figures": "attnviz.figures",
     "head_outputs": "attnviz.commands.outputs.measure",

@@ -6,12 +6,17 @@ without it those are left as they are.
 The files are byte-identical from run to run with the versions of .ci/constraints.txt.
 """
 
+import contextlib
+import copy
 import shutil
 import subprocess
+import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 import attnviz
@@ -42,6 +47,8 @@ PAGE = (
     "went down to look about her and to wonder what was going to happen next."
 )
 HALF_A_PAGE = PAGE[len(PARAGRAPH) + 1 : len(PARAGRAPH) + 640].rpartition(" ")[0]
+
+PETS = "The boy ate an apple, the girl read a very old book and the dog quickly chased the big cat"
 
 COUNTING = "one two three four five one two three four five"
 
@@ -100,11 +107,42 @@ def draw_looks() -> None:
     look = Look(width=7.0, bare=True, panel="a")
     chosen.save(new_folder("panel"), select=["L0H2", "L1H8", "L2H0"], figures=["panel"], look=look)
     without_numbers(GALLERY / "panel")
+    pets = attnviz.analyze(PETS, "minilm", device="cpu")
+    pets.save(new_folder("relations"), select=["L2H0", "L2H8"], figures=["relations", "heads"], relations=True)
+    without_numbers(GALLERY / "relations")
+    long = attnviz.analyze(PAGE, "minilm", device="cpu")
+    long.save(new_folder("text"), select=["L2H8", "L1H8"], figures=["text"])
+    without_numbers(GALLERY / "text")
     before, after = (
         attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog"))
     )
     attnviz.compare(before, after).save(new_folder("compare"), top=3)
     without_numbers(GALLERY / "compare")
+
+
+def draw_corpus_comparison(treebank: Path) -> None:
+    """What rounding the weights of minilm to 4 bits changes, over a treebank."""
+    before = attnviz.analyze(SENTENCE, "minilm", device="cpu").checkpoint
+    model = copy.deepcopy(before.model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and "embeddings" not in name:
+                step = weight.abs().amax(1, keepdim=True) / 7  # of each output, from -7 to 7
+                weight.copy_((weight / step).round() * step)
+    after = replace(before, model=model, name="minilm, weights rounded to 4 bits", weights_sha256=None)
+    found = attnviz.compare_corpus(before, after, treebank, limit=200)
+    found.save(new_folder("compare-corpus"))
+    (GALLERY / "compare-corpus" / "tables.txt").write_text(found.report(width=100), encoding="utf-8")
+    without_numbers(GALLERY / "compare-corpus")
+    print("compare-corpus")
+
+
+def draw_several() -> None:
+    """Heads on several texts, side by side."""
+    texts = [SENTENCE, "She gave him the book that he had lost", "Nobody knew why the committee rejected it"]
+    found = attnviz.analyze_each(texts, "minilm", device="cpu")
+    found.save(new_folder("texts"))
+    without_numbers(GALLERY / "texts")
 
 
 def draw_llama() -> None:
@@ -133,6 +171,19 @@ def draw_inside(treebank: Path | None) -> None:
         print(f"inside {model}")
 
 
+def draw_translation() -> None:
+    """The cross-attention of a model that translates numbers, which it first learns to do: a minute."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "number-translator"
+        trained = [sys.executable, str(Path(__file__).with_name("train_number_translator.py")), "--out", str(folder)]
+        print(subprocess.run(trained, check=True, capture_output=True, text=True).stdout.strip())
+        analysis = attnviz.analyze("three thousand two hundred forty seven", str(folder), device="cpu")
+        analysis.save(new_folder("translation"), select="X0", figures=["panel"])
+    without_numbers(GALLERY / "translation")
+    with (GALLERY / "translation" / "captions.md").open("a", encoding="utf-8") as captions:
+        captions.write("\nnumber-translator is a BART of one layer, trained by examples/train_number_translator.py.\n")
+
+
 # name, theme, width, height, what is seen
 SCREENSHOTS = (
     ("page", "light", 1400, 1060, "head=L1H4&tokens=8"),
@@ -142,35 +193,48 @@ SCREENSHOTS = (
 
 
 def draw_page() -> None:
-    """The interactive page, and how it looks, where Chromium is installed."""
+    """The interactive page, and how it looks, with that of a comparison."""
     analysis = attnviz.analyze(PARAGRAPH, "minilm", device="cpu")
     folder = GALLERY / "page"
     for name in ("heads.html", "captions.md"):
         (folder / name).unlink(missing_ok=True)
     analysis.save(folder, figures=["page"])
     without_numbers(folder)
-    if (chromium := shutil.which("chromium")) is None:
-        print("page: no chromium, its screenshots are left as they are")
-        return
     for name, theme, width, height, seen in SCREENSHOTS:
-        with tempfile.TemporaryDirectory() as scratch:
-            page = Path(scratch) / "page.html"
-            page.write_text(analysis.page(Look(theme)), encoding="utf-8")
-            options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
-            options += [f"--screenshot={folder / name}.png", "--virtual-time-budget=8000", f"file://{page}#{seen}"]
-            subprocess.run([chromium, *options], check=True, capture_output=True)
+        screenshot(analysis.page(Look(theme)), name, width, height, seen)
+    sides = (attnviz.analyze(text, "minilm", device="cpu") for text in (SENTENCE, SENTENCE.replace("cat", "dog")))
+    screenshot(attnviz.compare(*sides).page(), "page-compare", 1200, 900, "tokens=2")
     print("page")
+
+
+def screenshot(html: str, name: str, width: int, height: int, seen: str) -> None:
+    """A page as Chromium shows it; without Chromium the picture is left as it is."""
+    if (chromium := shutil.which("chromium")) is None:
+        print(f"{name}: no chromium, its screenshot is left as it is")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        page = Path(scratch) / "page.html"
+        page.write_text(html, encoding="utf-8")
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
+        options += [
+            f"--screenshot={GALLERY / 'page' / name}.png",
+            "--virtual-time-budget=8000",
+            f"file://{page}#{seen}",
+        ]
+        subprocess.run([chromium, *options], check=True, capture_output=True)
 
 
 def draw_profile(treebank: Path) -> None:
     """The pictures of a profile of minilm."""
-    profile = attnviz.profile_heads("minilm", [treebank], repeats=True, device="cpu")
+    with contextlib.chdir(treebank.parent):  # so that the page names the file alone
+        profile = attnviz.profile_heads("minilm", [Path(treebank.name)], repeats=True, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         profile.save(folder)
         for name in ("roles", "relations", "layers", "likeness", "roles/syntactic-obj"):
             target = GALLERY / "profile" / f"{name.removeprefix('roles/')}.png"
             target.parent.mkdir(exist_ok=True)
             target.write_bytes((Path(folder) / f"{name}.png").read_bytes())
+    screenshot(profile.page(), "page-profile", 1200, 900, "left=scatter&x=sink&y=entropy")
     with tempfile.TemporaryDirectory() as folder:
         profile.save(folder, figures=["examples"], select=["L2H8"])
         drawn = Path(folder) / "examples" / "L02H08.png"
@@ -182,11 +246,14 @@ def main(treebank: Annotated[Path | None, typer.Argument(exists=True, dir_okay=F
     GALLERY.mkdir(exist_ok=True)
     draw_views()
     draw_looks()
+    draw_several()
     draw_llama()
+    draw_translation()
     draw_inside(treebank)
     draw_page()
     if treebank is not None:
         draw_profile(treebank)
+        draw_corpus_comparison(treebank)
     for name, text, model in (("minilm-9", SENTENCE, "minilm"), ("tiny-gpt2-10", COUNTING, "tiny-gpt2")):
         analysis = attnviz.analyze(text, model, device="cpu")
         (GALLERY / name / "tables.txt").write_text(analysis.report(width=80), encoding="utf-8")

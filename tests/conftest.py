@@ -1,5 +1,6 @@
 """What many tests share: checkpoints on disk, a console of fixed width, no network."""
 
+import gc
 import importlib.util
 import itertools
 import os
@@ -83,10 +84,11 @@ def signals_heard() -> Iterator[None]:
 
 
 UNCOVERED = {f"test_{name}" for name in """
-ablation_views analysis attention benchmarks cli comparison_figures coverage doors examples_shown explain_figures
-fonts guide head_grid heads_views heatmap help known_truth lines look means outputs_figures packaging page
-page_browser pairs panel pictures profile profile_figures profile_known_truth published quality results
-rollout_figures shipped_profile statistic_map strangers terminal tiny_gpt2 tour two_texts verify widths
+ablation_views analysis attention benchmarks classifier_figures cli comparison_figures corpus_comparison coverage
+cross_commands doors each_line examples_shown explain_figures families fonts guide head_grid heads_views heatmap help
+known_truth lines look means outputs_figures packaging page page_browser pairs panel pictures profile profile_figures
+profile_known_truth published quality relations results rollout_figures shipped_profile statistic_map strangers
+terminal text_view tiny_gpt2 tour two_texts verify widths
 """.split()}  # fmt: skip
 """Tests of drawing, of whole runs, of heads whose truth is known: judged by what comes out, not by lines they run."""
 
@@ -94,5 +96,26 @@ rollout_figures shipped_profile statistic_map strangers terminal tiny_gpt2 tour 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Branch coverage doubles the time of a test; the others run more than the lines that have to be covered."""
     for item in items:
-        if item.path.stem in UNCOVERED and not config.getoption("no_cov"):
+        drawing = item.path.stem in UNCOVERED or item.get_closest_marker("draws")
+        if drawing and not config.getoption("no_cov"):
             item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_collection_finish() -> None:
+    """The million objects of torch and transformers stay: looking through them for garbage took a tenth of the time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """The plugin leaves out tests that are marked so, but not what their fixtures do."""
+    coverage = item.config.pluginmanager.getplugin("_cov")
+    paused = coverage.cov_controller if coverage and item.get_closest_marker("no_cover") else None
+    if paused:
+        paused.pause()
+    try:
+        return (yield)
+    finally:
+        if paused:
+            paused.resume()

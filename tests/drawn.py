@@ -72,7 +72,7 @@ def overlapping(figure: Figure, height: float = 0.8) -> list[tuple[str, str]]:
 
     Of the height of a text's box so much, ``height``, is of its letters.
     """
-    FigureCanvasAgg(figure).draw()
+    figure.draw_without_rendering()
     shown = [
         (text.get_text(), text.get_window_extent().shrunk(0.98, height))
         for text in figure.findobj(Text)

@@ -40,8 +40,8 @@ FAMILIES = {
 }
 
 
-def unigram_tokenizer() -> PreTrainedTokenizerFast:
-    """Pieces of SentencePiece's kind, </s> at the end, as T5 has them."""
+def unigram_tokenizer(pairs: bool = True) -> PreTrainedTokenizerFast:
+    """Pieces of SentencePiece's kind, </s> at the end, as T5 has them; and after each of a pair, if it parts them."""
     backend = Tokenizer(models.Unigram())
     backend.normalizer = normalizers.NFKC()
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -49,7 +49,8 @@ def unigram_tokenizer() -> PreTrainedTokenizerFast:
     special = ["<pad>", "</s>", "<unk>"]
     trainer = trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token="<unk>", show_progress=False)
     backend.train_from_iterator(_CORPUS, trainer)
-    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    pair = "$A </s> $B </s>" if pairs else None
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", pair=pair, special_tokens=[("</s>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
 
 

@@ -390,6 +390,7 @@ def test_files_are_corpora_and_all_else_texts(tmp_path: Path) -> None:
         (["nowhere.txt"], CorpusError, "expected a corpus at nowhere.txt, found nothing"),
         ([Path("a text")], CorpusError, "found nothing"),
         ([Path("gap.tsv")], CorpusError, "found a GAP table"),
+        ([Path("a.tsv")], CorpusError, "a.tsv:1: expected a header with the columns text and label, or two columns"),
         (["a.txt", "b.txt"], UsageError, "same content"),
         ([Path()], CorpusError, "is a folder; expected a corpus in it"),
         (["./"], CorpusError, "is a folder; expected a corpus in it"),
@@ -400,8 +401,10 @@ def test_what_is_neither_a_text_nor_a_corpus(
     given: list[Any], error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("gap.tsv", "a.txt", "b.txt"):
+    for name in ("a.tsv", "a.txt", "b.txt"):
         Path(name).write_text("the cat ran\n")
+    gap = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL"
+    Path("gap.tsv").write_text(gap.replace(" ", "\t") + "\n")
     with pytest.raises(error, match=message):
         read_sources(given, None)
 

@@ -68,7 +68,7 @@ def test_a_corpus_and_a_masked_language_model(tmp_path: Path) -> None:
     assert content["figures"] == ["ablate-heads.svg", "ablate-map.svg"]
     assert content["options"] == {
         "method": "uniform", "select": ["L0H1,L2H3"], "together": True, "limit": 5, "seed": 0, "curve": True,
-        "gradient": False,
+        "gradient": False, "label": None,
     }  # fmt: skip
     assert run(*common, *options, "--no-figures").exit_code == 0
     assert (out / "ablate-map.svg").exists()  # of the same ablation, so it stays

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,15 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from attnviz.cli import main
 from attnviz.cli.program import app
+from attnviz.commands.heads import views
 from attnviz.patterns.profile_store import store_profile
 from attnviz.results.documents import read_captions
 from attnviz.signals import SIGNALS
 from attnviz.version import __version__
 from tests.conftest import SENTENCE, needs_minilm, needs_parser
+from tests.forked import forked, needs_fork
 from tests.stored import document_for
 
 runner = CliRunner()
@@ -56,6 +59,18 @@ def process(here, bert_folder):
         return subprocess.run([sys.executable, "-m", "attnviz", *words], check=False, timeout=120, **streams)
 
     return run
+
+
+@pytest.fixture
+def started(bert_folder, monkeypatch):
+    """A function that starts the program, as ``heads`` does here, in a process of its own with these streams."""
+    monkeypatch.setattr(sys, "argv", ["attnviz", "heads", SENTENCE, "-m", str(bert_folder), "-o", "out", "--no-syntax"])
+
+    def start(stdout, stderr, *arguments):
+        sys.argv += arguments
+        return forked(main, stdout, stderr)
+
+    return start
 
 
 def names_in(folder):
@@ -163,9 +178,9 @@ def test_json_is_the_document_of_heads_json_and_nothing_else_on_standard_output(
 
 
 def test_quiet_prints_nothing(heads):
-    result = heads("--quiet")
+    result = heads("--quiet", "--figures", "heads", "--select", "L0H1")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
-    assert "overview.png" in names_in("out")
+    assert "heads/L00H01.png" in names_in("out")
 
 
 def test_quiet_still_prints_errors(heads):
@@ -210,7 +225,6 @@ def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expecte
             ],
         ),
         ("map", ["map-entropy.png"]),
-        ("mean,lines", ["lines.png", "mean.png", "mean-all.png"]),
         ("heads, overview", ["overview.png", "heads/L00H01.png"]),
     ],
 )
@@ -230,22 +244,14 @@ def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
     ]  # fmt: skip
     heads("--format", "png", "--select", "L0H1")
     assert {"overview.svg", "overview.png", "heads/L00H01.png"} <= set(names_in("out"))
-    heads("--select", "L0H1", "--overwrite", text="the dog ran")
-    assert names_in("out") == [
-        "captions.md",
-        "captions.tex",
-        "heads.csv",
-        "heads.json",
-        "heads/L00H01.png",
-        "overview.png",
-    ]
+    heads("--figures", "none", "--overwrite", text="the dog ran")
+    assert names_in("out") == ["heads.csv", "heads.json"]
 
 
 def test_options_of_a_figure_ask_for_it(heads):
-    result = heads("--figures", "none", "--map", "sink,Long-Range", "--map", "sink", "--token", "the", "--json")
-    assert json.loads(result.stdout)["figures"] == [
-        *(f"lines/L0{i}H0{j}.png" for i in range(3) for j in range(4)), "map-sink.png", "map-long-range.png"
-    ]  # fmt: skip
+    result = heads("--figures", "none", "--map", "sink,Long-Range", "--map", "sink", "--token", "the",
+                   "--select", "L0H1", "--json")  # fmt: skip
+    assert json.loads(result.stdout)["figures"] == ["lines.png", "map-sink.png", "map-long-range.png"]
 
 
 def test_all_figures_of_a_pair_are_drawn_with_captions_and_removed_with_the_next_text(heads):
@@ -271,7 +277,7 @@ def test_captions_of_figures_that_stay_are_kept(heads):
 
 
 def test_special_tokens_are_dropped_from_pictures_only(heads):
-    heads("--select", "L0H0")
+    heads("--figures", "none", "--select", "L0H0")
     before = json.loads(Path("out/heads.json").read_text())
     heads("--drop-special", "--select", "L0H0")
     after = json.loads(Path("out/heads.json").read_text())
@@ -300,7 +306,7 @@ def test_every_text_has_a_default_folder_of_its_own(here, bert_folder):
 
 
 def test_pictures_of_another_text_are_refused_before_the_model_is_run(heads, monkeypatch):
-    assert heads("--select", "L0H0").exit_code == 0
+    assert heads("--figures", "heads", "--select", "L0H0").exit_code == 0
     monkeypatch.setattr("attnviz.analyze", lambda *_, **__: pytest.fail("the model was run"))
     result = heads("--select", "L0H0", text="the dog ran")
     assert result.exit_code == 1
@@ -338,17 +344,14 @@ def test_closed_standard_input_is_refused(here, bert_folder):
     assert done.stderr == "attnviz: standard input is closed; expected a sentence on it, or as TEXT.\n"
 
 
-def test_a_text_is_read_as_utf8_in_any_locale(process):
-    plain_c = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = process(text="naïve cat".encode(), env=plain_c)
-    assert done.returncode == 0, done.stderr
+def test_a_text_is_read_as_utf8_in_any_locale_and_a_pipe_gets_plain_text_with_stand_ins(process):
+    plain_c = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    done = process(text="naïve cat".encode(), env={**os.environ, **plain_c})
+    assert (done.returncode, done.stderr) == (0, b"Wrote 2 files to out\n")
     assert json.loads(Path("out/heads.json").read_text(encoding="utf-8"))["text"] == "naïve cat"
-
-
-def test_a_terminal_that_is_not_utf8_gets_a_stand_in(process):
-    done = process(text="naïve cat", env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"Verified 12 heads")
     assert b"?" in done.stdout
+    assert b"\x1b" not in done.stdout
     assert max(done.stdout) < 128
 
 
@@ -583,19 +586,20 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+STARTS = [
+    ("typer", "signal.raise_signal({number})"),
+    ("attnviz.cli.heads", "signal.raise_signal({number})"),
+    ("attnviz.cli.heads", "exec('signal.raise_signal({number})')"),  # Python itself looks whether it passes here
+    ("attnviz.cli.heads", "Dying(); time.sleep(60)"),  # Python only prints what a destructor raises
+    ("attnviz.commands.models.measure", "exec('signal.raise_signal({number})')"),
+    ("attnviz.commands.models.measure", "Dying(); time.sleep(60)"),
+]
+
+
 @pytest.mark.parametrize(
-    ("module", "act"),
-    [
-        ("typer", "signal.raise_signal({number})"),
-        ("attnviz.cli.heads", "signal.raise_signal({number})"),
-        ("attnviz.cli.heads", "exec('signal.raise_signal({number})')"),  # Python itself looks whether it passes here
-        ("attnviz.cli.heads", "Dying(); time.sleep(60)"),  # Python only prints what a destructor raises
-        ("attnviz.commands.models.measure", "exec('signal.raise_signal({number})')"),
-        ("attnviz.commands.models.measure", "Dying(); time.sleep(60)"),
-    ],
+    ("module", "act", "number"), [(*start, SIGNALS[place % len(SIGNALS)]) for place, start in enumerate(STARTS)]
 )
-def test_a_signal_while_the_program_starts_is_an_interruption(number, module, act):
+def test_a_signal_while_the_program_starts_is_an_interruption(module, act, number):
     act = act.replace("{number}", str(int(number)))
     code = STARTING.format(number=int(number), module=module, act=act)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -664,55 +668,34 @@ def test_an_interrupted_run_exits_with_130_and_writes_nothing(heads, monkeypatch
     assert_refused(heads(), 130, "attnviz: interrupted; nothing was written.")
 
 
-SLOW = """
-import signal, sys, time
-for each in (signal.SIGINT, signal.SIGHUP):
-    signal.signal(each, signal.SIG_DFL)  # even where the tests run in the background
-import attnviz.commands.heads.views as sets
-original = sets.heatmap_files
-def slow(plans, look, kind):
-    for data in original(plans, look, kind):
-        sys.stderr.write("drawing\\n"); sys.stderr.flush()
-        time.sleep(0.2)
-        yield data
-sets.heatmap_files = slow
-from attnviz.cli import main
-main()
-"""
-
-
+@needs_fork
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_signal_while_drawing_exits_with_130_without_traceback_or_files(here, bert_folder, number):
+def test_a_signal_while_drawing_exits_with_130_without_traceback_or_files(here, started, monkeypatch, number):
     (here / "out").mkdir()
     (here / "out" / "notes.txt").write_text("mine")
-    arguments = ["heads", SENTENCE, "-m", str(bert_folder), "-o", "out", "--no-syntax"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    watchdog = threading.Timer(100, process.kill)
-    watchdog.start()
-    try:
-        assert process.stderr.readline() == "drawing\n"
+    original = views.heatmap_files
+
+    def slow(*arguments):
+        for data in original(*arguments):
+            sys.stderr.write("drawing\n")
+            sys.stderr.flush()
+            time.sleep(0.2)
+            yield data
+
+    monkeypatch.setattr(views, "heatmap_files", slow)
+    reading, writing = os.pipe()
+    with Path("stdout").open("wb") as stdout, os.fdopen(reading) as stderr:
+        process = started(stdout.fileno(), writing, "--figures", "heads")
+        os.close(writing)
+        assert stderr.readline() == "drawing\n"
         assert any(path.name.startswith(".attnviz-") for path in (here / "out").iterdir())  # it had begun to write
-        process.send_signal(number)
-        stdout, stderr = process.communicate()
-    finally:
-        watchdog.cancel()
-    assert (process.returncode, stdout) == (130, "")
-    assert "attnviz: interrupted; nothing was written." in stderr
-    assert "Traceback" not in stderr
+        os.kill(process.pid, number)
+        said = stderr.read()
+        process.join(100)
+    assert (process.exitcode, Path("stdout").read_text()) == (130, "")
+    assert "attnviz: interrupted; nothing was written." in said
+    assert "Traceback" not in said
     assert [path.name for path in (here / "out").iterdir()] == ["notes.txt"]
-
-
-def test_pipes_get_plain_text_and_nothing_but_data_on_standard_output(process):
-    done = process()
-    assert done.returncode == 0
-    assert b"\x1b" not in done.stdout + done.stderr
-    assert done.stdout.startswith(b"Verified 12 heads")
-    assert done.stderr == b"Wrote 2 files to out\n"
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
@@ -742,24 +725,25 @@ def test_colours_follow_no_color(heads, monkeypatch, variables, coloured):
     assert (re.search(r"\x1b\[[0-9;]*3[0-7]m", result.stdout) is not None) == coloured
 
 
-def test_a_closed_pipe_ends_quietly(process):
+@needs_fork
+def test_a_closed_pipe_ends_quietly(here, started):
     reading, writing = os.pipe()
     os.close(reading)
-    try:
-        done = process("--json", stdout=writing)
-    finally:
-        os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"Wrote 2 files to out\n")
+    with os.fdopen(writing, "wb") as closed, Path("stderr").open("wb") as stderr:
+        process = started(closed.fileno(), stderr.fileno(), "--figures", "none", "--json")
+        process.join(100)
+    assert (process.exitcode, Path("stderr").read_text()) == (0, "Wrote 2 files to out\n")
     assert names_in("out") == ["heads.csv", "heads.json"]
 
 
+@needs_fork
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_behind_standard_output_is_one_message_and_the_files_are_complete(process):
-    with Path("/dev/full").open("wb") as full:
-        done = process(stdout=full)
-    assert done.returncode == 1
+def test_a_full_disk_behind_standard_output_is_one_message_and_the_files_are_complete(here, started):
+    with Path("/dev/full").open("wb") as full, Path("stderr").open("wb") as stderr:
+        process = started(full.fileno(), stderr.fileno(), "--figures", "none")
+        process.join(100)
     message = "attnviz: cannot print the results: No space left on device; the files in out are complete.\n"
-    assert done.stderr.decode() == message
+    assert (process.exitcode, Path("stderr").read_text()) == (1, message)
     assert names_in("out") == ["heads.csv", "heads.json"]
 
 

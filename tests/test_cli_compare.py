@@ -80,6 +80,7 @@ def test_a_text_may_come_from_standard_input(run: Any, bert_folder: Path):
     assert document()["texts"] == [TEXT, OTHER]
 
 
+@pytest.mark.draws
 def test_figures_are_written_in_every_format_theme_and_width(run: Any, models: list[str]):
     options = ["--top", "1", "--format", "png,svg", "--theme", "dark", "--width", "84mm", "--scale", "per-head"]
     result = run(TEXT, *models, "-o", "out", *options, figures=True)
@@ -107,6 +108,7 @@ def test_one_model_is_loaded_once(run: Any, bert_folder: Path, models: list[str]
     assert len(loaded) == 3
 
 
+@pytest.mark.draws
 def test_figures_are_chosen_by_name(run: Any, models: list[str]):
     for option, drawn in (("map", ["compare-map.png"]), ("none", []), ("all", ["compare.png", "compare-map.png"])):
         result = run(TEXT, *models, "-o", option, "--figures", option, "--select", "L2H1", figures=True)
@@ -115,6 +117,7 @@ def test_figures_are_chosen_by_name(run: Any, models: list[str]):
         assert document(option)["figures"] == [*drawn, *single]
 
 
+@pytest.mark.draws
 def test_twelve_heads_are_drawn_unless_others_are_asked_for(run: Any, models: list[str]):
     result = run(TEXT, *models, "-o", "out", "--select", "L2", figures=True)
     assert result.exit_code == 0, result.output

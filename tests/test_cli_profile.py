@@ -45,15 +45,16 @@ def document() -> dict[str, Any]:
 
 
 def test_files_tables_and_the_document(run: Any):
-    result = run("trees.conllu", "gap.tsv", "--repeats", "--no-store")
+    options = ["gap.tsv", "--repeats", "--no-store", "--no-control"]
+    result = run("trees.conllu", *options)
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in Path("out").iterdir()) == ["profile.csv", "profile.json"]
     for title in ("Verified 12 heads", "Relations (", "Heads (", "Layers (means over their heads)", "Trees: gold."):
         assert title in result.stdout
     assert result.stderr == "Wrote 2 files to out\n"
-    printed = run("trees.conllu", "gap.tsv", "--repeats", "--no-store", "--json")
+    printed = run("trees.conllu", *options, "--json")
     assert json.loads(printed.stdout) == document()
-    quiet = run("trees.conllu", "--quiet")
+    quiet = run("trees.conllu", "--quiet", "--no-control")
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
@@ -86,7 +87,7 @@ def test_the_document_is_laid_out_as_the_contract_says(run: Any):
     assert set(coreference) == {"n", "nearer_name", "guesses", "accuracy", "accuracy_by_mean", "other_words"}
     assert coreference["guesses"]["nearer name"] == coreference["nearer_name"]
     assert set(coreference["guesses"]) - {"subject, else nearer name"} == {"nearer name", "longer name"}
-    assert set(content["repeats"]) == {"previous", "duplicate", "induction"}
+    assert set(content["repeats"]) == {"previous", "duplicate", "induction", "retrieval"}
     for role in content["roles"]:
         low, high = role["interval"]
         assert low <= role["score"] <= high
@@ -124,9 +125,10 @@ def test_roles_are_confirmed_on_other_corpora(run: Any, tmp_path: Path):
     assert "confirmed" in document()["roles"][0]
 
 
+@pytest.mark.draws
 def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
     options = ["--figures", "roles,layers,likeness", "--format", "png", "--format", "svg", "--width", "3.3in"]
-    result = run("trees.conllu", *options, "--theme", "dark", figures=True)
+    result = run("trees.conllu", *options, "--theme", "dark", "--no-control", figures=True)
     assert result.exit_code == 0, result.output
     listed = document()["figures"]
     assert listed == [f"{name}.{kind}" for name in ("roles", "layers", "likeness") for kind in ("png", "svg")]
@@ -139,23 +141,23 @@ def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
 
 def test_without_scikit_learn_one_figure_is_left_out(run: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    result = run("trees.conllu", "--repeats", figures=True)
+    result = run("trees.conllu", "--repeats", "--no-control", figures=True)
     assert "attnviz: likeness.png needs scikit-learn: pip install 'attnviz[profile]'" in result.stderr
     assert {"roles.png", "relations.png", "layers.png"} <= set(document()["figures"])
     assert "likeness.png" not in document()["figures"]
-    refused = run("trees.conllu", "--figures", "likeness", figures=True)
+    refused = run("trees.conllu", "--figures", "likeness", "--no-control", figures=True)
     assert refused.exit_code == 2
     assert "there is no figure 'likeness': likeness.png needs scikit-learn" in refused.stderr
 
 
 def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
-    run("trees.conllu", figures=True)
+    run("trees.conllu", "--figures", "relations,layers", "--no-control", figures=True)
     Path("out/mine.png").write_bytes(b"mine")
     assert Path("out/relations.png").exists()
-    refused = run("gap.tsv")
+    refused = run("gap.tsv", "--no-control")
     assert refused.exit_code == 1
     assert "out holds pictures of “trees.conllu”; this run is of “gap.tsv” and would remove them." in refused.stderr
-    assert "removed" in run("gap.tsv", "--overwrite").stderr
+    assert "removed" in run("gap.tsv", "--overwrite", "--no-control").stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["mine.png", "profile.csv", "profile.json"]
 
 

@@ -19,7 +19,7 @@ from attnviz.commands.compare.views import VIEWS, root_norm, rounded_up
 from attnviz.commands.heads.measure import analyze
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.model.wording import signed
 from attnviz.patterns.verdicts import Label
 from attnviz.results.view import Choices
@@ -84,7 +84,7 @@ def test_the_plan_of_a_head_has_its_differences_and_says_sides_scale_and_rank(re
     (plan,) = plans(result, "differences", select=(str(first.id),))
     np.testing.assert_array_equal(plan.values, result.layer_differences(first.id.layer)[first.id.head])
     assert plan.labels == Labels(result.labels, (True, *[False] * 7, True), result.differing)
-    assert plan.outlined == (first.largest.query, first.largest.key)
+    assert plan.outlines == (Outline((first.largest.query,) * 2, (first.largest.key,) * 2),)
     assert plan.norm.vmax == rounded_up(result.largest)
     assert plan.title == f"{first.id}  Jensen-Shannon distance {first.distance:.3f}, rank 1 of 12"
     said = tuple(filter(None, plan.notes))
@@ -126,7 +126,7 @@ def test_the_scale_is_shared_or_each_heads_own_never_logarithmic(result):
 def test_where_nothing_differs_the_figures_say_so(same):
     for scale in ("shared", "per-head"):
         plan = plans(same, "differences", Look(scale=scale))[0]
-        assert (plan.outlined, plan.norm.vmax) == (None, 1.0)
+        assert (plan.outlines, plan.norm.vmax) == ((), 1.0)
         assert "no weight differs beyond rounding" in plan.evidence
         assert plan.caption.endswith("; no weight differs beyond rounding.")
     assert plans(same, "overview")[0].title.endswith("no weight differs beyond rounding")

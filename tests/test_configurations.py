@@ -106,7 +106,8 @@ def test_what_is_shared_counts_once(tmp_path):
     configuration = read(tmp_path, **config.to_dict())
     assert configuration.parameters == sum(parameter.numel() for parameter in T5Model(config).parameters())
     assert configuration.attention_parameters is None
-    assert "encoder and decoder: sizes are the encoder's" in configuration.notes[0]
+    assert "layers and heads are those of the encoder + those of the decoder" in configuration.notes[0]
+    assert (configuration.n_decoder_layers, configuration.n_decoder_heads) == (2, 2)
 
 
 def test_the_largest_models_take_no_memory(tmp_path):

@@ -11,7 +11,7 @@ from attnviz import analyze
 from attnviz.attention import reference, relative_positions
 from attnviz.attention.relative_positions import bucketed_bias, position_buckets
 from attnviz.attention.verify import verify_attention
-from attnviz.errors import ArchitectureError, TextError, UsageError, VerificationError
+from attnviz.errors import ArchitectureError, TextError, VerificationError
 from attnviz.model.architectures import architecture_of, encoder_decoder, t5
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.opening import open_checkpoint
@@ -160,6 +160,22 @@ def test_keys_of_the_target_instead_of_the_source_fail(models, monkeypatch, fami
         verified(checkpoint)
 
 
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_cross_attention_that_reads_other_states_than_the_encoders_fails(models, family):
+    checkpoint = models[family]
+    wrong = next(layer for layer in checkpoint.layers if str(layer) == "X1")
+    attention = checkpoint.architecture.modules(checkpoint.model)[wrong].pattern
+
+    def shuffled(_: Any, args: Any, kwargs: Any) -> Any:
+        return args, {**kwargs, "key_value_states": kwargs["key_value_states"].flip(1)}
+
+    with (
+        attention.register_forward_pre_hook(shuffled, with_kwargs=True),
+        pytest.raises(VerificationError, match=r"layer X1: the states .* are not the encoder's own output"),
+    ):
+        verified(checkpoint)
+
+
 def test_a_source_that_is_masked_wrongly_fails(models, monkeypatch):
     right = reference.multi_head_attention
 
@@ -195,7 +211,7 @@ def test_a_patterns_rows_and_columns_are_named_by_their_own_texts(models, monkey
 def test_a_saved_checkpoint_loads_with_every_weight_and_its_head(tmp_path, family):
     if family == "marian":
         pytest.importorskip("sentencepiece")
-    checkpoint, _ = open_checkpoint(str(saved(family, tmp_path)), device="cpu", encoder_decoders=True)
+    checkpoint, _ = open_checkpoint(str(saved(family, tmp_path)), device="cpu")
     assert checkpoint.language_head is not None
     assert [(stack.letter, stack.n_layers) for stack in checkpoint.stacks] == [("E", 2), ("D", 3), ("X", 3)]
     assert verified(checkpoint)[0].verification.heads_compared == (30 if family in ("bart", "marian") else 32)
@@ -243,10 +259,7 @@ def test_an_encoder_alone_is_refused(tokenizer):
         from_loaded(model, tokenizer)
 
 
-def test_there_is_no_page_yet_and_a_notebook_shows_the_tables(models):
-    result = analyze(SOURCE, models["bart"], target=TARGET)
-    with pytest.raises(UsageError, match="there is no figure 'page': it is drawn for models of one kind of attention"):
-        result.page()
-    shown = result._repr_html_()
-    assert "<pre>" in shown
-    assert "<iframe" not in shown
+def test_a_notebook_shows_the_page_and_the_tables(models):
+    shown = analyze(SOURCE, models["bart"], target=TARGET, syntax=False)._repr_html_()
+    assert "<iframe" in shown
+    assert "Cross-attention (X)" in shown

@@ -1,5 +1,7 @@
 """The figures of an explained layer: what is planned, that it reaches the artists, that nothing overlaps."""
 
+from collections.abc import Callable
+from functools import cache
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -36,6 +38,17 @@ def gpt2() -> Explanation:
 @pytest.fixture(scope="module")
 def long() -> Explanation:
     return of_bert("the cat saw a dog . " * 55, {"max_position_embeddings": 400})
+
+
+@pytest.fixture(scope="module")
+def path(request: pytest.FixtureRequest) -> Callable[..., Figure]:
+    """The path of one of these by its name, drawn once at each width."""
+
+    @cache
+    def drawn(which: str, width: float | None) -> Figure:
+        return request.getfixturevalue(which).figure("path", Look("dark" if width == 7.0 else "light", width=width))
+
+    return drawn
 
 
 def planned(result: Explanation) -> PathPlan:
@@ -97,10 +110,12 @@ def test_dimensions_are_thinned_and_the_caption_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "long"])
-def test_the_row_of_the_token_that_is_followed_is_outlined(request: pytest.FixtureRequest, name: str) -> None:
+def test_the_row_of_the_token_that_is_followed_is_outlined(
+    request: pytest.FixtureRequest, path: Callable[..., Figure], name: str
+) -> None:
     result: Explanation = request.getfixturevalue(name)
     plan = planned(result)
-    figure = result.figure("path")
+    figure = path(name, None)
     panels = [ax for ax in figure.axes if ax.images and ax.get_label() != "<colorbar>"]
     outlined = [next(patch for patch in ax.patches if patch.get_xy()[0] == -0.5) for ax in panels]
     assert len(outlined) == len(plan.panels)
@@ -142,8 +157,8 @@ def assert_legible(figure: Figure, view: str) -> None:
 
 @pytest.mark.parametrize("which", ["bert", "gpt2", "long"])
 @pytest.mark.parametrize("width", [None, 3.3, 7.0])
-def test_nothing_overlaps_or_leaves_the_page(which: str, width: float | None, request: pytest.FixtureRequest) -> None:
-    figure = request.getfixturevalue(which).figure("path", Look("dark" if width == 7.0 else "light", width=width))
+def test_nothing_overlaps_or_leaves_the_page(which: str, width: float | None, path: Callable[..., Figure]) -> None:
+    figure = path(which, width)
     assert width in (None, figure.get_figwidth())
     assert_legible(figure, "path")
 
@@ -153,8 +168,8 @@ def test_the_shares_of_every_head_can_be_read(bert: Explanation, width: float | 
     assert_legible(bert.figure("positions", Look(width=width)), "positions")
 
 
-def test_every_panel_and_word_is_drawn(bert: Explanation) -> None:
-    panels, figure = planned(bert).panels, bert.figure("path")
+def test_every_panel_and_word_is_drawn(bert: Explanation, path: Callable[..., Figure]) -> None:
+    panels, figure = planned(bert).panels, path("bert", None)
     images = [ax.images[0] for ax in figure.axes if ax.images]
     assert len(images) == len(panels) == 15
     for image, panel in zip(images, panels.values(), strict=True):
@@ -164,12 +179,12 @@ def test_every_panel_and_word_is_drawn(bert: Explanation) -> None:
     drawn = "\n".join(texts_of(figure))
     assert {word for word in words if word not in drawn} == set()
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(bert.tokens.labels)
-    assert "Every 2nd token is named." in texts_of(bert.figure("path", Look(width=3.3)))
+    assert "Every 2nd token is named." in texts_of(path("bert", 3.3))
 
 
 @pytest.mark.parametrize("width", [None, 3.3])
-def test_arrows_lead_from_panel_to_panel(bert: Explanation, width: float | None) -> None:
-    figure = bert.figure("path", Look(width=width))
+def test_arrows_lead_from_panel_to_panel(bert: Explanation, path: Callable[..., Figure], width: float | None) -> None:
+    figure = path("bert", width)
     arrows = [artist for artist in figure.artists if isinstance(artist, FancyArrowPatch)]
     assert len(arrows) == len(order(bert)) - 1 + 2 + 1 + 1 + 2  # to three panels, from two, the values, two residuals
     inner = [ax.get_window_extent().padded(-2) for ax in figure.axes if ax.images]

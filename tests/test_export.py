@@ -30,8 +30,8 @@ from tests.stored import PROFILE, published
 
 HEADS = layout_of("heads")
 SHARES = ["previous", "current", "next", "local", "long_range"]
-SCALARS = ["id", "layer", "head", "entropy", "entropy_uniform", "distance", "distance_content", "confidence",
-           "confidence_content", "sink", *SHARES]  # fmt: skip
+SCALARS = ["id", "layer", "head", "entropy", "entropy_uniform", "entropy_content", "distance", "distance_content",
+           "confidence", "confidence_content", "sink", *SHARES]  # fmt: skip
 LABEL = ["label", "label_score", "label_baseline", "label_gain", "label_n", "label_certain"]
 PARSE = Parse((Word("the", (1,)), Word("cat", (2,))), (Arc(0, 1, "det"),), "a-parser")
 

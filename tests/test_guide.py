@@ -33,6 +33,7 @@ from attnviz.patterns.verdicts import (
     SINK_SHARE,
 )
 from attnviz.results.result import views_of
+from tests.classifiers import sharp_classifier
 from tests.conftest import needs_minilm, needs_parser
 from tests.corpora import examples, sentences, treebank
 from tests.encoder_decoders import saved
@@ -45,6 +46,9 @@ GUIDE = ROOT / "examples" / "guide"
 PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]}
 README = PAGES[ROOT / "README.md"]
 KINDS = "heads compare profile explain outputs ablate rollout models".split()
+
+FORMS = {"--each-line": "heads-texts", "--corpus": "compare-corpus"}
+"""By the option that asks for it, what the document of a form of a command is called."""
 
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```(?:\n\n```text\n(?P<output>.*?)^```)?", re.M | re.S)
 BLOCKS = [(path.stem, block) for path, page in PAGES.items() for block in BLOCK.finditer(page)]
@@ -94,6 +98,8 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
         (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
     llama = sharp_llama(num_hidden_layers=12, max_position_embeddings=64)
     save_checkpoint(llama, sentencepiece_tokenizer(), folder / "cache" / "attnviz" / cached_folder().name)
+    save_checkpoint(*sharp_classifier("bert"), folder / "my-classifier")
+    (folder / "reviews.tsv").write_text("text\tlabel\nthe cat ran away\tgood\nit was in the house\tbad\n")
     tuned = folder / "my-fine-tuned-bert"
     tuned.mkdir()
     for path in bert_folder.iterdir():
@@ -141,9 +147,10 @@ def test_commands_run_as_written_and_print_what_is_shown(command: str, place: Pa
     done = CliRunner().invoke(app, words + ["--device", "cpu"] * (kind != "models"), input=said)
     assert done.exit_code == 0, done.output
     assert missing(COMMANDS[command], done.stdout) == []
-    if kind != "models" and not {"--target", "--show"} & set(words):  # an encoder-decoder has keys of its own
-        (document,) = place.glob(f"attnviz-out/*/*/{kind}.json")
-        keys = page("files").split(f"\n- {kind}.json: ")[1].partition("\n\n")[0].partition("\n- ")[0]
+    if kind != "models" and not {"--target", "--generate", "--show"} & set(words):  # these have keys of their own
+        form = next((name for option, name in FORMS.items() if option in words), kind)
+        (document,) = place.glob(f"attnviz-out/*/*/{form}.json")
+        keys = page("files").split(f"\n- {form}.json: ")[1].partition("\n\n")[0].partition("\n- ")[0]
         assert re.findall(r"`(\w+)`", keys) == list(json.loads(document.read_bytes()))
 
 

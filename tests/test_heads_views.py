@@ -214,7 +214,11 @@ def test_special_tokens_can_be_left_out_and_rows_are_renormalised():
 def test_hostile_texts_labels_and_names_are_drawn_without_crash_or_warning(name: str):
     labels, hostile, look = ["[CLS]", *(label or "x" for label in HOSTILE)], " ".join(HOSTILE), Look("dark", width=3.3)
     n = len(labels)
-    result = hand_made(labels=labels, special=(0,), patterns=by_design(n), name=hostile, text=hostile, pair=hostile)
+    arcs = tuple(Arc(place, place + 1, HOSTILE[place]) for place in range(n - 2))
+    parse = Parse(tuple(Word(label, (place,)) for place, label in enumerate(labels) if place), arcs, hostile)
+    result = hand_made(
+        labels=labels, special=(0,), patterns=by_design(n), name=hostile, text=hostile, pair=hostile, parse=parse
+    )
     segments = (None, *(int(place > n / 2) for place in range(1, n)))
     result = replace(result, tokens=replace(result.tokens, segments=segments))
     (view,) = [view for view in VIEWS if view.name == name]

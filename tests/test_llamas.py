@@ -359,11 +359,6 @@ def test_rounded_frequencies_are_refused():
         from_loaded(sharp_llama().to(torch.bfloat16), TOKENIZER)
 
 
-def test_explain_says_which_families_it_knows():
-    with pytest.raises(ArchitectureError, match=r"explain does not .* 'gemma2'; expected one of: bert, .*gpt2"):
-        attnviz.explain(TEXT, sharp_llama("gemma2"), tokenizer=TOKENIZER)
-
-
 def test_only_float64_has_another_tolerance():
     assert tolerance_of(torch.float64, True) == FLOAT32_STEPS
     assert "float32" in FLOAT32_STEPS.reason

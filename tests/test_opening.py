@@ -60,10 +60,12 @@ def test_a_bert_without_head_has_none(bert_folder: Path, tmp_path: Path) -> None
 
 
 def test_a_bare_gpt2_has_its_tied_head(gpt2_folder: Path, tmp_path: Path) -> None:
-    for folder in (gpt2_folder, saved(sharp_gpt2, GPT2ForSequenceClassification, tmp_path)[1]):
-        checkpoint, _ = open_checkpoint(folder, device="cpu", language_head=True)
-        assert checkpoint.language_head is not None
-        assert checkpoint.language_head.weight is checkpoint.model.wte.weight  # type: ignore[union-attr]
+    checkpoint, _ = open_checkpoint(gpt2_folder, device="cpu", language_head=True)
+    assert checkpoint.language_head is not None
+    assert checkpoint.language_head.weight is checkpoint.model.wte.weight  # type: ignore[union-attr]
+    _, folder = saved(sharp_gpt2, GPT2ForSequenceClassification, tmp_path)  # it was saved to classify
+    classifies, _ = open_checkpoint(folder, device="cpu", language_head=True)
+    assert (classifies.language_head, classifies.classifier is not None) == (None, True)
 
 
 def test_a_gpt2_whose_own_head_is_missing_has_none(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from transformers import BertForMaskedLM, GPT2LMHeadModel
 import attnviz
 from attnviz.attention import reference as attention
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.commands.outputs import measure
+from attnviz.commands.outputs import shares as head_shares
 from attnviz.commands.outputs.measure import HeadOutputs, measure_contributions
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
@@ -178,7 +178,7 @@ def test_wrong_outputs_do_not_pass(kind, mutant, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", ["output_bias", "output_weight"])
 def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
-    right = measure.layer_contributions
+    right = head_shares.layer_contributions
 
     def wrong(verified, layer):
         writing = right(verified, layer)
@@ -186,7 +186,7 @@ def test_wrong_parameters_do_not_pass(kind, part, monkeypatch):
         changed[0] += 1.0
         return replace(writing, **{part: changed})
 
-    monkeypatch.setattr(measure, "layer_contributions", wrong)
+    monkeypatch.setattr(head_shares, "layer_contributions", wrong)
     with pytest.raises(VerificationError, match="do not sum to the model's own attention output"):
         measured(kind)
 

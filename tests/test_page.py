@@ -14,10 +14,12 @@ import torch
 
 import attnviz
 from attnviz.commands.heads.page_view import page_data
+from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId
-from attnviz.page.data import ERROR, pack, packed
+from attnviz.page.data import ERROR, MANY, pack, packed
 from attnviz.page.page import page_html, script_text
 from attnviz.results.view import Choices
+from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.hand_made import by_design, hand_made
 
 
@@ -44,6 +46,23 @@ def test_packed_weights_are_within_the_error_that_the_page_states(triangle: bool
     assert (error <= np.sqrt(pattern.numpy()) / 255 + 4e-6).all()  # small weights keep their digits
 
 
+def test_on_a_page_of_many_weights_small_ones_are_kept_in_half_the_steps() -> None:
+    rows = torch.rand(60, 60, generator=torch.Generator().manual_seed(1)) ** 9
+    pattern = rows / rows.sum(-1, keepdim=True)
+    error = np.abs(unpacked(packed(pattern, False, coarse=True), 60, False) - pattern.numpy())
+    assert error.max() <= ERROR
+    assert (error <= 2 * np.sqrt(pattern.numpy()) / 255 + 2e-5).all()
+    ids = [HeadId(0, i) for i in range(3)]
+
+    def kept(cells: int, triangle: bool) -> str:
+        return pack(ids, lambda some: ((id, [pattern]) for id in some), cells, lambda _: triangle)[ids[0]][0]
+
+    assert kept(MANY // 3, False) == packed(pattern, False)
+    assert kept(MANY // 3 + 1, False) == packed(pattern, False, coarse=True)
+    assert kept(MANY // 3 + 1, True) == packed(pattern, True)  # half as many
+    assert len(packed(pattern, False, coarse=True)) < 0.9 * len(packed(pattern, False))
+
+
 def test_a_causal_model_keeps_its_triangle_alone() -> None:
     pattern = torch.full((64, 64), 0.5).tril()
     sizes = [len(zlib.decompress(base64.b64decode(packed(pattern, triangle)))) for triangle in (True, False)]
@@ -61,7 +80,7 @@ def test_above_the_budget_the_first_heads_are_kept() -> None:
     one = len(packed(noise[HeadId(0, 4)], False))
 
     def kept(budget: int) -> list[int]:
-        of = pack(ranked, lambda ids: ((id, [noise[id]]) for id in ids), 2500, False, budget)
+        of = pack(ranked, lambda ids: ((id, [noise[id]]) for id in ids), 2500, lambda _: False, budget)
         return [head.head for head in of]
 
     assert kept(10 * one) == [4, 1, 0, 2, 3, 5]
@@ -89,6 +108,62 @@ def test_patterns_and_what_it_begins_with_are_those_of_the_analysis() -> None:
         np.testing.assert_allclose(unpacked(data["patterns"][place]["data"], 6, False), pattern, atol=ERROR)
     long = hand_made(labels=[str(i) for i in range(60)], special=(), patterns=by_design(60))
     assert data_of(long.page())["start"]["scale"] == "log"  # on the other nearly all would look like 0
+
+
+@pytest.fixture(scope="module")
+def translated() -> Any:
+    tokenizer = unigram_tokenizer()
+    checkpoint = from_loaded(sharp("t5", len(tokenizer)), tokenizer)
+    return attnviz.analyze(SOURCE, checkpoint, target=TARGET, syntax=False)
+
+
+def test_every_kind_of_attention_is_between_its_own_texts(translated: Any) -> None:
+    data = data_of(translated.page())
+    n, m = len(translated.tokens), len(translated.target.tokens)
+    assert [axis["labels"] for axis in data["axes"]] == [
+        list(translated.tokens.labels),
+        list(data["axes"][1]["labels"]),
+    ]
+    assert data["axes"][1]["labels"][0] == "<pad>"
+    assert [len(axis["words"]["labels"]) for axis in data["axes"]] == [9 + 1, 5 + 1]
+    assert data["kinds"] == ["encoder", "decoder", "cross-attention"]
+    assert data["rows"] == ["E0", "E1", "D0", "D1", "D2", "X0", "X1", "X2"]
+    between = {"E": (0, 0, False), "D": (1, 1, True), "X": (1, 0, False)}
+    for head in data["heads"]:
+        assert data["kinds"][head["kind"]][0].upper() == head["id"][0].replace("X", "C")
+        assert data["rows"][head["row"]] == head["id"].partition("H")[0]
+        found = data["patterns"][head["patterns"][0]]
+        assert (found["rows"], found["columns"], found["triangle"]) == between[head["id"][0]]
+    cross = next(head for head in data["heads"] if head["id"] == "X1H2")
+    kept = zlib.decompress(base64.b64decode(data["patterns"][cross["patterns"][0]]["data"]))
+    weights = (np.frombuffer(kept, np.uint8).reshape(m, n) / 255.0) ** 2
+    np.testing.assert_allclose(weights, translated.pattern("X1H2").numpy(), atol=ERROR)
+
+
+def test_statistics_have_uniform_attention_of_every_kind(translated: Any) -> None:
+    statistics = {each["key"]: each for each in data_of(translated.page())["statistics"]}
+    uniform = [part.context.entropy_uniform for part in translated.parts]
+    assert statistics["entropy"]["uniform"] == pytest.approx(uniform, abs=1e-5)
+    assert statistics["distance"]["uniform"][2] is statistics["diagonality"]["uniform"][0] is None
+    by_head = [head.statistics.get("diagonality") for head in translated.heads]
+    assert statistics["diagonality"]["values"] == [
+        pytest.approx(value, abs=1e-5) if value else None for value in by_head
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"target": TARGET}, ["--target", TARGET]),
+        ({"max_new_tokens": 3}, ["--max-new-tokens", "3"]),
+        ({"pair": "a dog", "target": "ein Hund"}, ["--pair", "a dog", "--target", "ein Hund"]),
+    ],
+)
+def test_the_command_gives_the_same_target(translated: Any, asked: Any, expected: list[str]) -> None:
+    result = attnviz.analyze(SOURCE, translated.checkpoint, syntax=False, **asked)
+    data = data_of(result.page(select="D0H1", token="#2"))
+    assert data["command_line"]["options"][2:] == expected
+    assert (data["start"]["head"], data["start"]["token"]) == ("D0H1", [2])
 
 
 def test_nothing_but_the_pages_own_script_and_style_may_run() -> None:

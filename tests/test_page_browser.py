@@ -21,10 +21,12 @@ from PIL import Image
 
 import attnviz
 from attnviz.commands.heads.measure import Analysis
+from attnviz.model.checkpoint import from_loaded
 from attnviz.model.wording import visible
 from tests.conftest import SENTENCE
 from tests.corpora import treebank
 from tests.drawn import HOSTILE
+from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.hand_made import hand_made
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -47,8 +49,8 @@ MARKUP = [
 class Page:
     """A page in the browser, by what is on it."""
 
-    def __init__(self, driver: Any, folder: Path) -> None:
-        self.driver, self.folder = driver, folder
+    def __init__(self, driver: Any, folder: Path, translated: Analysis) -> None:
+        self.driver, self.folder, self.translated = driver, folder, translated
 
     def open(self, name: str, address: str = "") -> None:
         self.driver.get("about:blank")
@@ -132,6 +134,10 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis) -> Iterat
     (folder / "hostile.html").write_text(hostile.page(), encoding="utf-8")
     other = attnviz.analyze(SENTENCE.replace("cat", "dog"), analysis.checkpoint, syntax=False)
     (folder / "compare.html").write_text(attnviz.compare(analysis, other).page(), encoding="utf-8")
+    tokenizer = unigram_tokenizer()
+    model = from_loaded(sharp("bart", len(tokenizer)), tokenizer)
+    translated = attnviz.analyze(SOURCE, model, target=TARGET, syntax=False)
+    (folder / "translated.html").write_text(translated.page(), encoding="utf-8")
     notebook = f"<!doctype html><meta charset=utf-8>{analysis._repr_html_()}"
     (folder / "notebook.html").write_text(notebook, encoding="utf-8")
     trees = treebank(folder / "trees.conllu", 30)
@@ -151,7 +157,7 @@ def page(tmp_path_factory: pytest.TempPathFactory, analysis: Analysis) -> Iterat
         "Network.emulateNetworkConditions",
         {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
     )
-    yield Page(driver, folder)
+    yield Page(driver, folder, translated)
     driver.quit()
 
 
@@ -161,7 +167,7 @@ def check_what_is_read_from_the_page_is_in_heads_json(page: Page, analysis: Anal
     rows = {row[0]: row for row in page.table("#heads")}
     assert len(rows) == 12
     for head in content["heads"]:
-        numbers = [head[name] for name in ("entropy", "distance", "distance_content", "confidence")]
+        numbers = [head[name] for name in ("entropy", "entropy_content", "distance", "distance_content")]
         assert [float(text) for text in rows[head["id"]][2:6]] == pytest.approx(numbers, abs=0.005)
         assert rows[head["id"]][1].startswith(head["label"])
     np.testing.assert_allclose(page.weights(), analysis.pattern("L1H2")[2], atol=0.005)
@@ -345,6 +351,59 @@ def check_hostile_texts_are_text(page: Page, _: Analysis) -> None:
     assert "\u202e" not in shown
     command = shlex.split(str(page.one("code").get_property("textContent")))
     assert command[:5] == ["attnviz", "heads", " ".join(MARKUP), "--model", "<b>&</script>"]
+
+
+def check_two_texts_are_chosen_from(page: Page, _: Analysis) -> None:
+    found = page.translated
+    assert found.target is not None
+    source, target = found.tokens.labels, found.target.tokens.labels
+    pattern = found.pattern("X1H2").numpy()
+    page.open("translated.html", "#head=X1H2&tokens=3&text=1&view=table")
+    sides = [[token.text for token in page.all(f".strip[data-side='{side}'] .token")] for side in (0, 1)]
+    assert sides == [list(target), list(source)]
+    np.testing.assert_allclose(page.weights(), pattern[3], atol=0.005)
+    best = int(pattern[3].argmax())
+    assert page.text(".reading") == f"{target[3]} attends to {source[best]}, {pattern[3, best]:.2f}"
+    page.click(".strip[data-side='1'] .token[data-at='5']")  # the source: what attends to it
+    np.testing.assert_allclose(page.weights(), pattern[:, 5], atol=0.005)
+    assert "text=0" in page.address
+    assert "direction=to" in page.address
+    page.shift_click(page.one(".strip[data-side='1'] .token[data-at='7']"))
+    np.testing.assert_allclose(page.weights(), pattern[:, 5] + pattern[:, 7], atol=0.01)
+    assert "sum of 2 tokens" in page.text(".reading")
+    page.driver.refresh()
+    page.until(lambda: page.text("#head h2") != "")
+    np.testing.assert_allclose(page.weights(), pattern[:, 5] + pattern[:, 7], atol=0.01)
+    page.open("translated.html", "#head=X1H2&text=0&tokens=5")
+    page.hover(page.one(".strip[data-side='0'] .token[data-at='2']"))
+    assert f"attends to {source[5]}" in page.text(".reading")  # what is locked stays
+    page.press("\ue00c")  # Escape
+    page.hover(page.one(".strip[data-side='0'] .token[data-at='2']"))
+    best = int(pattern[2].argmax())
+    page.until(lambda: page.text(".reading") == f"{target[2]} attends to {source[best]}, {pattern[2, best]:.2f}")
+
+
+def check_kinds_of_heads_are_chosen(page: Page, _: Analysis) -> None:
+    page.open("translated.html", "#head=E0H0&text=0&tokens=4")
+    page.choose("kind", "decoder")
+    assert [button.text.split()[0] for button in page.all("#heads .head .id")] == [
+        f"D{layer}H{head}" for layer in range(3) for head in range(4)
+    ]
+    assert [row.text for row in page.all("#heads .row")] == ["D0", "D1", "D2"]
+    page.click("h1")
+    page.press("j")  # the head that is shown is no decoder's: to the first that is
+    page.until(lambda: page.text("#head h2").startswith("D0H0"))
+    assert not page.all(".token.chosen")  # the token is of the other text
+    command = shlex.split(str(page.one("code").get_property("textContent")))
+    assert command[-6:] == ["--target", TARGET, "--select", "D0H0", "--figures", "heads"]
+    page.choose("kind", "")
+    page.click("h1")
+    page.press("k")
+    page.until(lambda: page.text("#head h2").startswith("E1H2"))
+    assert [token.get_attribute("data-at") for token in page.all(".token.chosen")] == ["4"]
+    page.open("translated.html", "#head=X0H0&view=lines&kind=cross-attention&drop=1&words=1")
+    assert [token.text for token in page.all(".strip[data-side='0'] .token")] == TARGET.split()
+    assert [token.text for token in page.all(".strip[data-side='1'] .token")] == SOURCE.split()
 
 
 def check_a_comparison_has_both_sides_and_their_difference(page: Page, analysis: Analysis) -> None:

@@ -150,17 +150,18 @@ def test_a_long_pair_is_pooled_for_drawing_but_its_shares_are_not():
     assert re.fullmatch(r"Every \d+th token is named\.", plan.notes[-2])
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize(("n", "n_layers", "n_heads"), [(5, 2, 4), (30, 6, 12)])
+@pytest.mark.parametrize(
+    ("n", "n_layers", "n_heads", "look"), [(5, 2, 4, LOOKS[0]), (30, 6, 12, LOOKS[1]), (30, 6, 12, LOOKS[2])]
+)
 def test_nothing_runs_over_the_edge_and_the_width_is_kept(n, n_layers, n_heads, look):
     found = long_pair(n, n_layers, n_heads)
-    for plan in plans_of(found, "L1H1", look=look):
-        figure = PAIR.figure(plan, look, False)
+    plan, head = plans_of(found, look=look)[0], plans_of(found, "L1H1", look=look)[-1]
+    every, of_head = (PAIR.figure(each, look, False) for each in (plan, head))
+    for figure in (every, of_head):
         assert nothing_over_the_edge(figure)
         assert look.width in (None, pytest.approx(figure.get_figwidth()))
         assert figure.get_figheight() < 9
-    plan = plans_of(found, look=look)[0]
-    maps = PAIR.figure(plan, look, False).axes[:6]
+    maps = every.axes[:6]
     columns = 2 if look.width else 3
     assert (plan.columns, plan.maps[1].name) == (columns, "A → B" if columns == 3 else "B → A")
     assert [bool(ax.get_ylabel()) for ax in maps] == ([True] + [False] * (columns - 1)) * (6 // columns)

@@ -50,11 +50,10 @@ def test_of_many_heads_the_clearest_are_shown_and_the_title_says_how_many():
     assert max(left_out) <= min(head.clearness for head in many.heads if str(head.id) in kept)
 
 
-@pytest.mark.parametrize("width", [None, 3.3, 6.75])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "theme"), [(None, "light"), (3.3, "dark"), (6.75, "light")])
 def test_nothing_hangs_over_the_edge_of_a_panel(width: float | None, theme: str):
     figure = hand_made().figure("panel", Look(theme, width=width, panel="b"), select=["L0H1", "L1H1"])
-    nothing_over_the_edge(figure)
+    assert nothing_over_the_edge(figure)
     assert words(figure)[0].startswith("b  ")
     if width is not None:
         assert figure.get_figwidth() == pytest.approx(width)

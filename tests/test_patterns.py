@@ -1,6 +1,7 @@
 """Verdicts at the edges of their thresholds, and the one label that comes of them."""
 
 from dataclasses import replace
+from math import log
 
 import pytest
 
@@ -58,12 +59,19 @@ def with_score(name: str, score: float | None = 0.8, kind: str = "positional", n
         ("local", 0.639, 0.641),  # half of what uniform attention, 0.28, leaves
         ("long_range", 0.709, 0.711),  # likewise of 0.42
         ("sink", 0.6, 0.6001),
-        ("entropy", BROAD_SHARE * CONTEXT.entropy_uniform - 1e-6, BROAD_SHARE * CONTEXT.entropy_uniform + 1e-9),
     ],
 )
 def test_a_score_has_to_be_above_its_threshold(name: str, fails: float, passes: float):
     assert passed(**{name: fails}) == []
-    assert passed(**{name: passes}) == [NAMES.get(name, {"entropy": "broad"}.get(name, name))]
+    assert passed(**{name: passes}) == [NAMES.get(name, name)]
+
+
+def test_broad_is_broad_with_sinks_and_without_them():
+    with_sinks, without = (BROAD_SHARE * uniform for uniform in (log(12), log(10)))
+    assert passed(entropy=with_sinks + 1e-9, entropy_content=without + 1e-9) == ["broad"]
+    assert passed(entropy=with_sinks - 1e-6, entropy_content=without + 1e-9) == []
+    assert passed(entropy=with_sinks + 1e-9, entropy_content=without - 1e-6) == []
+    assert judged(entropy=1.0, entropy_content=without)["broad"].on_content == pytest.approx(BROAD_SHARE)
     assert pytest.approx(0.8444, abs=1e-4) == BROAD_SHARE
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-import subprocess
+import socket
 import sys
 from dataclasses import replace
 from itertools import count
@@ -14,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from attnviz.cli import main
 from attnviz.cli.program import app
 from attnviz.commands.profile import measure as profile_module
 from attnviz.commands.profile import roles as judged
@@ -24,6 +25,7 @@ from attnviz.errors import CorpusError, OutputError, UsageError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from tests import corpora
 from tests.conftest import SHARED, needs_minilm, needs_parser
+from tests.forked import forked, needs_fork
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 pytest.importorskip("conllu", reason="needs the extra profile")
@@ -104,8 +106,11 @@ def test_parts_that_a_corpus_cannot_give_are_none(checkpoint: Checkpoint, folder
     assert (names.relations, names.statistics, names.head_distances) == (None, None, None)
     repeats = measured(checkpoint, [], repeats=True)
     assert repeats.corpora == ()
-    assert {role.role for role in repeats.roles} == {"previous-token", "induction", "duplicate-token"}
+    causal = checkpoint.architecture.causal
+    roles = {"previous-token", "induction", "duplicate-token"} | ({"retrieval"} if causal else set())
+    assert {role.role for role in repeats.roles} == roles
     document = repeats.document()
+    assert (document["repeats"]["retrieval"] is not None) == causal
     assert (document["statistics"], document["syntax"], document["coreference"]) == (None, None, None)
 
 
@@ -185,7 +190,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, *signals: signal.Sign
     monkeypatch.setattr(CorpusRun, "_count", stopping)
 
 
-@pytest.mark.parametrize("after", [3, 30])
+@pytest.mark.parametrize(("checkpoint", "after"), [("bert", 3), ("gpt2", 30)], indirect=["checkpoint"])
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
     checkpoint: Checkpoint, folder: Path, whole: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ):
@@ -347,7 +352,9 @@ def test_a_corpus_cannot_confirm_itself(checkpoint: Checkpoint, folder: Path, tm
         profile_heads(checkpoint, [folder / "trees.conllu"], confirm=[copy])
 
 
-@pytest.mark.parametrize(("after", "part"), [(23, "untrained"), (43, "confirmation")])
+@pytest.mark.parametrize(
+    ("checkpoint", "after", "part"), [("bert", 23, "untrained"), ("gpt2", 43, "confirmation")], indirect=["checkpoint"]
+)
 def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, part: str
 ):
@@ -430,17 +437,32 @@ def test_the_coreference_numbers_of_minilm_come_out():
 # --- several processes
 
 
-def test_two_processes_give_the_numbers_of_one(bert_folder: Path, folder: Path, tmp_path: Path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_DATA_HOME": str(tmp_path / "data")}
+@needs_fork
+def test_two_processes_give_the_numbers_of_one(
+    bert_folder: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In the environment that torchrun makes."""
     options = ["profile", *map(str, all_of(folder)), "--repeats", "--model", str(bert_folder), "--json"]
     options += ["--no-figures", "--batch-size", "8"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    two = [*launcher, "-m", "attnviz", *options, "-o", str(tmp_path / "two")]
-    done = subprocess.run(two, capture_output=True, text=True, env=environment, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", ["attnviz", *options, "-o", str(tmp_path / "two")])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    processes = []
+    for rank in "01":
+        for name, value in {**together, "RANK": rank, "LOCAL_RANK": rank}.items():
+            monkeypatch.setenv(name, value)
+        with (tmp_path / f"stdout-{rank}").open("w") as stdout, (tmp_path / f"stderr-{rank}").open("w") as stderr:
+            processes.append(forked(main, stdout.fileno(), stderr.fileno()))
+    for rank, process in enumerate(processes):
+        process.join(240)
+        assert process.exitcode == 0, (tmp_path / f"stderr-{rank}").read_text()
+    for name in (*together, "RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name)
     one = CliRunner().invoke(app, [*options, "-o", str(tmp_path / "one")])
     assert one.exit_code == 0, one.stderr
-    documents = [json.loads(one.stdout), json.loads(done.stdout)]
+    assert (tmp_path / "stdout-1").read_text() == ""
+    documents = [json.loads(one.stdout), json.loads((tmp_path / "stdout-0").read_text())]
     for part in ("corpora", "statistics", "syntax", "coreference", "repeats", "roles"):
         close(documents[1][part], documents[0][part])
     assert documents[1]["verification"]["heads_compared"] == documents[0]["verification"]["heads_compared"] == 12

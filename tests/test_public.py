@@ -65,7 +65,10 @@ def test_all_is_sorted_and_every_name_is_there():
 def test_all_holds_every_error_and_every_command_with_its_result():
     errors = importlib.import_module("attnviz.errors").__all__
     results = {result.__name__ for result in Result.__subclasses__() + TextResult.__subclasses__()} - {"TextResult"}
-    functions = {"ablate", "analyze", "compare", "explain", "head_outputs", "profile_heads", "rollout"}
+    functions = {
+        *("ablate", "analyze", "analyze_each", "compare", "compare_corpus", "explain", "head_outputs"),
+        *("profile_heads", "rollout"),
+    }
     assert {*errors, *results, *functions} <= set(attnviz.__all__)
     assert len(results) == len(functions)
     assert re.fullmatch(r"\d+\.\d+\.\d+", attnviz.__version__)
@@ -102,13 +105,16 @@ def test_names_that_are_imported_late_are_those_that_type_checkers_see(name):
         ))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_modules_all_is_sorted_and_names_only_what_is_there(name):
-    module = importlib.import_module(name)
-    constants_first = sorted(module.__all__, key=lambda public: (not public.isupper(), not public[0].isupper(), public))
-    assert module.__all__ == constants_first
-    assert all(hasattr(module, public) for public in module.__all__)
-    assert not [public for public in module.__all__ if public.startswith("_") and public != "__version__"]
+def test_the_all_of_every_module_is_sorted_and_has_its_functions_and_classes_and_only_what_is_there():
+    for name in MODULES:
+        module = importlib.import_module(name)
+        public = module.__all__
+        assert public == sorted(public, key=lambda each: (not each.isupper(), not each[0].isupper(), each)), name
+        assert all(hasattr(module, each) for each in public), name
+        assert not [each for each in public if each.startswith("_") and each != "__version__"], name
+        commands = {command.callback.__name__ for command in getattr(module, "app", typer.Typer()).registered_commands}
+        callables = {own for own in defined_names(module) if not own.isupper() and callable(getattr(module, own))}
+        assert callables - commands <= set(public), name
 
 
 def test_every_module_and_public_function_and_class_and_method_has_a_docstring():
@@ -136,15 +142,6 @@ def test_what_other_modules_import_is_public_where_it_comes_from():
                     if alias.name not in source.__all__ and f"{node.module}.{alias.name}" not in MODULES
                 ]
     assert strangers == []
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_public_functions_and_classes_of_a_module_are_in_its_all(name):
-    module = importlib.import_module(name)
-    own = {public for public in defined_names(module) if not public.isupper()}
-    commands = {command.callback.__name__ for command in getattr(module, "app", typer.Typer()).registered_commands}
-    callables = {public for public in own if callable(getattr(module, public))}
-    assert callables - commands <= set(module.__all__)
 
 
 def test_importing_attnviz_is_cheap_and_names_come_when_asked_for():

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnviz import analyze
+from attnviz.commands.profile.measure import profile_heads
 from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
+from attnviz.commands.profile.retrieval import Needles
 from attnviz.commands.profile.tallies import ordinary_ids
 from attnviz.corpora.batches import SampledAttention
 from attnviz.model.checkpoint import from_loaded
@@ -20,6 +22,7 @@ from tests.models import (
     bert_tokenizer,
     gpt2_tokenizer,
     hand_built_gpt2,
+    known_gpt2,
     sharp_bert,
     sharp_gpt2,
 )
@@ -206,12 +209,13 @@ def test_duplicate_tokens_are_of_two_kinds_too():
 
 
 def sequences_of(checkpoint, pattern_of, batch_size=5, seed=0):
-    """What a tally finds in patterns made from token ids, and the ids."""
-    seen = []
+    """What a tally finds in patterns made from token ids, and the ids of the sequences that repeat as a whole."""
+    seen, runs = [], iter(range(1000))
 
     def run(_, batch, visit):
         ids = batch.inputs["input_ids"]
-        seen.extend(ids.tolist())
+        if not checkpoint.architecture.causal or next(runs) % 2 == 0:  # else one with needles, of causal models alone
+            seen.extend(ids.tolist())
         patterns = torch.stack([pattern_of(row) for row in ids])[:, None].expand(-1, checkpoint.n_heads, -1, -1)
         for layer in range(checkpoint.n_layers):
             visit(layer, patterns)
@@ -257,7 +261,9 @@ def test_uniform_attention_on_random_sequences_scores_the_baseline(checkpoint):
     n, causal = 40, checkpoint.architecture.causal
     allowed = torch.ones(n, n).tril() if causal else torch.ones(n, n)
     found = sequences_of(checkpoint, lambda _: allowed / allowed.sum(1, keepdim=True))[0].results()
-    for name, baseline in found.baselines.items():
+    assert ("retrieval" in found.baselines) == causal
+    for name in ("previous", "duplicate", "induction"):
+        baseline = found.baselines[name]
         assert float(found.scores[name][0, 0, 0]) == pytest.approx(baseline)
 
 
@@ -285,3 +291,72 @@ def test_a_copy_that_is_a_sink_still_has_what_followed_it():
     found = {verdict.name: verdict for verdict in analysis.head("L0H0").patterns}
     assert (found["induction"].n, found["induction"].types) == (1, 0)
     assert (found["duplicate-token"].n, found["duplicate-token"].types) == (0, None)
+
+
+# --- needles of a profile
+
+
+def needles_of(context=40, n_sequences=SEQUENCES, seed=0):
+    checkpoint = from_loaded(sharp_gpt2(n_positions=context), gpt2_tokenizer())
+    return Needles(checkpoint, seed, n_sequences)
+
+
+@pytest.mark.parametrize(("context", "needle"), [(6, 2), (40, 5), (100, 10)])
+def test_a_needle_comes_once_more_at_the_end_and_nowhere_else(context, needle):
+    needles = needles_of(context)
+    assert (needles.measurable, needles.context, needles.needle) == (True, context, needle)
+    numbers = list(range(SEQUENCES))
+    starts = needles.starts(numbers).tolist()
+    assert (starts[0], starts[-1]) == (1, context - 2 * needle - 1)  # filler before it, and before its copy
+    assert starts == sorted(starts)
+    for start, row in zip(starts, needles.drawn().tolist(), strict=True):
+        assert len(row) == context
+        assert row[start : start + needle] == row[-needle:]
+        assert len(set(row[-needle:])) == needle
+        assert not set(row[-needle:]) & {*row[:start], *row[start + needle : -needle]}
+    assert needles.drawn().tolist() != needles_of(context, seed=1).drawn().tolist()
+    assert needles.drawn().tolist() == needles_of(context).drawn().tolist()
+
+
+def test_retrieval_counts_the_tokens_to_come_that_get_the_largest_attention():
+    """Head 0 looks at the token to come, head 1 at the copy of its own, head 2 at the right one for two of four."""
+    needles = needles_of(40)
+    (start,) = needles.starts([7]).tolist()
+    pattern = torch.full((1, 3, 40, 40), 0.01)
+    for i in range(4):
+        query = 40 - 5 + i
+        pattern[0, 0, query, start + i + 1] = 0.02  # by however little
+        pattern[0, 1, query, start + i] = 0.9
+        pattern[0, 2, query, start + i + 1] = 0.5 if i < 2 else 0.4
+        pattern[0, 2, query, start] = 0.4 if i < 2 else 0.5
+    assert needles.retrieved(pattern, [7]).tolist() == [[1.0, 0.0, 0.5]]
+    assert needles.uniform(None) == pytest.approx(sum(1 / seen for seen in (36, 37, 38, 39)) / 4)
+    starts = needles.starts(list(range(SEQUENCES))).tolist()
+    chances = [(start + i + 1 > 35 + i - 10) / 10 for start in starts for i in range(4)]  # with a window of 10 tokens
+    assert 0 < needles.uniform(10) == pytest.approx(sum(chances) / len(chances))
+
+
+def test_only_causal_models_with_room_for_a_needle_are_asked():
+    assert not needles_of(5).measurable
+    encoder = from_loaded(sharp_bert(), bert_tokenizer())
+    assert not Needles(encoder, 0, SEQUENCES).measurable
+    found = RepeatTally(encoder, 0).results()
+    assert ("retrieval" in found.scores, found.needle, list(found.sequences())) == (
+        False,
+        None,
+        ["20 random tokens, repeated"],
+    )
+
+
+def test_a_head_built_for_copying_retrieves_and_is_told_beside_induction():
+    """Layer 0 carries the previous token up, L1H0 of :func:`known_gpt2` looks for its own token there."""
+    profile = profile_heads(from_loaded(known_gpt2(), gpt2_tokenizer()), [], repeats=True, control=False)
+    found = {role.id: role for role in profile.roles if role.role == "retrieval"}
+    copying = HeadId(1, 0)
+    assert (found[copying].score, found[copying].n, found[copying].passed) == (1, SEQUENCES, True)
+    assert found[copying].baseline == pytest.approx(sum(1 / seen for seen in range(57, 64)) / 7)
+    assert max(role.score for id, role in found.items() if id != copying) < 0.1
+    assert not any(role.passed for id, role in found.items() if id != copying)
+    assert [role.role for role in profile.passed_roles()[copying]] == ["induction", "retrieval"]
+    assert "32 × 64 random tokens, 8 of them copied" in profile.source("retrieval")
+    assert "copied" not in profile.source("induction")

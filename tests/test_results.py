@@ -13,6 +13,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
@@ -23,20 +24,30 @@ from attnviz.commands.heads.measure import analyze
 from attnviz.errors import OutputError, UsageError
 from attnviz.figures.files import FORMATS, figure_bytes
 from attnviz.figures.look import Look
+from attnviz.model.checkpoint import from_loaded
 from attnviz.results.documents import read_captions
 from attnviz.results.result import Result, layout_of, report_of, views_of
 from attnviz.results.view import Choices
-from tests.corpora import treebank
-from tests.drawn import ODD_SETTINGS, nothing_over_the_edge
+from tests.corpora import sentences, treebank
+from tests.drawn import ODD_SETTINGS
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
 
 TEXT = "the cat that i saw ran away"
 TEXTS = (TEXT, "the dog that i saw ran away")
+COLUMN = Look("dark", width=3.3)
 
 MEASURES: dict[str, Callable[[], Any]] = {
     "outputs": lambda: attnviz.head_outputs(TEXT, sharp_gpt2(model_class=GPT2LMHeadModel), tokenizer=gpt2_tokenizer()),
     "heads": lambda: attnviz.analyze(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), syntax=False),
     "compare": lambda: attnviz.compare(*(analyze(text, sharp_bert(), tokenizer=bert_tokenizer()) for text in TEXTS)),
+    "heads.texts": lambda: attnviz.analyze_each(
+        [TEXT, f"{TEXT} {TEXT}"], sharp_bert(), tokenizer=bert_tokenizer(), syntax=False
+    ),
+    "compare.corpus": lambda: attnviz.compare_corpus(
+        *(from_loaded(sharp_bert(seed), bert_tokenizer()) for seed in (0, 1)),
+        sentences(Path(mkdtemp()) / "texts.txt", 40),
+        syntax=False,
+    ),
     "explain": lambda: attnviz.explain(TEXT, sharp_bert(), tokenizer=bert_tokenizer()),
     "rollout": lambda: attnviz.rollout(TEXT, sharp_bert(), tokenizer=bert_tokenizer(), token="cat"),
     "profile": lambda: attnviz.profile_heads(
@@ -67,7 +78,7 @@ def test_a_command_is_registered_whole(command: str):
     assert len(set(names)) == len(names)
     assert not {"all", "none"} & set(names)
     assert all(view.shows for view in views)
-    assert layout.manifest == f"{command}.json"
+    assert layout.manifest == f"{command.replace('.', '-')}.json"
     assert result_of(command).command == command
     assert len(inspect.getdoc(type(result_of(command))) or "") > 40
 
@@ -89,29 +100,42 @@ def test_plans_name_files_of_the_folder_and_say_what_they_show(command: str, nam
         assert "\n" not in plan.caption
 
 
-@pytest.mark.parametrize("look", [Look(), Look("dark", width=3.3)], ids=["default", "dark column"])
+@cache
+def column(command: str, name: str) -> bytes:
+    """The picture as a PNG, dark and as wide as a column; tests of its command draw it in other themes and widths."""
+    return figure_bytes(result_of(command).figure(name, COLUMN), "png", COLUMN)
+
+
 @pytest.mark.parametrize(("command", "name"), PICTURES)
-def test_pictures_fit_their_page(command: str, name: str, look: Look):
+def test_pictures_fit_their_page(command: str, name: str):
     if name not in drawable(command):
         pytest.skip("there is no such picture of this result")
-    figure = result_of(command).figure(name, look)
-    assert nothing_over_the_edge(figure)
-    if look.width is not None:
-        with Image.open(io.BytesIO(figure_bytes(figure, "png", look))) as picture:
-            assert picture.width == 990
-            assert picture.height <= 10 * 300
+    with Image.open(io.BytesIO(column(command, name))) as picture:
+        assert picture.width == 990
+        assert picture.height <= 10 * 300
+        pixels = np.asarray(picture.convert("RGB"))
+    for edge in (pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]):
+        assert (edge == pixels[0, 0]).all()
+    assert pixels[0, 0].max() < 60
 
 
 @pytest.mark.parametrize(("command", "name"), PICTURES)
 def test_files_do_not_depend_on_the_users_settings_nor_on_the_run(command: str, name: str):
     if name not in drawable(command):
         pytest.skip("there is no such picture of this result")
-    result = result_of(command)
     with matplotlib.rc_context(ODD_SETTINGS):
         before = dict(matplotlib.rcParams)
-        odd = figure_bytes(result.figure(name), "svg")
+        odd = figure_bytes(result_of(command).figure(name, COLUMN), "png", COLUMN)
         assert dict(matplotlib.rcParams) == before
-    assert odd == figure_bytes(result.figure(name), "svg")
+    assert odd == column(command, name)
+
+
+@pytest.mark.parametrize("command", MEASURES)
+def test_an_svg_depends_on_them_neither_and_holds_texts_as_texts(command: str):
+    result = result_of(command)
+    with matplotlib.rc_context(ODD_SETTINGS):
+        odd = figure_bytes(result.figure(), "svg")
+    assert odd == figure_bytes(result.figure(), "svg")
     assert b"</text>" in odd
 
 
@@ -140,15 +164,16 @@ def test_a_result_is_saved_with_captions_table_and_document(command: str, tmp_pa
     content = result.save(tmp_path / "new", formats=["svg"], top=2)
     files = {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()}
     assert files == set(content["files"])
-    assert {f"{command}.json", f"{command}.csv", "captions.md", "captions.tex", *content["figures"]} == files
-    assert content == json.loads((tmp_path / "new" / f"{command}.json").read_text(encoding="utf-8"))
+    name = command.replace(".", "-")
+    assert {f"{name}.json", f"{name}.csv", "captions.md", "captions.tex", *content["figures"]} == files
+    assert content == json.loads((tmp_path / "new" / f"{name}.json").read_text(encoding="utf-8"))
     assert result.document(content["figures"], top=2) == {key: content[key] for key in content if key != "files"}
     captions = dict(read_captions((tmp_path / "new" / "captions.md").read_text(encoding="utf-8")))
     assert set(captions) == set(content["figures"])
     in_latex = (tmp_path / "new" / "captions.tex").read_text(encoding="utf-8")
     assert in_latex.count("\n\\caption{") == len({name.rpartition(".")[0] for name in content["figures"]})
     assert ", ".join(re.findall(r"^% (.*\.svg.*)$", in_latex, re.MULTILINE)).split(", ") == list(captions)
-    rows = (tmp_path / "new" / f"{command}.csv").read_text(encoding="utf-8").splitlines()
+    rows = (tmp_path / "new" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0] == ",".join(report_of(command).columns)
     assert len(rows) > 1
     assert result.save(tmp_path / "new", figures=[])["files"] == content["files"]  # pictures of the same analysis stay

@@ -39,13 +39,14 @@ def approx(**expected: float | None) -> Any:
 NO_REPEATS = dict.fromkeys((*REPEATS, *ON_REPEATS.values(), *TYPES.values()))
 """What is found of induction and duplicate tokens where no token repeats (see test_repeats.py)."""
 
-ON_CONTENT = ("distance_content", "confidence_content")
+ON_CONTENT = ("entropy_content", "distance_content", "confidence_content")
 
 
 def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
     context = context_of([SINK, TEXT, TEXT, SINK], long_range_from=1)
     assert one_head(BIDIRECTIONAL, context) == approx(
         entropy=(0 + 1.5 + 1.5 + 2) * log(2) / 4,
+        entropy_content=log(3) - log(4) / 3,  # of rows of one and two thirds
         distance=(0 + 0.75 + 0.75 + 1.5) / 4,
         distance_content=(0.5 / 0.75 + 0.5 / 0.75) / 2,
         confidence=(1 + 0.5 + 0.5 + 0.25) / 4,
@@ -70,6 +71,7 @@ def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
         "previous": 1, "current": 2, "next": 1, "local": 2, "long_range": 2, "induction": 0, "duplicate": 0,
     }  # fmt: skip
     assert context.entropy_uniform == pytest.approx(log(4))
+    assert context.entropy_content_uniform == pytest.approx(log(2))
     assert context.sink_baseline == pytest.approx(1 / 2)
 
 
@@ -77,6 +79,7 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
     context = context_of([SINK, TEXT, TEXT, TEXT], causal=True, long_range_from=2)
     assert one_head(CAUSAL, context) == approx(
         entropy=(0 + 1 + 1.5 + 1.5) * log(2) / 4,
+        entropy_content=(0 + 1 + 1.5) * log(2) / 3,
         distance=(0 + 0.5 + 1.25 + 1.0) / 4,
         distance_content=(0 + 0.25 / 0.5 + (0.25 * 2 + 0.5) / 1) / 3,
         confidence=(1 + 0.5 + 0.5 + 0.5) / 4,
@@ -101,6 +104,7 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
         "previous": 2, "current": 3, "next": 0, "local": 3, "long_range": 1, "induction": 0, "duplicate": 0,
     }  # fmt: skip
     assert context.entropy_uniform == pytest.approx((log(2) + log(3) + log(4)) / 4)
+    assert context.entropy_content_uniform == pytest.approx((log(2) + log(3)) / 3)
     assert context.sink_baseline == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
 
 
@@ -199,7 +203,7 @@ def test_a_head_that_attends_to_sinks_alone_has_no_shares_but_others_keep_theirs
     assert context.baselines["current"] == 0.5
 
 
-def test_distance_and_confidence_on_content_do_not_move_with_what_rests_on_sinks():
+def test_what_is_measured_on_content_does_not_move_with_what_rests_on_sinks():
     """Two heads that differ in how much goes to [CLS] alone; a row of which nothing is left is left out of the mean."""
     content = torch.tensor([[0.0, 0.75, 0.25, 0], [0, 0.5, 0.5, 0]])
     rows = [[1.0, 0, 0, 0], *content.tolist(), [1.0, 0, 0, 0]]
@@ -207,6 +211,7 @@ def test_distance_and_confidence_on_content_do_not_move_with_what_rests_on_sinks
     found = measure(verified([rows, resting]), context_of([SINK, TEXT, TEXT, SINK]))
     assert found["confidence_content"] == pytest.approx([0.625, 0.625])
     assert found["distance_content"] == pytest.approx([0.375, 0.375])
+    assert found["entropy_content"][0] == pytest.approx(found["entropy_content"][1])
     assert found["confidence"][0] < found["confidence"][1]
     half = [[1.0, 0, 0, 0], [1.0, 0, 0, 0], rows[2], [1.0, 0, 0, 0]]
     assert measure(verified(half), context_of([SINK, TEXT, TEXT, SINK]))["confidence_content"] == [0.5]
@@ -230,7 +235,7 @@ def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
         "confidence": 1.0,
         **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *NO_REPEATS)),
     }
-    assert context.entropy_uniform == 0.0
+    assert (context.entropy_uniform, context.entropy_content_uniform) == (0.0, None)
 
 
 def test_an_unverified_layer_cannot_be_measured():

@@ -178,8 +178,13 @@ def shell(tmp_path: Path, redirection: str, *arguments: str, **environment: str)
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["heads", "--help"]])
-@pytest.mark.parametrize("redirection", [">&-", ">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full", "2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "redirection"),
+    [
+        *((["--version"], each) for each in (">&-", ">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full", "2>&-")),
+        *((["heads", "--help"], each) for each in (">&-", ">/dev/full")),
+    ],
+)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_help_and_version_survive_any_stream(tmp_path: Path, arguments: list[str], redirection: str):
     done = shell(tmp_path, redirection, *arguments)

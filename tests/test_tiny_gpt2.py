@@ -155,11 +155,10 @@ def test_a_text_without_repeats_has_no_induction_label():
 # --- how it was made
 
 
-@pytest.fixture
-def books(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small books and a third to hold out."""
-    folder = tmp_path / "books"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("books")
     rng = np.random.default_rng(0)
     words = ["the", "cat", "dog", "house", "ran", "saw", "away", "and", "“quoted”", "in"]
     for name in ("a", "b", "c"):
@@ -172,14 +171,25 @@ def run(script, books, out, **options):
     script.main(books, out=out, held_out="c", batch_size=1, seed=3, device="cpu", sharpening_steps=3, **options)
 
 
+@pytest.fixture(scope="module")
+def whole(script, books, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model trained in one go."""
+    folder = tmp_path_factory.mktemp("trained") / "whole"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(script, "CHECKED", 3)
+        run(script, books, folder, steps=6, save_every=2)
+    return folder
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
 
 
 @pytest.mark.parametrize(("before", "after"), [(5, 9 - 4), (7, 9 - 6)], ids=["first stage", "last stage"])
-def test_training_goes_on_after_an_interruption_to_the_same_result(script, books, tmp_path, monkeypatch, before, after):
+def test_training_goes_on_after_an_interruption_to_the_same_result(
+    script, books, whole, tmp_path, monkeypatch, before, after
+):
     monkeypatch.setattr(script, "CHECKED", 3)
-    run(script, books, tmp_path / "whole", steps=6, save_every=2)
     steps = []
     one_step = script.one_step
 
@@ -196,12 +206,12 @@ def test_training_goes_on_after_an_interruption_to_the_same_result(script, books
     assert (tmp_path / "parts" / "training-state.pt").is_file()
     run(script, books, tmp_path / "parts", steps=6, save_every=2)
     assert len(steps) == before + 1 + after  # those since the last saved state again, no others
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert whole.keys() == parts.keys()
-    for name, weight in whole.items():
-        assert torch.equal(weight, parts[name]), name
+    expected, found = weights(whole), weights(tmp_path / "parts")
+    assert expected.keys() == found.keys()
+    for name, weight in expected.items():
+        assert torch.equal(weight, found[name]), name
     assert not (tmp_path / "parts" / "training-state.pt").exists()
-    assert (tmp_path / "whole" / "README.md").read_text() == (tmp_path / "parts" / "README.md").read_text()
+    assert (whole / "README.md").read_text() == (tmp_path / "parts" / "README.md").read_text()
 
 
 def test_another_recipe_does_not_go_on_from_what_is_saved(script, books, tmp_path, monkeypatch):
@@ -211,9 +221,8 @@ def test_another_recipe_does_not_go_on_from_what_is_saved(script, books, tmp_pat
         run(script, books, tmp_path / "out", steps=2, save_every=1)
 
 
-def test_what_it_makes_is_a_checkpoint_for_attnviz(script, books, tmp_path):
-    run(script, books, tmp_path / "out", steps=2, save_every=1)
-    analysis = analyze("the cat saw the dog", model=tmp_path / "out", syntax=False)
+def test_what_it_makes_is_a_checkpoint_for_attnviz(whole):
+    analysis = analyze("the cat saw the dog", model=whole, syntax=False)
     assert len(analysis.heads) == analysis.verification.heads_compared
 
 

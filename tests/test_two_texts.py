@@ -39,7 +39,7 @@ def checkpoint() -> Any:
 
 @pytest.fixture(scope="module")
 def found(checkpoint) -> Any:
-    return analyze(SOURCE, checkpoint, target=TARGET)
+    return analyze(SOURCE, checkpoint, target=TARGET, syntax=False)
 
 
 # --- ids ------------------------------------------------------------------------------------------
@@ -244,12 +244,6 @@ def test_tables_stand_by_kind(found):
     assert "Prev" not in report.partition("Cross-attention (X)")[2].partition("Label: what")[0]
 
 
-def test_a_notebook_shows_the_overview_and_the_tables(found):
-    shown = found._repr_html_()
-    assert shown.startswith("<img")
-    assert "Cross-attention (X)" in shown
-
-
 def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
     tokenizer = unigram_tokenizer()
     short = from_loaded(sharp("bart", len(tokenizer), max_position_embeddings=10), tokenizer)
@@ -265,24 +259,21 @@ def test_a_target_that_is_too_long_is_named_and_what_is_cut_of_it_is_told():
     assert "The text was cut" not in report
 
 
-def test_a_target_needs_a_decoder_and_a_pair_an_encoder_alone(checkpoint):
+def test_a_target_needs_a_decoder_and_a_pair_a_tokenizer_that_parts_it(checkpoint):
     with pytest.raises(TextError, match=r"'bert' reads one text; leave out --target"):
         analyze("the cat", sharp_bert(), tokenizer=bert_tokenizer(), target="the dog")
-    with pytest.raises(TextError, match=r"the encoder of 't5' has no sentence segments; .* goes with --target"):
-        analyze(SOURCE, checkpoint, pair="the dog")
+    unparted = from_loaded(checkpoint.model, unigram_tokenizer(pairs=False))
+    with pytest.raises(TextError, match=r"no sentence segments, and its tokenizer puts nothing between two texts"):
+        analyze(SOURCE, unparted, pair="the dog")
     with pytest.raises(TextError, match=r"the target is empty"):
         analyze(SOURCE, checkpoint, target="")
     with pytest.raises(UsageError, match=r"max_new_tokens as a whole number from 1 on, found 0"):
         analyze(SOURCE, checkpoint, max_new_tokens=0)
 
 
-@pytest.mark.parametrize("name", ["rollout", "head_outputs", "explain", "ablate", "compare", "profile_heads"])
-def test_every_other_command_refuses_encoder_decoders_in_one_line(checkpoint, found, tmp_path, name):
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("the cat ran away\n")
-    given = {"compare": (found, found), "profile_heads": (checkpoint, [corpus])}
-    with pytest.raises(ArchitectureError, match=r"'t5' is an encoder-decoder; only heads .*\.$"):
-        getattr(attnviz, name)(*given.get(name, (SOURCE, checkpoint)))
+def test_explain_refuses_encoder_decoders_in_one_line(checkpoint):
+    with pytest.raises(ArchitectureError, match=r"'t5' is an encoder-decoder, which this command does not take; .*\.$"):
+        attnviz.explain(SOURCE, checkpoint)
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -370,13 +361,108 @@ def test_a_map_has_a_panel_for_each_kind_that_is_measured(found):
     assert [(each.name[0], each.values.shape) for each in entropy.maps] == [("E", (2, 4)), ("D", (3, 4)), ("X", (3, 4))]
     assert [each.name[0] for each in diagonality.maps] == ["X"]
     assert [each.name[0] for each in previous.maps] == ["E", "D"]
+    (distance,) = plans(found, "map", maps=["distance"])
+    assert [each.name[0] for each in distance.maps] == ["E", "D"]
     assert diagonality.maps[0].mark.value == pytest.approx(found.parts[2].context.diagonality_baseline)
 
 
-@pytest.mark.parametrize("name", ["mean", "pair", "panel"])
-def test_other_figures_say_that_they_are_not_drawn(found, name):
-    with pytest.raises(UsageError, match=f"no figure '{name}': it is drawn for models of one kind of attention only"):
-        found.figure(name)
+def test_every_kind_has_means_of_its_own(found):
+    drawn = {plan.stem: plan for plan in plans(found, "mean")}
+    assert list(drawn) == [
+        f"{stem}-{kind}" for kind in ("encoder", "decoder", "cross-attention") for stem in ("mean", "mean-all")
+    ]
+    cross = drawn["mean-cross-attention"]
+    assert [tile.name for tile in cross.groups[0][1]] == ["layer X0", "layer X1", "layer X2", "all layers"]
+    of_layer = found.layer_patterns(found.head("X1H0").id.layer).mean(0)
+    np.testing.assert_allclose(cross.groups[0][1][1].values, of_layer, atol=1e-6)
+    assert (cross.labels.texts, cross.keys.texts) == (found.target.tokens.labels, found.tokens.labels)
+    assert "each cross-attention layer’s 4 heads" in cross.title
+    assert [plan.stem for plan in plans(found, "mean", select="D0")] == ["mean-decoder", "mean-all-decoder"]
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_tiles_of_cross_attention_have_square_cells_and_both_texts(found, width):
+    figure = found.figure("panel", Look(width=width), select="X0H0,X1H2")
+    axes = [ax for ax in figure.axes if ax.get_title("left").startswith("X")]
+    assert len(axes) == 2
+    for ax in axes:
+        box = ax.get_window_extent()
+        assert box.width / box.height == pytest.approx(len(found.tokens) / len(found.target.tokens), rel=0.02)
+    named = [[label.get_text() for label in axis.get_ticklabels()] for axis in (axes[0].yaxis, axes[0].xaxis)]
+    assert named[0][0] == found.target.tokens.labels[0]
+    assert set(named[1]) <= set(found.tokens.labels)
+    plt.close(figure)
+
+
+def test_a_panel_holds_heads_of_one_kind(found):
+    stems = {
+        plan.stem: [tile.shorter[0] for tile in plan.groups[0][1]] for plan in plans(found, "panel", select="E0H1,X0")
+    }
+    assert stems == {"panel-encoder": ["E0H1"], "panel-cross-attention": ["X0H0", "X0H1", "X0H2", "X0H3"]}
+
+
+@pytest.fixture(scope="module")
+def two(checkpoint) -> Any:
+    return analyze(SOURCE, checkpoint, pair="a dog ran away", target=TARGET, syntax=False)
+
+
+def test_a_pair_is_joined_as_the_tokenizer_does_and_that_is_said(two, found):
+    assert two.document()["pair_note"] == (
+        "This model has no token types: the pair is joined as its tokenizer does, TEXT </s> PAIR </s>."
+    )
+    assert two.tokens.labels[: len(found.tokens)] == found.tokens.labels
+    encoder, decoder, cross = two.parts
+    n, m = len(two.tokens), len(two.target.tokens)
+    assert encoder.facts.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens)"
+    assert decoder.facts.text_line == f"“{TARGET}” ({m} tokens)"
+    assert cross.facts.text_line == f"“{SOURCE}” / “a dog ran away” ({n} tokens) → “{TARGET}” ({m} tokens)"
+    assert cross.facts.subject.endswith(f"on “{SOURCE}” and “a dog ran away” → “{TARGET}”")
+
+
+def test_shares_of_a_pair_are_of_the_encoder_and_of_cross_attention(two):
+    encoder, cross = plans(two, "pair")
+    assert (encoder.stem, cross.stem) == ("pair-encoder", "pair-cross-attention")
+    assert [each.name for each in cross.maps] == ["T → A", "T → B", "T → special"]
+    segments = np.array([2 if segment is None else segment for segment in two.tokens.segments])
+    rows_of = two.pattern("X2H1").numpy()[1:]
+    expected = [100 * rows_of[:, segments == place].sum(1).mean() for place in range(3)]
+    assert [each.values[2, 1] for each in cross.maps] == pytest.approx(expected, abs=1e-3)
+    rows_of = two.pattern("E1H3").numpy()[segments == 1]
+    expected = [100 * rows_of[:, segments == place].sum(1).mean() for place in range(3)]
+    assert [each.values[1, 3] for each in encoder.maps[3:]] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_head_of_a_pair_has_rules_where_the_texts_meet(two):
+    _, _, of_encoder, of_cross = plans(two, "pair", select="E0H0,X0H0")
+    assert of_cross.rules == of_encoder.rules
+    assert of_cross.keys.texts == two.tokens.labels
+    figure = two.figure("pair", select="X0H0")
+    plt.close(figure)
+    with pytest.raises(UsageError, match="the decoder's heads read the target alone: choose others with --select"):
+        plans(two, "pair", select="D0")
+
+
+def test_a_pair_without_a_second_text_says_so(found):
+    with pytest.raises(UsageError, match="give the second one with --pair"):
+        found.figure("pair")
+
+
+def test_relations_are_measured_in_the_encoder_alone(checkpoint, monkeypatch):
+    from attnviz.commands.heads import measure as heads_measure
+    from attnviz.patterns.syntax import Arc, Parse, Word
+
+    def parsed(texts: Any, tokens: Any, *_: Any) -> tuple[Parse, str]:
+        units = merge_units(tokens, words=True)
+        words = [Word(label, members) for label, members in zip(units.labels, units.members, strict=True)][:-1]
+        return Parse(tuple(words), (Arc(0, 1, "det"), Arc(1, 2, "nsubj")), "a parser"), ""
+
+    monkeypatch.setattr(heads_measure, "_parse", parsed)
+    found = analyze(SOURCE, checkpoint, target=TARGET)
+    kinds = {str(head.id)[0]: {verdict.name for verdict in head.patterns} for head in found.heads}
+    assert {"det", "nsubj"} <= kinds["E"]
+    assert not {"det", "nsubj"} & (kinds["D"] | kinds["X"])
+    assert [part.parse is not None for part in found.parts] == [True, False, False]
+    assert found.document()["parse"]["parser"] == "a parser"
 
 
 # --- files and the command line -------------------------------------------------------------------
@@ -404,9 +490,10 @@ def test_the_command_writes_every_kind(tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--pair", "x"], "goes with --target"),
+        (["--pair", " "], "the pair is blank"),
+        (["--pair", "x", "--figures", "pair", "--select", "D0"], "the decoder's heads read the target alone"),
         (["--select", "L0"], "attention of several kinds"),
-        (["--figures", "panel"], "models of one kind of attention only"),
+        (["--figures", "pair"], "give the second one with --pair"),
     ],
 )
 def test_bad_input_ends_in_one_line(tmp_path, more, message):

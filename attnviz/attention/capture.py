@@ -64,24 +64,45 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
     """
     visited: list[int] = []
 
+    encoded: list[Tensor] = []
+
     def visit_next(record: LayerRecord) -> None:
         visited.append(record.layer)
+        if record.source is not None:
+            _refuse_other_source(record, encoded)
         visit(record)
 
     with ExitStack() as stack:
         stack.enter_context(eager_and_eval(checkpoint.model))
-        for layer, modules in zip(checkpoint.layers, checkpoint.architecture.modules(checkpoint.model), strict=True):
+        if checkpoint.stacks:
+            encoder: Any = checkpoint.model.encoder
+            stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
+        for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True):
             norm = modules.after_attention(checkpoint.architecture.pre_norm)
             stack.enter_context(_hooked(layer, modules, norm, visit_next))
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
-        result = checkpoint.model(**inputs, use_cache=False)
+        result = checkpoint.running(**inputs, use_cache=False)
     if visited != _in_run_order(checkpoint.layers):
         raise VerificationError(
             f"expected one attention pattern from each of {checkpoint.n_layers} layers, in order, "
             f"found them from layers [{', '.join(map(str, visited))}]; nothing can be verified against this model."
         )
     refuse_not_finite(result[0], "final hidden state")
+
+
+def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None:
+    """Refuse cross-attention whose keys and values come from anything but the encoder's own output.
+
+    Raises:
+        VerificationError: naming the layer.
+    """
+    if len(encoded) == 1 and torch.equal(record.source, encoded[0]):  # type: ignore[arg-type]
+        return
+    raise VerificationError(
+        f"layer {record.layer}: the states that cross-attention was given are not the encoder's own output, so that "
+        "they stand for no tokens of the source. Nothing was written."
+    )
 
 
 def refuse_not_finite(values: Tensor, what: str) -> None:

@@ -1,8 +1,7 @@
 """How one layer's recomputed attention is held against the model's, and where it differs most."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["LayerCheck", "Verification", "compare_layer", "locate", "within", "worse_of"]
+__all__ = ["LayerCheck", "Verification", "compare_layer", "compare_patterns", "locate", "within", "worse_of"]
 
 _SURE = 1.5
 """Of a scale's limit: an error of this size is noticed even where rounding makes it look smaller."""
@@ -56,7 +55,7 @@ class Verification:
     tolerance: Tolerance
     layers: tuple[LayerCheck, ...]
 
-    level: ClassVar[int] = 4
+    level: int = 4
     """How deep it goes: 1 patterns, from the model's own queries and keys; 2 these too, from input and weights; 3 also
     the output after W_O; 4 in a run whose final states are those of the untouched model, since hooks only read."""
 
@@ -122,20 +121,22 @@ def compare_layer(
         )
     scale = float(record.output.abs().max())
     difference = _largest_difference(output, record.output)
-    coarse: dict[str, float] = {}
-    if tolerance.row is not None:
-        fit = fit_scale(pattern, record.pattern, tolerance.scale)
-        coarse = {"row_error": float(row_error(pattern, record.pattern).max())}
-        coarse |= {"scale_error": fit.error, "scale_limit": fit.limit}
-    return LayerCheck(
-        layer=record.layer,
-        heads_compared=pattern.shape[1],
-        pattern_error=_largest_difference(pattern, record.pattern),
+    return replace(
+        compare_patterns(record.layer, pattern, record.pattern, tolerance),
         output_error=difference / scale if scale > 0 else difference,
         output_scale=scale,
         passed_error=_passed_error(record, checkpoint),
-        **coarse,
     )
+
+
+def compare_patterns(layer: int, pattern: Tensor, own: Tensor, tolerance: Tolerance) -> LayerCheck:
+    """Compare the patterns alone, [batch, n_heads, n, n] each, of which the second is the model's own."""
+    coarse: dict[str, float] = {}
+    if tolerance.row is not None:
+        fit = fit_scale(pattern, own, tolerance.scale)
+        coarse = {"row_error": float(row_error(pattern, own).max())}
+        coarse |= {"scale_error": fit.error, "scale_limit": fit.limit}
+    return LayerCheck(layer, pattern.shape[1], _largest_difference(pattern, own), 0.0, 0.0, **coarse)
 
 
 def _largest_difference(one: Tensor, other: Tensor) -> float:

@@ -33,8 +33,8 @@ class LayerContributions:
     """One layer's verified heads, ready to say what each writes; numbers in float32 at least.
 
     Attributes:
-        pattern: A, [n_heads, n, n], axes query then key.
-        value: x W_V + b_V, [n_heads, n, d_head]; heads that share values have the same.
+        pattern: A, [n_heads, n_queries, n_keys].
+        value: x W_V + b_V, [n_heads, n_keys, d_head]; heads that share values have the same.
         output_weight: W_O, [n_heads, d_head, d_model].
         output_bias: b_O, [d_model]; zeros where the model has none.
     """
@@ -78,7 +78,7 @@ def layer_contributions(verified: VerifiedAttention, layer: int) -> LayerContrib
     with without_gradients(checkpoint.device):
         pattern = verified.layer(layer).wide[0]
         parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
-        value = attention.values(verified.attention_input(layer), parameters)[0]
+        value = attention.values(verified.keys_input(layer), parameters)[0]
         weight, bias = parameters.output_weight, parameters.output_bias
         bias = weight.new_zeros(weight.shape[-1]) if bias is None else bias
         tensors = (given.detach().to(pattern.dtype) for given in (value, weight, bias))
@@ -90,7 +90,7 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
 
     Args:
         verified: the heads of one text.
-        layer: counted from 0.
+        layer: counted from 0, among all attention layers.
         total: the sum, [n, d_model].
         parts: what was summed, with the verb, for the message: ``... do not sum``.
 
@@ -108,7 +108,7 @@ def check_sum(verified: VerifiedAttention, layer: int, total: Tensor, parts: str
         query, dimension = divmod(place, own.shape[-1])
         raise VerificationError(
             f"{parts} to the model's own attention output: they differ most at query {query} "
-            f"({verified.tokens.labels[query]!r}), dimension {dimension}: the model gives "
+            f"({verified.tokens_of(layer)[0].labels[query]!r}), dimension {dimension}: the model gives "
             f"{float(own[query, dimension]):.6g}, the sum {float(total[query, dimension]):.6g} (tolerance "
             f"{tolerance:g} of the layer's largest output, {scale:.6g}). Nothing was written."
         )

@@ -72,6 +72,7 @@ class VerifiedAttention:
         outputs: list[Tensor],
         fingerprints: list[Tensor],
         sources: list[Tensor | None],
+        target: Tokens | None = None,
     ) -> None:
         """Called by :func:`verify_attention` alone; the lists are in the order of the layers."""
         self.checkpoint = checkpoint
@@ -81,10 +82,20 @@ class VerifiedAttention:
         self._outputs = outputs
         self._fingerprints = fingerprints
         self._sources = sources
+        self._target = target
+
+    def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
+        """The tokens of a layer's queries and of its keys; other than :attr:`tokens` in an encoder-decoder alone."""
+        return _read_by(self.checkpoint.layers[layer], self.tokens, self._target)
 
     def attention_input(self, layer: int) -> Tensor:
         """What W_Q, W_K and W_V of a layer are applied to, as the model gave it, [1, n, d_model]."""
         return self._inputs[layer]
+
+    def keys_input(self, layer: int) -> Tensor:
+        """What W_K and W_V are applied to, [1, n_keys, d_model]; of cross-attention the encoder's states."""
+        source = self._sources[layer]
+        return self._inputs[layer] if source is None else source
 
     def model_output(self, layer: int) -> Tensor:
         """The model's own attention output of a layer, after W_O and b_O, before the residual, [1, n, d_model]."""
@@ -142,7 +153,7 @@ def verify_attention(
     mismatches: list[tuple[float, str]] = []
 
     def compare(record: LayerRecord) -> None:
-        queries, keys = _read_by(record, tokens, target)
+        queries, keys = _read_by(record.layer, tokens, target)
         mask = torch.ones(1, len(keys), dtype=torch.long, device=checkpoint.device)
         pattern, output = _recompute(checkpoint, record.layer, record.attention_input, mask, record.source)
         check = compare_layer(record, pattern, output, checkpoint, tolerance)
@@ -169,36 +180,40 @@ def verify_attention(
         )
     verification = Verification(tolerance, tuple(checks[layer] for layer in sorted(checks)))
     inputs, outputs, fingerprints, sources = map(list, zip(*(kept[layer] for layer in sorted(kept)), strict=True))
-    return VerifiedAttention(checkpoint, tokens, verification, inputs, outputs, fingerprints, sources)
+    return VerifiedAttention(checkpoint, tokens, verification, inputs, outputs, fingerprints, sources, target)
 
 
-def _read_by(record: LayerRecord, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
+def _read_by(layer: int, tokens: Tokens, target: Tokens | None) -> tuple[Tokens, Tokens]:
     """The tokens of a layer's queries and of its keys."""
-    if target is None or not isinstance(record.layer, LayerId):
-        return tokens, tokens
-    of_decoder = record.layer.stack.first > 0
-    return (target, tokens) if record.source is not None else (target, target) if of_decoder else (tokens, tokens)
+    letter = layer.stack.letter if target is not None and isinstance(layer, LayerId) else "E"
+    target = tokens if target is None else target
+    return {"E": (tokens, tokens), "D": (target, target), "X": (target, tokens)}[letter]
 
 
 def verify_record(
-    checkpoint: Checkpoint, record: LayerRecord, attention_mask: Tensor, labels: Callable[[int], Sequence[str]]
+    checkpoint: Checkpoint,
+    record: LayerRecord,
+    attention_mask: Tensor,
+    labels: Callable[[int], Sequence[str]],
+    keys: Callable[[int], Sequence[str]] | None = None,
 ) -> VerifiedLayer:
     """Recompute one layer of a batch and compare it with what the model gave.
 
     Args:
         checkpoint: the model.
         record: what the layer took and gave.
-        attention_mask: [batch, n], 1 for a token and 0 for padding.
+        attention_mask: [batch, n_keys], 1 for a token and 0 for padding.
         labels: from a text's place in the batch to the names of its tokens, for the message.
+        keys: likewise of what is attended to, where that is another text.
 
     Raises:
         VerificationError: they differ by more than the tolerance of the dtype.
     """
     tolerance = checkpoint.tolerance
-    pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask)
+    pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask, record.source)
     check = compare_layer(record, pattern, output, checkpoint, tolerance)
     if not within(check, tolerance):
-        _, where = locate(record, pattern, output, check, checkpoint, tolerance, labels)
+        _, where = locate(record, pattern, output, check, checkpoint, tolerance, labels, keys)
         raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
     return VerifiedLayer(check, tolerance, pattern)
 

@@ -22,8 +22,8 @@ def ablate(
         list[str],
         typer.Argument(
             metavar="CORPUS|TEXT",
-            help="Corpora (existing files: .txt with one sentence per line, or .conllu) or texts. Write - to read one "
-            "text from standard input.",
+            help="Corpora (existing files: .txt with one sentence per line, .conllu, or .tsv with texts and labels) or "
+            "texts. Write - to read one text from standard input.",
         ),
     ],
     method: Annotated[
@@ -46,6 +46,19 @@ def ablate(
         bool,
         typer.Option("--together", help="Also remove the selected heads as one set; then no layers and no curve."),
     ] = False,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="Classifiers: the class of all these texts, by its name or number."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        options.text_option(
+            metavar="TEXT",
+            help="The text that the decoder of an encoder-decoder reads, for one TEXT. Default: what the model itself "
+            "generates for each, greedily.",
+        ),
+    ] = None,
+    max_new_tokens: options.MaxNewTokens = None,
     limit: options.Limit = None,
     batch_size: options.BatchSize = 32,
     seed: Annotated[
@@ -73,20 +86,24 @@ def ablate(
     """Remove heads, one at a time or a set, and measure how much the model changes.
 
     GPT-2, and BERT with its masked-LM head, are measured by loss and KL divergence; BERT without that head by how far
-    its final states move. Heads removed together get a verdict only if two methods agree: --method, and mean (with
-    --method mean: uniform). Every layer is verified on a sample.
+    its final states move. A classifier is measured by the loss of the class of each text (--label, or a .tsv); without
+    labels by the KL divergence of its class probabilities. Of an encoder-decoder it is the loss of the target.
+
+    Heads removed together get a verdict only if two methods agree: --method, and mean (with --method mean: uniform).
+    Every layer is verified on a sample.
 
     It writes ablate-heads.png, ablate-map.png, ablate-curve.png, ablate-gradient.png, captions, ablate.json and
     ablate.csv, and prints the heads ranked.
 
     Examples:
-        attnviz ablate "The cat ran away" -m tiny-gpt2
         attnviz ablate corpus.txt --select L2 --together
+        attnviz ablate reviews.tsv -m ./my-classifier
     """
     if texts.count("-") > 1:
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
     given = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
     corpora = [Path(each) for each in given if is_file(each)]
+    read = None if target is None else decoded("--target", target)
     source = run.find_model()
     run.execute(
         lambda progress, warn: attnviz.ablate(
@@ -100,12 +117,15 @@ def ablate(
             seed=seed,
             curve=curve,
             gradient=gradient,
+            label=None if label is None else decoded("--label", label),
+            target=read,
+            max_new_tokens=max_new_tokens,
             device=run.device,
             dtype=run.dtype,
             progress=progress,
             warn=warn,
         ),
-        texts=[each for each in given if not is_file(each)],
+        texts=[*(each for each in given if not is_file(each)), *([] if read is None else [read])],
         corpora=corpora,
         top=top,
         rate=True,

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import attnviz
 from attnviz.cli import options
+from attnviz.cli.compare_corpus import check_form, compare_over
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text
 from attnviz.errors import UsageError
@@ -19,18 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 _SCALES = ("shared", "per-head")
-_FORMS = "attnviz compare TEXT --model M1 --model M2, or attnviz compare TEXT1 TEXT2 --model M"
+_FORMS = (
+    "attnviz compare TEXT --model M1 --model M2, attnviz compare TEXT1 TEXT2 --model M, or attnviz compare --corpus "
+    "FILE --model M1 --model M2"
+)
 
 
-@command(figures="overview, map, differences, page")
+@command(figures="overview, map, differences, page", note="With --corpus: map, distances. Default: all but page.")
 def compare(
     run: Run,
     texts: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="TEXT", help="One text for two models, or two texts for one model. Write - to read standard input."
+            metavar="TEXT",
+            help="One text for two models, or two texts for one model. Write - to read standard input. None with "
+            "--corpus.",
         ),
-    ],
+    ] = None,
+    corpus: Annotated[
+        Path | None,
+        options.text_option(
+            metavar="FILE", help="Compare two models over many texts: .txt (a text a line) or .conllu (a treebank)."
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None,
         options.text_option(
@@ -52,6 +65,12 @@ def compare(
         str | None,
         options.text_option(metavar="TEXT", help="A second segment, the same on both sides."),
     ] = None,
+    target: Annotated[
+        str | None,
+        options.text_option(
+            metavar="TEXT", help="The text that the decoders of encoder-decoders (Marian, BART, T5) read on both sides."
+        ),
+    ] = None,
     select: options.Select = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
@@ -62,6 +81,17 @@ def compare(
     ] = True,
     parser: options.Parser = None,
     truncate: options.Truncate = False,
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = 32,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="SEED",
+            min=0,
+            max=options.LARGEST_SEED,
+            help="With --corpus: random seed of the bootstrap, of dropout, and of the verified sample.",
+        ),
+    ] = 0,
     scale: Annotated[
         str,
         options.picture_option(
@@ -76,19 +106,35 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Compare every head of two models on one text, or of one model on two texts.
+    """Compare every head of two models on one text or a corpus, or of one model on two texts.
 
     Both sides are verified. It writes compare.png, compare-map.png, one picture per head (differences/L00H00.png),
-    captions, compare.json and compare.csv, and prints the heads ranked by Jensen-Shannon distance.
+    captions, compare.json and compare.csv, and prints the heads ranked by Jensen-Shannon distance. With --corpus it
+    writes compare-corpus-map.png, compare-corpus-distances.png, compare-corpus.json and compare-corpus.csv: mean
+    distances with intervals, beside what dropout does and the largest distance that is possible.
 
     Examples:
         attnviz compare "The cat ran away" -m minilm -m ./mine
-        attnviz compare "The cat ran away" "The cats ran away"
+        attnviz compare --corpus corpus.txt -m minilm -m ./mine
     """
-    names = model or ["minilm"]
+    names, texts = model or ["minilm"], texts or []
+    of_texts = {
+        "--pair": pair is not None, "--target": target is not None, "--words": words, "--truncate": truncate,
+        "--local-window": local_window != 1, "--long-range-from": long_range_from != 4,
+    }  # fmt: skip
+    if corpus is not None:
+        check_form(texts, names, of_texts)
+        compare_over(
+            run, corpus, names, _sources(names, revision or []), limit=limit, batch_size=batch_size, seed=seed,
+            syntax=syntax, parser=parser, scale=scale, select=select or (), top=top,
+        )  # fmt: skip
+        return
+    if limit is not None:
+        raise UsageError("--limit is about a corpus; expected it with --corpus FILE, found it without.")
     _check_form(texts, names)
     sentences = [read_text(text) for text in texts]
     second = None if pair is None else decoded("--pair", pair)
+    read = None if target is None else decoded("--target", target)
     sources = _sources(names, revision or [])
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
@@ -99,6 +145,7 @@ def compare(
                 sentence,
                 loaded or source,
                 pair=second,
+                target=read,
                 device=None if loaded else run.device,
                 dtype=None if loaded else run.dtype,
                 words=words,
@@ -115,7 +162,13 @@ def compare(
         return attnviz.compare(*sides)
 
     run.execute(
-        measure, texts=[*sentences, second], models=names, scale=scale, scales=_SCALES, select=select or (), top=top
+        measure,
+        texts=[*sentences, second, read],
+        models=names,
+        scale=scale,
+        scales=_SCALES,
+        select=select or (),
+        top=top,
     )
 
 

@@ -12,7 +12,9 @@ from attnviz.cli.terminal import decoded, read_text
 __all__ = ["explain"]
 
 
-@command(figures="path, positions", note="Default: all; positions exist for layer 0 only.")
+@command(
+    figures="path, positions", note="Default: all; positions exist for layer 0 of models with position embeddings."
+)
 def explain(
     run: Run,
     text: options.Text,

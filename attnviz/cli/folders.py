@@ -1,16 +1,12 @@
 """Where results go: the folder that the user names, or one of the model and the text."""
 
-import hashlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from attnviz.errors import OutputError, UsageError
+from attnviz.results.folder_names import text_folder
 
 __all__ = ["check_out", "check_working_folder", "is_file", "results_folder"]
-
-_LONGEST = 40
-"""Characters of a text in the name of its folder."""
 
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
@@ -21,16 +17,13 @@ def results_folder(
 ) -> Path:
     """The folder of a run: ``out``, or else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, without the command for some.
 
-    TEXT is the beginning of the texts and of the corpora's names; the hash, of all texts and of the corpora's places,
-    tells those apart that begin alike.
+    A form of a command (``compare.corpus``) goes where the command does.
     """
     if out is not None:
         return Path(out)
+    command = command.partition(".")[0]
     named = [command] * (command not in _UNNAMED) + [_model_in_path(model) for model in models]
-    words = _slug(" ".join([*texts, *(corpus.stem for corpus in corpora)]))
-    places = "\0".join([*texts, *(str(corpus.absolute()) for corpus in corpora)])
-    digest = hashlib.sha256(places.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return Path("attnviz-out") / "-".join(named) / (f"{words or 'text'}-{digest}" if places else "repeats")
+    return Path("attnviz-out") / "-".join(named) / text_folder(texts, corpora)
 
 
 def check_out(out: str | None) -> None:
@@ -63,13 +56,6 @@ def is_file(name: str) -> bool:
         return Path(name).is_file()
     except (OSError, ValueError):
         return False
-
-
-def _slug(text: str) -> str:
-    """The words of a text in small letters with hyphens between, as far as they can be part of a file's name here."""
-    writable = text.lower().encode(sys.getfilesystemencoding(), "ignore").decode(sys.getfilesystemencoding())
-    words = "".join(character if character.isalnum() else " " for character in writable).split()
-    return "-".join(words)[:_LONGEST].strip("-")
 
 
 def _model_in_path(model: str) -> str:

@@ -1,36 +1,64 @@
 """The command ``attnviz heads``."""
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import attnviz
 from attnviz.cli import options
+from attnviz.cli.each_line import analyze_lines, texts_of_lines
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text, split_names
 from attnviz.progress import Progress
 
+if TYPE_CHECKING:
+    from attnviz.results.view import ChoiceNames
+
 __all__ = ["heads"]
 
 
-@command(figures="overview, heads, lines, map, mean, pair, panel, page", note="Default: overview,heads.")
+@command(
+    figures="overview, heads, lines, map, mean, pair, panel, relations, text, page",
+    note="Default: overview,heads. With --each-line also texts.",
+)
 def heads(
     run: Run,
-    text: options.Text,
-    pair: options.Pair = None,
-    target: Annotated[
-        str | None,
-        options.text_option(
+    text: Annotated[
+        str,
+        typer.Argument(
             metavar="TEXT",
-            help="The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the model "
-            "itself generates, greedily.",
+            help="The sentence. Write - to read standard input. With --each-line: a file (.txt) with a text on each "
+            "line, or -.",
+        ),
+    ],
+    each_line: Annotated[
+        bool,
+        options.text_option(
+            "--each-line", help="Analyse every line of a file by itself, and how much the heads vary between them."
+        ),
+    ] = False,
+    pair: options.Pair = None,
+    target: options.Target = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    generate: Annotated[
+        int | None,
+        options.text_option(
+            metavar="COUNT",
+            min=1,
+            help="Let a decoder (GPT-2, the Llama kind) write so many tokens after the text, greedily, and show the "
+            "attention of all.",
         ),
     ] = None,
-    max_new_tokens: Annotated[
-        int, options.text_option(metavar="COUNT", min=1, help="The longest target that the model generates, in tokens.")
-    ] = 40,
-    select: options.Select = None,
+    any_family: Annotated[
+        bool,
+        options.text_option(
+            "--any-family",
+            help="Also take a family of transformers that attnviz does not reproduce. Its patterns are recomputed from "
+            "the model's own queries and keys, which is level 1 of 4: not verified.",
+        ),
+    ] = False,
+    select: options.SelectByRole = None,
     words: options.Words = False,
     local_window: options.LocalWindow = 1,
     long_range_from: options.LongRangeFrom = 4,
@@ -60,7 +88,25 @@ def heads(
     ] = False,
     token: Annotated[
         str | None,
-        options.token_option("Draw the lines of this token only (adds the figure lines)", "all", options.PICTURES),
+        options.token_option(
+            "Draw what this token attends to, in lines and text (adds the figure lines unless text is asked for)",
+            "all",
+            options.PICTURES,
+        ),
+    ] = None,
+    relations: Annotated[
+        bool,
+        options.picture_option(
+            "--relations",
+            help="Outline in heatmaps the pairs of the relation that is a head's label or role, and draw them as arcs "
+            "(adds the figure relations). Needs a parse.",
+        ),
+    ] = False,
+    relation: Annotated[
+        str | None,
+        options.picture_option(
+            metavar="RELATION", help="The same for this relation, such as obj, and all selected heads."
+        ),
     ] = None,
     maps: Annotated[
         list[str] | None,
@@ -80,18 +126,27 @@ def heads(
     """Verify, measure, draw and label every attention head on one text.
 
     It writes overview.png, one picture per head (heads/L00H00.png), captions, heads.json and heads.csv, and prints
-    tables.
+    tables. With --each-line every text has a folder of its own; texts.png, heads-texts.json and heads-texts.csv tell
+    of all of them, and heads.jsonl has every heads.json as a line.
 
     Examples:
         attnviz heads "The cat that I saw ran away"
-        attnviz heads "The cat ran away" -m tiny-gpt2 --select L1
+        attnviz heads sentences.txt --each-line --select L1
     """
-    sentence = read_text(text)
+    of_one: dict[str, object] = {"--pair": pair, "--target": target, "--token": token, "--generate": generate}
+    of_one |= {"--relation": relation, "--any-family": any_family or None}
+    lines = texts_of_lines(text, of_one) if each_line else None
+    sentence = read_text(text) if lines is None else ""
     second = None if pair is None else decoded("--pair", pair)
     read = None if target is None else decoded("--target", target)
     start = None if token is None else decoded("--token", token)
     statistics = split_names(maps)
     source = run.find_model()
+    reading: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens, "words": words, "local_window": local_window,
+        "long_range_from": long_range_from, "syntax": syntax, "parser": parser, "truncate": truncate,
+        "profile": profile,
+    }  # fmt: skip
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Analysis":
         from attnviz.commands.heads.map_view import statistic_named
@@ -99,33 +154,18 @@ def heads(
         for statistic in statistics:
             statistic_named(statistic)
         return attnviz.analyze(
-            sentence,
-            source,
-            pair=second,
-            target=read,
-            max_new_tokens=max_new_tokens,
-            device=run.device,
-            dtype=run.dtype,
-            words=words,
-            local_window=local_window,
-            long_range_from=long_range_from,
-            syntax=syntax,
-            parser=parser,
-            truncate=truncate,
-            profile=profile,
-            progress=progress,
-            warn=warn,
-        )
+            sentence, source, pair=second, target=read, device=run.device, dtype=run.dtype, progress=progress,
+            warn=warn, generate=generate, any_family=any_family, **reading,
+        )  # fmt: skip
 
-    run.execute(
-        measure,
-        texts=(sentence, second, read),
-        scale=scale,
-        adds=["lines"] * (start is not None) + ["map"] * bool(statistics),
-        select=select or (),
-        top=top,
-        drop_special=drop_special,
-        token=start,
-        maps=statistics,
-        tensors=save_attention,
-    )
+    drawn: ChoiceNames = {
+        "select": select or (), "top": top, "drop_special": drop_special, "token": start, "maps": statistics,
+        "tensors": save_attention, "relations": relations, "relation": relation,
+    }  # fmt: skip
+    adds = ["lines"] * (start is not None and "text" not in split_names([run.figures or "all"]))
+    adds += ["map"] * bool(statistics) + ["relations"] * (relations or relation is not None)
+    if lines is not None:
+        analyze_lines(run, lines, source, reading, scale=scale, adds=adds, choices=drawn)
+        return
+    asked = None if generate is None else f"--generate {generate}"
+    run.execute(measure, texts=(sentence, second, read, asked), scale=scale, adds=adds, **drawn)

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from attnviz.cli.folders import check_out
-from attnviz.cli.options import AsJson, output_option
+from attnviz.cli.options import AsJson, output_option, text_option
 from attnviz.cli.runner import Run, errors_to_exit_codes
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
-from attnviz.errors import CheckpointError
+from attnviz.errors import CheckpointError, UsageError
 
 __all__ = ["models"]
 
@@ -23,6 +23,10 @@ def models(
             "Default: all that are known here.",
         ),
     ] = None,
+    families: Annotated[
+        bool,
+        text_option("--families", help="List instead the architectures that are reproduced, and which commands work."),
+    ] = False,
     out: Annotated[
         str | None,
         output_option("--out", "-o", metavar="FOLDER", help="Folder for models.json and models.csv. Default: none."),
@@ -37,10 +41,14 @@ def models(
     Examples:
         attnviz models
         attnviz models minilm bert-large --json
+        attnviz models --families
     """
     with errors_to_exit_codes(Run()) as run:
         check_out(out)
         wanted = [decoded("NAME", name) for name in names or []]
+        if families:
+            _list_families(wanted, out, as_json)
+            return
         from attnviz.commands.models.configurations import Configuration
         from attnviz.commands.models.measure import model_configurations
         from attnviz.commands.models.report import LAYOUT, models_document, models_report
@@ -70,3 +78,15 @@ def models(
             say_what_was_written(run.folder, quiet=False)
         if failed:
             raise typer.Exit(failed[0].exit_code)
+
+
+def _list_families(names: list[str], out: str | None, as_json: bool) -> None:
+    if names or out is not None:
+        raise UsageError(
+            "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints JSON)."
+        )
+    from attnviz.commands.models.families import families_document, families_report
+    from attnviz.version import __version__
+
+    document = families_document(__version__)
+    print_results(Path(), document, lambda width: families_report(document, width), as_json, quiet=False)

@@ -22,10 +22,13 @@ __all__ = [
     "Limit",
     "LocalWindow",
     "LongRangeFrom",
+    "MaxNewTokens",
     "Pair",
     "Parser",
     "Select",
+    "SelectByRole",
     "Shared",
+    "Target",
     "Text",
     "Truncate",
     "Words",
@@ -58,12 +61,29 @@ Pair = Annotated[
     str | None,
     text_option(metavar="TEXT", help="A second segment, joined as the tokenizer joins pairs."),
 ]
-Select = Annotated[
+Target = Annotated[
+    str | None,
+    text_option(
+        metavar="TEXT",
+        help="The text that the decoder of an encoder-decoder (Marian, BART, T5) reads. Default: what the model itself "
+        "generates, greedily.",
+    ),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    text_option(metavar="COUNT", min=1, help="The longest target that the model generates, in tokens. Default: 40."),
+]
+_HEADS = (
+    "Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of encoder-decoders X0H3, X, "
+    "E0-2{}. May be given more than once. Default: all heads."
+)
+Select = Annotated[list[str] | None, picture_option(metavar="HEADS", help=_HEADS.format(""))]
+SelectByRole = Annotated[
     list[str] | None,
     picture_option(
+        "--select",
         metavar="HEADS",
-        help="Heads to draw and list: L2H8 or 2.8 (one head), L2 (a layer), L0-3 (layers), L*H8; of encoder-decoders "
-        "X0H3, X, E0-2. May be given more than once. Default: all heads.",
+        help=_HEADS.format("; or a label on this text or a role over a corpus (sink, previous, syntactic, obj)"),
     ),
 ]
 Words = Annotated[

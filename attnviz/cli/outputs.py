@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+import typer
+
 import attnviz
 from attnviz.cli import options
 from attnviz.cli.runner import Run, command
@@ -16,9 +18,21 @@ def outputs(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
+    target: options.Target = None,
+    max_new_tokens: options.MaxNewTokens = None,
     select: options.Select = None,
     token: Annotated[
         str | None, options.token_option("GPT-2: show the tokens that heads promote at this position", "the last token")
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLASS", help="Classifiers: the class to explain. Default: the one the model decides for."
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="The class to hold it against. Default: the most probable other one."),
     ] = None,
     truncate: options.Truncate = False,
     scale: Annotated[
@@ -52,8 +66,11 @@ def outputs(
     norm, with the scale of the whole residual stream held fixed, and through the unembedding; then the mean over the
     vocabulary is subtracted. The parts of all heads, embeddings, biases and feed-forward networks sum to the logits.
 
-    It writes outputs.png, outputs-shares.png, outputs-effects.png (GPT-2), one picture per head (outputs/L00H00.png),
-    captions, outputs.json and outputs.csv.
+    For a classifier it shows what each head adds to the difference of the logits of two classes. Where the classifier
+    is not linear (BERT), that is a linearisation.
+
+    It writes outputs.png, outputs-shares.png, outputs-effects.png (GPT-2, classifiers), one picture per head
+    (outputs/L00H00.png), captions, outputs.json and outputs.csv.
 
     Examples:
         attnviz outputs "The cat that I saw ran away"
@@ -61,7 +78,12 @@ def outputs(
     """
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
+    read = None if target is None else decoded("--target", target)
     position = None if token is None else decoded("--token", token)
+    classes = {
+        name: None if given is None else decoded(f"--{name}", given)
+        for name, given in (("label", label), ("against", against))
+    }
     source = run.find_model()
 
     def measure(progress: Progress, _: object) -> "attnviz.HeadOutputs":
@@ -72,12 +94,15 @@ def outputs(
             sentence,
             source,
             pair=second,
+            target=read,
+            max_new_tokens=max_new_tokens,
             device=run.device,
             dtype=run.dtype,
             truncate=truncate,
             token=position,
+            **classes,
             progress=progress,
         )
 
-    scales, texts = ("shared", "per-head"), (sentence, second)
+    scales, texts = ("shared", "per-head"), (sentence, second, read)
     run.execute(measure, texts=texts, scale=scale, scales=scales, select=select or (), top=top, tensors=save_outputs)

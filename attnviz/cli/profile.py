@@ -34,7 +34,7 @@ def profile(
     ] = None,
     repeats: Annotated[
         bool,
-        typer.Option("--repeats", help="Also measure induction and duplicate-token heads on repeated random tokens."),
+        typer.Option("--repeats", help="Also measure induction, duplicate-token and retrieval heads on random tokens."),
     ] = False,
     limit: options.Limit = None,
     batch_size: options.BatchSize = 32,
@@ -199,6 +199,9 @@ def _keep(document: dict[str, Any], store: bool | None) -> Iterator[str]:
     from attnviz.patterns.profile_store import store_profile
 
     if store is False:
+        return
+    if document["model"].get("stacks"):
+        yield "not kept for attnviz heads, which shows no roles of encoder-decoders"
         return
     try:
         path, merged = store_profile(document, date.today().isoformat(), smaller=bool(store))

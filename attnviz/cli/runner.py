@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnviz.model.sources import Source
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.result import Result
-    from attnviz.results.view import ChoiceNames
+    from attnviz.results.view import ChoiceNames, Choices
 
 __all__ = ["Run", "command", "errors_to_exit_codes"]
 
@@ -36,6 +36,7 @@ class Run(Shared):
         folder: that it writes to, once there is one.
         kept: the file in which it keeps what it has measured, until it is done; see :meth:`keeps`.
         kept_before: which file of an earlier run stood there.
+        partly: what it has written for good before it is done, as a sentence; empty for nothing.
         silent: whether another process says what is to be said.
     """
 
@@ -43,6 +44,7 @@ class Run(Shared):
     folder: "OutputFolder | None" = None
     kept: Path | None = None
     kept_before: tuple[int, int] | None = None
+    partly: str = ""
     silent: bool = False
 
     def find_model(self) -> "Source":
@@ -86,17 +88,11 @@ class Run(Shared):
             AttnvizError: see :mod:`attnviz.errors`.
         """
         from attnviz.figures.fonts import fonts_to_install
-        from attnviz.figures.look import SCALES, Look
         from attnviz.results.output_folder import OutputFolder
-        from attnviz.results.result import checked_views, layout_of, report_of
-        from attnviz.results.view import Choices
+        from attnviz.results.result import layout_of, report_of
 
-        report = report_of(self.command)
-        if scale not in SCALES:
-            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}.")
-        wanted = report.completed(Choices.of(Look(self.theme, scale, self.width, self.bare, self.panel), choices))
-        figures, formats = self._figure_names(adds), split_names(self.formats) or ["png"]
-        checked_views(self.command, figures, formats)
+        report, wanted = report_of(self.command), self.choices(scale, scales, choices)
+        figures, formats = self.figure_names(adds), self.format_names
         if self.silent:
             measure(lambda *_: None, lambda _: None)
             return
@@ -120,8 +116,31 @@ class Run(Shared):
                 say(message, self.quiet)
         say_what_was_written(output, self.quiet)
 
+    def choices(self, scale: str, scales: Sequence[str], choices: "ChoiceNames") -> "Choices":
+        """What is to be drawn and listed, and how it looks; arguments as for :meth:`execute`."""
+        from attnviz.figures.look import SCALES, Look
+        from attnviz.results.result import report_of
+        from attnviz.results.view import Choices
+
+        if scale not in SCALES:
+            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}.")
+        look = Look(self.theme, scale, self.width, self.bare, self.panel)
+        return report_of(self.command).completed(Choices.of(look, choices))
+
+    @property
+    def format_names(self) -> list[str]:
+        """What ``--format`` means."""
+        return split_names(self.formats) or ["png"]
+
+    def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
+        """What ``--figures`` and ``--no-figures`` mean, checked; None for the command's own figures."""
+        from attnviz.results.result import checked_views
+
+        names = self._figure_names(adds)
+        checked_views(self.command, names, self.format_names)
+        return names
+
     def _figure_names(self, adds: Sequence[str]) -> list[str] | None:
-        """What ``--figures`` and ``--no-figures`` mean; None for the command's own figures."""
         from attnviz.results.result import views_of
 
         if self.no_figures:
@@ -148,6 +167,8 @@ class Run(Shared):
     @property
     def what_is_kept(self) -> str:
         """A sentence on what this run has kept, with a space before it; empty where it has kept nothing."""
+        if self.partly:
+            return f" {self.partly}"
         if self.kept is None or _which(self.kept) in (None, self.kept_before):
             return ""
         return f" What was measured is kept in {self.kept}: the same command goes on from there."

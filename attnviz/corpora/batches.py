@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from attnviz.corpora.reading import Span, Text
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import lost_segments
+from attnviz.model.head_ids import LayerId
 
 __all__ = ["EVERY", "Batch", "Item", "SampledAttention", "Text", "batches", "collate", "encode"]
 
@@ -37,6 +39,7 @@ class Item:
         pieces: [n], the characters of the text that each token stands for; empty ones for special tokens.
         type_ids: [n], the tokenizer's token types; None for zeros, or where the model has none.
         offsets: [n], where the pieces stand in the text.
+        target: of an encoder-decoder, what its decoder reads, vocabulary entries; else empty.
     """
 
     ids: tuple[int, ...]
@@ -46,6 +49,7 @@ class Item:
     pieces: tuple[str, ...] = ()
     type_ids: tuple[int, ...] | None = None
     offsets: tuple[Span, ...] = ()
+    target: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -59,12 +63,27 @@ class Batch:
         inputs: what the model's forward takes, [batch, n] each.
         valid: boolean [batch, n], True where there is a token and no padding.
         content: boolean [batch, n], True where there is a token that is no sink.
+        of_target: as ``valid``, of what a decoder reads; None without one.
     """
 
     items: tuple[Item, ...]
     inputs: dict[str, Tensor]
     valid: Tensor
     content: Tensor
+    of_target: Tensor | None = None
+
+    @property
+    def predicting(self) -> Tensor:
+        """As ``valid``, of the final states: those of the text, or of what the decoder reads."""
+        return self.valid if self.of_target is None else self.of_target
+
+    def queries(self, layer: int) -> Tensor:
+        """As ``valid``, of a layer's queries: of the target in the decoder and in cross-attention."""
+        return self.valid if _letter(layer) == "E" else self.predicting
+
+    def keys(self, layer: int) -> Tensor:
+        """Likewise of its keys: of the target in the decoder alone."""
+        return self.predicting if _letter(layer) == "D" else self.valid
 
     @property
     def n_tokens(self) -> int:
@@ -155,7 +174,24 @@ def collate(checkpoint: Checkpoint, items: Sequence[Item]) -> Batch:
     if checkpoint.architecture.segments:
         types = [item.type_ids or (0,) * len(item) for item in items]
         inputs["token_type_ids"] = torch.tensor([[*each, *[0] * (n - len(each))] for each in types], device=device)
-    return Batch(tuple(items), inputs, valid, ~sink)
+    of_target = None
+    if any(item.target for item in items):
+        inputs["decoder_input_ids"], of_target = _padded_targets(checkpoint, items)
+        inputs["decoder_attention_mask"] = of_target.long()
+    return Batch(tuple(items), inputs, valid, ~sink, of_target)
+
+
+def _padded_targets(checkpoint: Checkpoint, items: Sequence[Item]) -> tuple[Tensor, Tensor]:
+    """What the decoder reads, [batch, n_target], and where that is no padding."""
+    n, pad = max(len(item.target) for item in items), checkpoint.config.pad_token_id or 0
+    ids = [[*item.target, *[pad] * (n - len(item.target))] for item in items]
+    valid = [[True] * len(item.target) + [False] * (n - len(item.target)) for item in items]
+    return torch.tensor(ids, device=checkpoint.device), torch.tensor(valid, device=checkpoint.device)
+
+
+def _letter(layer: int) -> str:
+    """The kind of attention of a layer: as an encoder's in models of one kind."""
+    return layer.stack.letter if isinstance(layer, LayerId) else "E"
 
 
 class SampledAttention:
@@ -195,14 +231,18 @@ class SampledAttention:
         verifying = self.next_is_verified
         self._batches += 1
 
-        def labels(text: int) -> list[str]:
-            ids = batch.inputs["input_ids"][text].tolist()
-            return list(self._checkpoint.tokenizer.convert_ids_to_tokens(ids))
+        def labels(text: int, name: str = "input_ids") -> list[str]:
+            ids = batch.inputs[name][text].tolist()
+            return [str(token) for token in self._checkpoint.tokenizer.convert_ids_to_tokens(ids)]
+
+        def of(valid: Tensor) -> Callable[[int], list[str]]:
+            return partial(labels, name="input_ids" if valid is batch.valid else "decoder_input_ids")
 
         def hand_over(record: LayerRecord) -> None:
             pattern = record.pattern
             if verifying:
-                verified = verify_record(self._checkpoint, record, batch.inputs["attention_mask"], labels)
+                queries, keys = batch.queries(record.layer), batch.keys(record.layer)
+                verified = verify_record(self._checkpoint, record, keys.long(), of(queries), of(keys))
                 self._checks[record.layer] = worse_of(self._checks[record.layer], verified.check)
                 pattern = verified.pattern
             visit(record.layer, pattern)
@@ -218,7 +258,7 @@ class SampledAttention:
 
     def state(self) -> dict[str, Any]:
         """What was verified so far."""
-        checks = [None if check is None else asdict(check) for check in self._checks]
+        checks = [None if check is None else asdict(check) | {"layer": int(check.layer)} for check in self._checks]
         return {"texts_verified": self.texts_verified, "checks": checks}
 
     def absorb(self, state: Mapping[str, Any]) -> None:

@@ -7,21 +7,22 @@ import codecs
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnviz.errors import CorpusError
 from attnviz.patterns.syntax import LEFT_OUT, Arc
 
-__all__ = ["LONGEST", "SHORTEST", "Corpus", "Place", "Span", "Text", "open_corpus", "read_texts"]
+__all__ = ["LONGEST", "SHORTEST", "Corpus", "Place", "Span", "Text", "as_labelled", "open_corpus", "read_texts"]
 
 SHORTEST, LONGEST = 3, 60
 """Words of the sentences of a treebank that count (contract)."""
 
 _KINDS = {".conllu": "conllu", ".txt": "txt", ".tsv": "gap"}
-_SUFFIXES = ".conllu (a treebank), .txt (one sentence a line) or .tsv (GAP)"
+_SUFFIXES = ".conllu (a treebank), .txt (one sentence a line) or .tsv (GAP, or texts with labels)"
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
+_TEXT_COLUMNS, _LABEL_COLUMN = ("text", "sentence"), "label"
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 _SHOWN_CHARACTERS = 60
 
@@ -51,6 +52,8 @@ class Text:
         number: of the sentence, or the row of GAP's table, in its corpus, from 0.
         answer: in an example of GAP, which name the pronoun stands for, 0 or 1.
         subjects: there, whether each name is the subject of a clause; None where no parser was asked.
+        label: of a labelled text, its class as it was given: a name or a number.
+        target: for an encoder-decoder, what its decoder reads.
     """
 
     text: str
@@ -60,6 +63,8 @@ class Text:
     number: int = 0
     answer: int | None = None
     subjects: tuple[bool, bool] | None = None
+    label: str | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Corpus:
 
     Attributes:
         path: of the file.
-        kind: ``conllu``, ``txt`` or ``gap``.
+        kind: ``conllu``, ``txt`` or ``gap``; ``labelled`` by :func:`as_labelled`.
         sha256: of the file, hexadecimal.
         size: about how many texts it has, for progress.
     """
@@ -112,6 +117,16 @@ def open_corpus(path: Path) -> Corpus:
         raise _cannot_read(path, error) from error
 
 
+def as_labelled(corpus: Corpus) -> Corpus:
+    """A ``.tsv`` as texts with labels, unless it begins with GAP's header.
+
+    A header names the columns ``text`` (or ``sentence``) and ``label``, in any order, beside others. Without the word
+    ``label`` in the first line there is no header, and the two columns are text and label.
+    """
+    first = next((line for _, line in _lines(corpus) if line.strip()), "")
+    return corpus if first.split("\t") == _GAP_COLUMNS else replace(corpus, kind="labelled")
+
+
 def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
     """The sentences of a treebank or a text, or GAP's rows in which one name alone is right, in order, as a stream.
 
@@ -129,6 +144,8 @@ def read_texts(corpus: Corpus, limit: int | None = None) -> Iterator[Text]:
         texts, expected = _trees(corpus, _conllu_reader(corpus)), "a sentence in CoNLL-U"
     elif corpus.kind == "gap":
         texts, expected = _rows(corpus), "a row of GAP with exactly one right name"
+    elif corpus.kind == "labelled":
+        texts, expected = _labelled(corpus), "a text with its label"
     else:
         texts, expected = _sentences(corpus), "a sentence"
     empty = True
@@ -222,6 +239,33 @@ def _head(word: _Word, n_words: int, own: int) -> int:
     if int(word.head) == own:
         raise _broken(word.place, "another word as the head in column 7", "the word itself", "give 0 to the root")
     return int(word.head)
+
+
+def _labelled(corpus: Corpus) -> Iterator[Text]:
+    number, width, text, label = -1, 0, 0, 0
+    for place, line in ((place, line) for place, line in _lines(corpus) if line.strip()):
+        row = [cell.strip() for cell in line.split("\t")]
+        if not width:
+            width, text, label = _label_columns(place, row)
+            number -= row[label].lower() == _LABEL_COLUMN
+        if (number := number + 1) < 0:  # the header
+            continue
+        if len(row) != width:
+            advice = "put each text with its label on one line, with one tab between columns"
+            raise _broken(place, f"{width} columns with tabs between", str(len(row)), advice)
+        if not row[text] or not row[label]:
+            raise _broken(place, "a text and its label", _shown("\t".join(row)), "fill in both")
+        yield Text(row[text], place=place, number=number, label=row[label])
+
+
+def _label_columns(place: Place, first: Sequence[str]) -> tuple[int, int, int]:
+    """The number of columns, and which have text and label, by the first line."""
+    names = [cell.lower() for cell in first]
+    texts = [names.index(name) for name in _TEXT_COLUMNS if name in names]
+    if (_LABEL_COLUMN in names) != bool(texts) or (not texts and len(first) != 2):
+        expected = "a header with the columns text and label, or two columns (text, label) without a header"
+        raise _broken(place, expected, _shown("\t".join(first)), "name the columns, with tabs between")
+    return (len(first), texts[0], names.index(_LABEL_COLUMN)) if texts else (2, 0, 1)
 
 
 def _rows(corpus: Corpus) -> Iterator[Text]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnviz.patterns.registry import PATTERNS
+from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 
 __all__ = ["FAMILIES", "NO_ROLE", "OTHER", "Family", "counted_families", "family_of_label"]
 
@@ -42,6 +42,7 @@ _NAMED = {family.name: family for family in FAMILIES}
 _FAMILY_OF = (
     _NAMED
     | {spec.name: _NAMED[spec.family] for spec in PATTERNS}
+    | {RETRIEVAL: _NAMED["repeats"]}
     | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
 )
 _WITHOUT = ("heterogeneous", "too short")

@@ -16,6 +16,7 @@ from attnviz.figures.matrix import (
     Array,
     Cells,
     Labels,
+    Outline,
     draw_matrix,
     hundredths,
     label_pixels,
@@ -41,7 +42,7 @@ class HeatmapPlan(ColourScale, PagePlan):
     labels: Labels  # of the positions, before pooling
     bar_norm: Normalize  # the scale of the colour bar, the same for every head
     pooled: int = 1  # positions in one cell
-    outlined: tuple[int, int] | None = None  # row and column of a cell to outline
+    outlines: tuple[Outline, ...] = ()  # around some of the cells
     forms: tuple[Callable[[float], str], ...] = (hundredths,)  # a value as text in its cell, the fullest form first
     keys: Labels | None = None  # of the columns, where they are other positions than the rows
 
@@ -111,7 +112,7 @@ def _draw(ax: Axes, plan: HeatmapPlan, look: Look, *, vector: bool = False, poin
     """Cells, labels of positions and names of the axes."""
     cells = draw_matrix(
         ax, plan.values, plan.norm, look, labels=plan.labels, keys=plan.keys, pooled=plan.pooled, colours=plan.colours,
-        vector=vector, outlined=plan.outlined, cell=points,
+        vector=vector, outlines=plan.outlines, cell=points,
     )  # fmt: skip
     size, ink = outer_size("axes.labelsize", 7.5), outer_ink(look, "axes.labelcolor")
     names = ("query (attends from)", "key (attended to)")

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
+from itertools import groupby
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -52,12 +53,19 @@ _Pixels = NDArray[np.uint8]
 def heatmap_files(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
     """Name, content and caption of each file, in order; drawn a few pictures ahead of the reader.
 
-    All plans have the same labels, notes and size; only values, title and evidence may differ.
+    All plans have the same labels, notes and size; only values, title and evidence may differ. In PDFs, and with cells
+    outlined, each is a figure of its own.
     """
-    if file_format == "pdf":
-        for plan in plans:
-            yield f"{plan.stem}.pdf", figure_bytes(heatmap_figure(plan, look, True), "pdf", look), plan.caption
-        return
+    for alone, some in groupby(plans, lambda plan: file_format == "pdf" or bool(plan.outlines)):
+        for plan in some if alone else ():
+            figure = heatmap_figure(plan, look, file_format != "png")
+            yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, look), plan.caption
+        if not alone:
+            yield from _copied(some, look, file_format)
+
+
+def _copied(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
+    """Each as a copy of one page, filled in."""
     kind = {"png": _Raster, "svg": _Svg}[file_format]
     waiting: deque[tuple[HeatmapPlan, Future[bytes]]] = deque()
 

@@ -11,7 +11,8 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, 
 
 from attnviz.errors import UsageError
 
-__all__ = ["FAINTEST", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "outer_ink", "outer_size", "parse_width"]
+__all__ = ["FAINTEST", "MISSED_DASHES", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "outer_ink", "outer_size",
+           "parse_width"]  # fmt: skip
 
 FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
@@ -35,6 +36,12 @@ THEMES = {
     "dark": Theme("#141414", "#ececec", "#9a9a9a", "#6e6e6e"),
 }
 """By name; all greys, as indexed PNGs need."""
+
+_VERDICTS = {"light": ("#00805c", "#d55e00"), "dark": ("#33d6a6", "#ff8c42")}
+"""Found and missed, by theme: the green and the vermilion of Okabe and Ito (2008), made darker or brighter."""
+
+MISSED_DASHES = (0, (2.2, 1.4))
+"""How the line of what was missed is broken; that of what was found is not."""
 
 _UNITS = {"in": 1.0, "": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 _NARROWEST, _WIDEST = 2.0, 40.0
@@ -90,6 +97,10 @@ class Look:
     def greys(self) -> Theme:
         """Paper, ink, quiet text and frames."""
         return THEMES[self.theme]
+
+    def verdict(self, found: bool) -> str:
+        """The colour of what a head finds, or misses."""
+        return _VERDICTS[self.theme][not found]
 
     def colour_map(self) -> ListedColormap | LinearSegmentedColormap:
         """From the colour of the paper for 0 to the strongest blue: dark on light paper, bright on dark."""

@@ -16,15 +16,16 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
 from attnviz.figures.page import PIXEL
 
 __all__ = [
-    "LONGEST", "MOST_NUMBERED", "Array", "Cells", "Labels", "cell_points", "contrasting_ink", "draw_matrix",
+    "LONGEST", "MOST_NUMBERED", "Array", "Cells", "Labels", "Outline", "cell_points", "contrasting_ink", "draw_matrix",
     "hundredths", "label_pixels", "label_size", "max_pool", "name_axis", "named_every", "pooled_for", "value_size",
     "write_numbers", "write_texts",
 ]  # fmt: skip
@@ -53,6 +54,15 @@ class Labels:
     bold: tuple[bool, ...] = ()  # which stand out
 
 
+@dataclass(frozen=True)
+class Outline:
+    """A frame around some cells; solid for what was found, dashed for what was missed, in the ink for neither."""
+
+    rows: tuple[int, int]  # the first and the last
+    columns: tuple[int, int]
+    found: bool | None = None
+
+
 def draw_matrix(
     ax: Axes,
     values: Array,
@@ -66,7 +76,7 @@ def draw_matrix(
     colours: Colormap | None = None,
     vector: bool = False,
     rules: Sequence[float] = (),
-    outlined: tuple[int, int] | None = None,
+    outlines: Sequence[Outline] = (),
     cell: float | None = None,
 ) -> Cells:
     """Draw a matrix, row 0 at the top: rows are queries, columns keys.
@@ -82,8 +92,9 @@ def draw_matrix(
         pooled: positions in one cell.
         colours: others than those of the look.
         vector: for a vector file: one rectangle a cell, sharp at any size, while they are few.
-        rules: positions between which a rule is drawn: 4 is the rule before row and column 4.
-        outlined: row and column of a cell to outline.
+        rules: positions between which a rule is drawn: 4 is the rule before row and column 4; with ``keys`` before
+            column 4 alone.
+        outlines: frames around some cells.
         cell: points of a cell, where the Axes do not have their final size yet.
 
     Returns:
@@ -102,16 +113,27 @@ def draw_matrix(
     for spine in ax.spines.values():
         spine.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     for place in rules:
-        for line in (ax.axhline, ax.axvline):
+        for line in (ax.axvline,) if keys else (ax.axhline, ax.axvline):
             line(place / pooled - 0.5, color=look.greys.ink, linewidth=2 * PIXEL)
     width, height = cell_points(ax, n_columns, rows) if cell is None else (cell, cell)
-    if outlined is not None:
-        (row, column), across, down = outlined, max(1.0, _LEAST_OUTLINE / width), max(1.0, _LEAST_OUTLINE / height)
-        stroke: dict[str, Any] = {"edgecolor": look.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
-        ax.add_patch(Rectangle((column - across / 2, row - down / 2), across, down, fill=False, **stroke))
+    for outline in outlines:
+        _draw_outline(ax, outline, look, width, height)
     name_axis(ax.yaxis, labels if "l" in sides else None, rows, height, pooled, look)
     name_axis(ax.xaxis, (keys or labels) if "b" in sides else None, n_columns, width, pooled, look)
     return cells
+
+
+def _draw_outline(ax: Axes, outline: Outline, look: Look, width: float, height: float) -> None:
+    """One frame around cells of so many points."""
+    (left, right), (top, bottom) = outline.columns, outline.rows
+    across, down = max(right - left + 1, _LEAST_OUTLINE / width), max(bottom - top + 1, _LEAST_OUTLINE / height)
+    corner = ((left + right - across) / 2, (top + bottom - down) / 2)
+    stroke: dict[str, Any] = {"edgecolor": look.greys.ink, "linewidth": 1.2, "zorder": 3, "clip_on": False}
+    if outline.found is not None:
+        halo = withStroke(linewidth=2.6, foreground=look.greys.paper)  # so that it shows on cells of its own colour
+        stroke |= {"edgecolor": look.verdict(outline.found), "linewidth": 1.4, "path_effects": [halo]}
+        stroke["linestyle"] = "-" if outline.found else MISSED_DASHES
+    ax.add_patch(Rectangle(corner, across, down, fill=False, **stroke))
 
 
 def write_numbers(

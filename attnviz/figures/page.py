@@ -21,7 +21,7 @@ from attnviz.model.wording import rounded
 
 __all__ = [
     "MARGIN", "PIXEL", "ColourScale", "Mark", "PagePlan", "add_legend", "bar_inches", "colour_bar", "frozen",
-    "heading", "legend_columns", "legend_height", "new_page", "page_width", "settled", "written",
+    "heading", "legend_columns", "legend_height", "new_page", "page_width", "settled", "spread", "written",
 ]  # fmt: skip
 
 MARGIN = 0.12
@@ -127,6 +127,23 @@ def settled(figure: Figure | SubFigure | None) -> None:
         over = name.get_window_extent().x1 - page.bbox.x1 + MARGIN * page.dpi
         if bar.get_label() == "<colorbar>" and over > 0:  # a name longer than its bar, at the right edge
             name.set_x(name.get_position()[0] - over / bar.bbox.width)
+
+
+def spread(figure: Figure, ax: Axes, inches: float) -> None:
+    """End the layout, with these Axes so high and all else beginning at the left margin, as title and notes do.
+
+    Constrained layout keeps a share of the height free above a colour bar or a legend.
+    """
+    frozen(figure)
+    width, height = figure.get_size_inches()
+    top = ax.get_position().y1
+    ax.set_position((MARGIN / width, top - inches / height, 1 - 2 * MARGIN / width, inches / height))
+    for bar in figure.axes:
+        if bar is not ax:
+            box = bar.get_position(original=True)
+            bar.set_position((MARGIN / width, box.y0, box.width, box.height))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((MARGIN / 2 / width, 0, 1, 1), transform=figure.transFigure)
 
 
 def frozen(figure: Figure) -> None:

@@ -1,4 +1,7 @@
-"""A figure of several matrices over the same positions, side by side and in groups, on one scale."""
+"""A figure of several matrices over the same positions, side by side and in groups, on one scale.
+
+Their columns may be other positions than their rows; each cell stays a square.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import fitted, text_width
+from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import (
     Array,
@@ -42,6 +45,8 @@ class Tile:
     values: Array  # [rows, columns]
     shorter: tuple[str, ...] = ()  # shorter names, the fullest first, for where there is no room
     norm: Normalize | None = None  # where it is another than that of the other tiles
+    labels: Labels | None = None  # likewise, of its own positions
+    pooled: int | None = None  # likewise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,21 +55,25 @@ class TilesPlan(ColourScale, PagePlan):
 
     # a heading (empty where there is one group) and tiles, which stand in rows
     groups: tuple[tuple[str, tuple[Tile, ...]], ...]
-    labels: Labels  # of the positions
+    labels: Labels  # of the positions; of several texts those of the longest
+    keys: Labels | None = None  # of the columns, where they are other positions than the rows
     pooled: int = 1  # positions in one cell
     rules: tuple[float, ...] = ()  # as for draw_matrix
-    target: float = 1.6  # inches of a tile, where there is room
+    target: float = 1.6  # inches of a tile's longer side, where there is room
 
 
 def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
     """A new figure with every tile of the plan, group by group, one colour bar, title and notes."""
     counts = [len(tiles) for _, tiles in plan.groups]
-    columns, tile, side = _geometry(plan.labels.texts, counts, plan.target, look)
+    keys = plan.keys or plan.labels
+    columns, tile, side, below = _geometry(plan.labels.texts, counts, plan.target, look, keys.texts)
+    high = tile * len(plan.labels.texts) / len(keys.texts)
     width = page_width(look, side + columns * (tile + _GAP) + 2 * MARGIN)
     rows = [math.ceil(count / columns) for count in counts]
     headings = _HEADING * sum(bool(heading) for heading, _ in plan.groups)
-    below = len(rows) * 0.8 * side  # the labels of every group
-    body = headings + below + sum(rows) * (tile + _NAME + _GAP) + _BAR
+    own = [tiles[0].labels for _, tiles in plan.groups]
+    labels = sum(below if each is None else _beside(each.texts, tile / len(each.texts)) for each in own)
+    body = headings + 0.8 * labels + sum(rows) * (high + _NAME + _GAP) + _BAR
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=body)
         grid = page.add_gridspec(sum(rows), columns)
@@ -74,15 +83,26 @@ def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
                 row, column = divmod(place, columns)
                 ax = page.add_subplot(grid[sum(rows[:group]) + row, column])
                 sides = "l" * (column == 0) + "b" * (place + columns >= len(tiles))
-                cells = _draw(ax, plan, each, look, sides=sides, vector=vector, inches=tile)
-                if heading and place == 0:
-                    ax.set_title(f"{heading}\n{ax.get_title('left')}", loc="left", fontsize=_NAME_SIZES[0], pad=3)
+                first = heading if place == 0 else ""
+                cells = _draw(ax, plan, each, look, sides=sides, vector=vector, inches=tile, heading=first)
+                if first:
+                    _write_heading(ax, fitted(first, _NAME_SIZES[0], DPI, (width - side - 2 * MARGIN) * DPI), look)
                 drawn.append((ax, each, cells))
         colour_bar(page, [ax for ax, *_ in drawn], plan, look, across=columns * (tile + _GAP))
         settled(page)
         for ax, each, cells in drawn:
             write_numbers(ax, each.values, cells, hundredths)
         return page
+
+
+def _write_heading(ax: Axes, heading: str, look: Look) -> None:
+    """The heading of a group, in the room above the name of its first tile; it may be wider than this."""
+    size = _NAME_SIZES[0]
+    ax.annotate(
+        heading, (0, 1), xycoords="axes fraction", xytext=(0, 5 + 1.2 * size), textcoords="offset points", size=size,
+        family=font_families([heading]), color=look.greys.ink, annotation_clip=False, in_layout=False,
+        parse_math=False,
+    )  # fmt: skip
 
 
 def draw_last_tile(ax: Axes, plan: TilesPlan, look: Look) -> Cells:
@@ -107,45 +127,71 @@ def _draw(
     sides: str = "lb",
     vector: bool = False,
     inches: float | None = None,
+    heading: str = "",
 ) -> Cells:
-    """One matrix, named above; with its side in inches, where the Axes do not have their final size yet."""
+    """One matrix, named above; with its width in inches, where the Axes do not have their final size yet.
+
+    Below a ``heading`` the name leaves a line free for it.
+    """
     rows, columns = tile.values.shape
     cells = draw_matrix(
-        ax, tile.values, tile.norm or plan.norm, look, labels=plan.labels, sides=sides, pooled=plan.pooled,
-        colours=plan.colours, vector=vector, rules=plan.rules, cell=inches and inches * 72 / max(rows, columns),
+        ax, tile.values, tile.norm or plan.norm, look, labels=tile.labels or plan.labels, keys=plan.keys,
+        sides=sides, pooled=tile.pooled or plan.pooled, colours=plan.colours, vector=vector, rules=plan.rules,
+        cell=inches and inches * 72 / columns,
     )  # fmt: skip
     ax.set_box_aspect(rows / columns)
     room = (inches or ax.get_window_extent().width / ax.figure.dpi) * DPI
     names = (tile.name, *tile.shorter)
     ways = ((name, size) for name in names for size in _NAME_SIZES if text_width(name, size, DPI) <= room)
     name, size = next(ways, (fitted(names[-1], _NAME_SIZES[-1], DPI, room), _NAME_SIZES[-1]))
+    name = f" \n{name}" if heading else name
     ax.set_title(name, loc="left", fontsize=size, pad=3, color=look.greys.ink, parse_math=False)
     return cells
 
 
-def tile_pooling(labels: Sequence[str], counts: Sequence[int], target: float, look: Look) -> tuple[int, int]:
+def tile_pooling(
+    labels: Sequence[str],
+    counts: Sequence[int],
+    target: float,
+    look: Look,
+    keys: Sequence[str] = (),
+    n: int = 0,
+) -> tuple[int, int]:
     """How many positions share a cell, so that every cell has a pixel, and every which position is named.
 
-    ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`.
+    ``counts`` are the tiles of each group, ``target`` is as for :class:`TilesPlan`, ``keys`` name the columns where
+    these are other positions, ``n`` are the positions of a tile that has fewer.
     """
-    _, inches, _ = _geometry(labels, counts, target, look)
-    pooled = pooled_for(len(labels), inches)
-    return pooled, named_every(inches * 72 / len(labels) * pooled, pooled)
+    _, inches, *_ = _geometry(labels, counts, target, look, keys)
+    n = n or len(keys or labels)
+    pooled = pooled_for(n, inches)
+    return pooled, named_every(inches * 72 / n * pooled, pooled)
 
 
-def _geometry(labels: Sequence[str], counts: Sequence[int], target: float, look: Look) -> tuple[int, float, float]:
-    """Tiles in a row, inches of a tile, and inches that the labels take beside it."""
-    n, most = len(labels), max(counts)
-    wanted = min(target, n * _LARGEST_CELL)
-    side = label_pixels(labels, label_size(wanted / n * 72)) / DPI + 0.06
+def _geometry(
+    labels: Sequence[str], counts: Sequence[int], target: float, look: Look, keys: Sequence[str] = ()
+) -> tuple[int, float, float, float]:
+    """Tiles in a row, inches that each is wide, and inches that the labels take beside and below it."""
+    n, most, tall = len(keys or labels), max(counts), len(labels) / len(keys or labels)
+    cell = min(target / max(n, len(labels)), _LARGEST_CELL)
+    wanted, side = cell * n, _beside(labels, cell)
     room = (look.width or _PAGE) - side - 2 * MARGIN
     columns = most
     if most * (_SHRUNK * wanted + _GAP) > room:
         columns = max(1, math.floor((room + _GAP) / (wanted + _GAP)))
         columns = math.ceil(most / math.ceil(most / columns))  # rows of like length
-    largest = wanted if look.width is None else n * _LARGEST_CELL
+    largest = wanted if look.width is None else min(n * _LARGEST_CELL, room / max(1, tall))
     tile = min(room / columns - _GAP, largest)
-    while columns < most and sum(math.ceil(count / columns) for count in counts) * (tile + _NAME + _GAP) > _HIGHEST:
+
+    def room_of(tile: float) -> float:
+        return tall * tile + _NAME + _GAP
+
+    while columns < most and sum(math.ceil(count / columns) for count in counts) * room_of(tile) > _HIGHEST:
         columns += 1
         tile = max(_LEAST_TILE, min(room / columns - _GAP, largest))
-    return columns, tile, side
+    return columns, tile, side, _beside(keys or labels, cell)
+
+
+def _beside(labels: Sequence[str], cell: float) -> float:
+    """Inches that labels take beside cells of so many inches."""
+    return label_pixels(labels, label_size(cell * 72)) / DPI + 0.06

@@ -1,7 +1,7 @@
 """From a checkpoint's folder, or a model in memory, to what the forward pass needs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,21 @@ from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import (
     ARCHITECTURES,
-    SIZES,
     Architecture,
     EncoderDecoder,
+    LayerModules,
+    Undeclared,
     architecture_of,
     first_position,
+    instead_of,
     n_layers_of,
     norm_of,
     stacks_of,
-)
-from attnviz.model.configs import calling_transformers, empty_model, read_config, refuse_other_weights
+)  # fmt: skip
+from attnviz.model.classifier import Classifier, classification_class, classifier_of
+from attnviz.model.configs import calling_transformers, check_sizes, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer
-from attnviz.model.head_ids import Stack
+from attnviz.model.head_ids import LayerId, Stack
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
 from attnviz.model.weights import check_parts, check_weights, parameters_sha256, read_weights, refuse_rounded
@@ -33,8 +36,6 @@ from attnviz.model.wording import shortened
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
 _NO_LIMIT = 1_000_000
-_SPARE_NUMBERS = 10_000_000
-"""By so many a config may exceed its weights and still get a message that names the weights."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class Checkpoint:
         tokenizer: the fast tokenizer that belongs to it.
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
             norm); None where it was not asked for, or the checkpoint has none.
+        classifier: likewise its head for sequence classification; a checkpoint has one head at most.
         weights_sha256: hash of the weights' files; of a model in memory, of its parameters.
+        encoder_only: of an encoder-decoder, whether its encoder alone is run and measured, see :attr:`encoder`.
     """
 
     name: str
@@ -59,6 +62,28 @@ class Checkpoint:
     tokenizer: Any
     language_head: nn.Module | None = None
     weights_sha256: str | None = None
+    classifier: Classifier | None = None
+    encoder_only: bool = False
+
+    @property
+    def encoder(self) -> "Checkpoint":
+        """Of an encoder-decoder its encoder alone, a model of one kind of attention; any other model itself."""
+        return replace(self, encoder_only=True) if self.stacks else self
+
+    @property
+    def running(self) -> Any:
+        """The module whose forward pass is measured."""
+        return self.model.encoder if self.encoder_only else self.model
+
+    @property
+    def modules(self) -> list[LayerModules]:
+        """Where to read the steps of each of the :attr:`layers`."""
+        return self.architecture.modules(self.model)[: self.n_layers]
+
+    @property
+    def prediction_head(self) -> nn.Module | None:
+        """What makes logits of final states: of classes, or of tokens; None without a head."""
+        return self.language_head if self.classifier is None else self.classifier.head
 
     @property
     def config(self) -> Any:
@@ -67,14 +92,15 @@ class Checkpoint:
 
     @property
     def short_name(self) -> str:
-        """The name for titles: of a folder, only its last part."""
+        """The name for titles: of a folder, only its last part; of an encoder alone, that it is one."""
         folder = Path(self.name)
-        return folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        name = folder.resolve().name if "/" in self.name and folder.is_dir() else self.name
+        return f"{name} (encoder)" if self.encoder_only else name
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-        return stacks_of(self.architecture, self.config)
+        return stacks_of(self.architecture, self.config)[: 1 if self.encoder_only else None]
 
     @property
     def layers(self) -> Sequence[int]:
@@ -84,12 +110,17 @@ class Checkpoint:
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return n_layers_of(self.architecture, self.config)
+        return self.stacks[0].n_layers if self.encoder_only else n_layers_of(self.architecture, self.config)
 
     @property
     def n_heads(self) -> int:
         """Heads in each layer."""
         return int(self.config.num_attention_heads)
+
+    def n_heads_of(self, layer: int) -> int:
+        """Heads in one layer: encoder and decoder may have other numbers."""
+        own = self.layers[layer]
+        return own.stack.n_heads if isinstance(own, LayerId) else self.n_heads
 
     @property
     def d_model(self) -> int:
@@ -120,8 +151,9 @@ class Checkpoint:
     @property
     def windows(self) -> tuple[int | None, ...]:
         """By layer, how many tokens a query sees, itself and those before it; None for all."""
-        layers = range(self.n_layers)
-        return tuple(self.architecture.parameters(self.model, layer).window for layer in layers)
+        if isinstance(self.architecture, Undeclared):
+            return self.architecture.windows
+        return tuple(self.architecture.parameters(self.model, layer).window for layer in range(self.n_layers))
 
     @property
     def tolerance(self) -> Tolerance:
@@ -159,7 +191,7 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False
+    source: Source, device: torch.device, dtype: torch.dtype, language_head: bool = False, any_family: bool = False
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer, every weight accounted for.
 
@@ -171,25 +203,30 @@ def load_checkpoint(
         source: where the checkpoint lies.
         device: where to put it.
         dtype: its number format.
-        language_head: also load the head that gives logits, where the checkpoint has one.
+        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
+        any_family: also take a family of which the patterns alone are recomputed.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.
         CheckpointError: weights are missing, unexpected, of the wrong shape, truncated or corrupt,
             or can only be read by running code from a pickle; or the tokenizer is missing.
     """
-    config, architecture = _config_in(source.folder, dtype)
+    config, architecture = _config_in(source.folder, dtype, any_family)
     weights = _read_weights(source.folder, config, architecture)
-    language_head = language_head or isinstance(architecture, EncoderDecoder)  # they may have to generate
-    model, head = _model_and_head(source, architecture, config, weights, dtype, language_head)
-    if head is not None:
-        head.to(device).eval()
-    tokenizer = load_tokenizer(source.folder)
-    digest = weights_sha256(source)
-    return Checkpoint(source.name, source.revision, architecture, model.to(device).eval(), tokenizer, head, digest)
+    language_head = (language_head and not isinstance(architecture, Undeclared)) or isinstance(
+        architecture, EncoderDecoder
+    )  # they may have to generate
+    model, head, classifier = _model_and_heads(source, architecture, config, weights, dtype, language_head)
+    for each in (head, None if classifier is None else classifier.head):
+        if each is not None:
+            each.to(device).eval()
+    return Checkpoint(
+        source.name, source.revision, architecture, model.to(device).eval(), load_tokenizer(source.folder), head,
+        weights_sha256(source), classifier,
+    )  # fmt: skip
 
 
-def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
+def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> Checkpoint:
     """Wrap a transformers model that is already in memory; it is neither moved nor converted.
 
     Raises:
@@ -199,31 +236,32 @@ def from_loaded(model: nn.Module, tokenizer: Any) -> Checkpoint:
     """
     parameter = next(model.parameters(), None)
     dtype = torch.float32 if parameter is None else parameter.dtype
-    architecture = architecture_of(getattr(model, "config", None), dtype)
+    architecture = architecture_of(getattr(model, "config", None), dtype, any_family)
     if tokenizer is None:
         raise CheckpointError("a loaded model needs its tokenizer: pass it too, as tokenizer=tokenizer.")
     base = architecture.base_model(model)
-    check_parts(architecture, base)
+    if not isinstance(architecture, Undeclared):
+        check_parts(architecture, base)
     check_weights(model.named_parameters(), "the loaded model")
     refuse_rounded(base)
     name = getattr(model.config, "_name_or_path", "") or type(model).__name__
-    head = architecture.language_head(model)
-    return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model))
+    head, classifier = architecture.language_head(model), classifier_of(architecture, model)
+    return Checkpoint(str(name), None, architecture, base, tokenizer, head, parameters_sha256(model), classifier)
 
 
-def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
+def _config_in(folder: Path, dtype: torch.dtype, any_family: bool) -> tuple[Any, Architecture]:
     """The config and its architecture, so that what is not reproduced is refused before any weight is read."""
     model_type = read_json(folder / "config.json").get("model_type")
-    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+    if not isinstance(model_type, str) or (model_type not in ARCHITECTURES and not any_family):
         raise ArchitectureError(
             f"{folder / 'config.json'} has model_type {model_type!r}, which the reference attention does not "
-            f"reproduce; expected one of: {', '.join(sorted(ARCHITECTURES))}."
+            f"reproduce{instead_of(model_type)}."
         )
     refuse_other_weights(folder)
     config = read_config(folder)
     config.chunk_size_feed_forward = 0  # saves memory, changes no number, and fails where it does not divide a text
     try:
-        return config, architecture_of(config, dtype)
+        return config, architecture_of(config, dtype, any_family)
     except ArchitectureError as error:
         raise ArchitectureError(f"{folder / 'config.json'}: {error}") from error
 
@@ -231,7 +269,7 @@ def _config_in(folder: Path, dtype: torch.dtype) -> tuple[Any, Architecture]:
 def _read_weights(folder: Path, config: Any, architecture: Architecture) -> dict[str, Tensor]:
     """All weights of a checkpoint, after a look at their sizes; masks that old versions saved are no weights."""
     files = weight_files(folder)
-    _check_sizes(folder, config, sum(path.stat().st_size for path in files))
+    check_sizes(folder, config, sum(path.stat().st_size for path in files))
     weights = read_weights(files)
     check_weights(
         ((name, each) for name, each in weights.items() if not name.endswith(architecture.old_buffers)), str(folder)
@@ -239,31 +277,19 @@ def _read_weights(folder: Path, config: Any, architecture: Architecture) -> dict
     return weights
 
 
-def _check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
-    """Refuse a config whose model is far larger than the files, before memory is taken for it."""
-    try:
-        expected = sum(parameter.numel() for parameter in empty_model(config, _spare(n_bytes)).parameters())
-        if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
-            raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
-    except CheckpointError as error:
-        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
-        raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
-
-
-def _spare(n_bytes: int) -> int:
-    """The most modules for which a file of so many bytes could have weights, with some to spare."""
-    return 2000 + n_bytes // 50
-
-
-def _model_and_head(
+def _model_and_heads(
     source: Source,
     architecture: Architecture,
     config: Any,
     weights: dict[str, Tensor],
     dtype: torch.dtype,
     language_head: bool,
-) -> tuple[Any, nn.Module | None]:
-    """The bare model and, on request, its language-modelling head, where the checkpoint has all of its weights."""
+) -> tuple[Any, nn.Module | None, Classifier | None]:
+    """The bare model and, on request, the head that predicts, where the checkpoint has all of its weights.
+
+    It is that of classes where the config says that the checkpoint was saved with it: a GPT-2 would have a
+    language-modelling head in any case, tied to its word embeddings.
+    """
 
     def build(class_name: str) -> tuple[Any, dict[str, Any]]:
         with calling_transformers(f"transformers cannot load the checkpoint in {source.folder}"):
@@ -280,11 +306,14 @@ def _model_and_head(
 
     import transformers
 
+    named = getattr(config, "architectures", None) or ()
+    classifies = classification_class(architecture) in named and not isinstance(architecture, EncoderDecoder)
     if language_head:
-        whole, report = build(architecture.language_class)
+        whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
         bare = architecture.base_model(whole)
         inside = f"{whole.base_model_prefix}."
-        of_head = [key for key in report["missing_keys"] if not key.startswith(inside)]
+        pooler = tuple(inside + weight for weight in architecture.optional_weights) if classifies else ()
+        of_head = [key for key in report["missing_keys"] if key.startswith(pooler) or not key.startswith(inside)]
         if not of_head:
             for kind in ("missing_keys", "unexpected_keys"):
                 report[kind] = [key.removeprefix(inside) for key in report[kind]]
@@ -293,10 +322,10 @@ def _model_and_head(
                 key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
             ]
             _check_report(source, architecture, report)
-            return bare, architecture.language_head(whole)
+            return bare, None if classifies else architecture.language_head(whole), classifier_of(architecture, whole)
     model, report = build(f"{architecture.class_prefix}Model")
     _check_report(source, architecture, report)
-    return model, None
+    return model, None, None
 
 
 def _check_report(source: Source, architecture: Architecture, report: dict[str, Any]) -> None:

@@ -16,15 +16,20 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from attnviz.errors import AttnvizError, CheckpointError
+from attnviz.model.architectures import SIZES
 from attnviz.model.panics import is_panic
 from attnviz.model.sources import read_json
 
-__all__ = ["calling_transformers", "empty_model", "read_config", "refuse_other_weights"]
+__all__ = ["calling_transformers", "check_sizes", "empty_model", "read_config", "refuse_other_weights"]
 
 _COUNTED = ("layer", "label", "head", "expert", "depth", "block", "stage")
 """Words in the names of settings of which transformers makes one thing each, in lists or modules."""
 
 _LARGEST_COUNT = 1_000_000
+
+_SPARE_NUMBERS = 10_000_000
+"""By so many a config may exceed its weights and still get a message that names the weights."""
+
 _MOST_MODULES = 50_000
 """Of a model that is built empty: some seconds; 2,000 layers of BERT have as many."""
 
@@ -89,6 +94,26 @@ def empty_model(config: Any, most_modules: int = _MOST_MODULES) -> nn.Module:
     ):
         model: nn.Module = AutoModel.from_config(config, attn_implementation="eager", trust_remote_code=False)
     return model
+
+
+def check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
+    """Refuse a config whose model is far larger than its weights' files, before memory is taken for it.
+
+    Raises:
+        CheckpointError: with both sizes and the settings that give them.
+    """
+    try:
+        expected = sum(parameter.numel() for parameter in empty_model(config, _spare(n_bytes)).parameters())
+        if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
+            raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
+    except CheckpointError as error:
+        settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
+        raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
+
+
+def _spare(n_bytes: int) -> int:
+    """The most modules for which a file of so many bytes could have weights, with some to spare."""
+    return 2000 + n_bytes // 50
 
 
 @contextmanager

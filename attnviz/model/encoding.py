@@ -83,6 +83,11 @@ def encodings(
         )
     cut = {"truncation": max_length is not None, "max_length": max_length}
     what = f"the model's tokenizer fails on {_named(texts)}; mend or replace its files"
+    if two_models and pair is not None:
+        raise TextError(
+            "a pair was given, but this tokenizer puts nothing between two texts; expected one text: join the two "
+            "yourself."
+        )
     with calling_transformers(what), panics_unprinted():
         if two_models:
             made: Sequence[Any] = [_of_two_models(tokenizer, text, target, max_length) for text in texts]

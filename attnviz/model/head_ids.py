@@ -8,7 +8,7 @@ from typing import NamedTuple
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 
-__all__ = ["HeadId", "LayerId", "Stack", "all_heads", "head_named", "select_heads", "selection_texts"]
+__all__ = ["FORMS", "HeadId", "LayerId", "Stack", "all_heads", "head_named", "select_heads", "selection_texts"]
 
 _ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
 _SELECTION = re.compile(
@@ -16,7 +16,8 @@ _SELECTION = re.compile(
     r"|L(?P<layer1>[0-9]{1,6}|\*)(?:-L?(?P<layer2>[0-9]{1,6}))?)",
     re.IGNORECASE,
 )
-_FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
+FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
+"""How heads are selected, with examples."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def selection_texts(selections: object) -> list[str]:
 def _heads_of(part: str, n_layers: int, n_heads: int) -> Sequence[HeadId]:
     match = _SELECTION.fullmatch(part)
     if match is None:
-        raise UsageError(f"cannot read the selection {part!r}: expected one of {_FORMS}.")
+        raise UsageError(f"cannot read the selection {part!r}: expected one of {FORMS}.")
     first, last = match["l1"] or match["layer1"], match["l2"] or match["layer2"]
     layers = _span("layer", first, last, n_layers, part)
     heads = _span("head", match["h1"] or "*", match["h2"], n_heads, part)

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnviz.errors import ArchitectureError, DeviceError, UsageError
+from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
+from attnviz.model.architectures import Undeclared, architecture_of
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 
-__all__ = ["DTYPES", "Model", "named_source", "open_checkpoint", "refuse_encoder_decoder", "resolve_device",
-           "resolve_dtype"]  # fmt: skip
+__all__ = ["DTYPES", "Model", "encoder_note", "named_source", "open_checkpoint", "refuse_encoder_decoder",
+           "refuse_target", "refuse_undeclared", "resolve_device", "resolve_dtype"]  # fmt: skip
 
 DTYPES = {
     "float32": torch.float32,
@@ -34,7 +35,8 @@ def open_checkpoint(
     dtype: str | torch.dtype | None = None,
     *,
     language_head: bool = False,
-    encoder_decoders: bool = False,
+    encoder_decoders: bool = True,
+    any_family: bool = False,
 ) -> tuple[Checkpoint, Source | None]:
     """The model, and where its weights lie; a model in memory may have others than any file.
 
@@ -44,18 +46,61 @@ def open_checkpoint(
         revision: branch, tag or commit of a hub id.
         device: ``auto`` (default), ``cpu``, ``cuda``, ``cuda:N``, ``mps``, or a torch.device.
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``, or torch's own.
-        language_head: also load the head that gives logits, where the checkpoint has one.
-        encoder_decoders: whether the caller can tell their kinds of attention apart.
+        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
+        encoder_decoders: whether the caller takes them.
+        any_family: whether it takes families of which the patterns alone are recomputed.
 
     Raises:
         AttnvizError: the checkpoint cannot be found, read or reproduced.
-        ArchitectureError: an encoder-decoder, for a caller that cannot.
+        ArchitectureError: an encoder-decoder, for a caller that does not take them.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
-    opened = _opened(model, tokenizer, revision, device, dtype, language_head)
+    opened = _opened(model, tokenizer, revision, device, dtype, language_head, any_family)
+    if not any_family:
+        refuse_undeclared(opened[0])
     if not encoder_decoders:
         refuse_encoder_decoder(opened[0])
     return opened
+
+
+def refuse_undeclared(checkpoint: Checkpoint) -> None:
+    """Refuse a model of which the patterns alone are recomputed.
+
+    Raises:
+        ArchitectureError: by its name.
+    """
+    if isinstance(checkpoint.architecture, Undeclared):
+        architecture_of(checkpoint.config, checkpoint.dtype)
+
+
+def encoder_note(checkpoint: Checkpoint) -> str:
+    """That of an encoder-decoder the encoder alone is measured, in a sentence; empty where the whole model is."""
+    if not checkpoint.encoder_only:
+        return ""
+    return (
+        f"{checkpoint.architecture.name} is an encoder-decoder; this command measures its encoder alone. Its decoder "
+        "and its cross-attention are in heads, compare, outputs and ablate."
+    )
+
+
+def refuse_target(checkpoint: Checkpoint, target: str | None = None, max_new_tokens: int | None = None) -> None:
+    """Refuse a target, or its length, for a model without a decoder of its own.
+
+    Raises:
+        TextError: in one line, with what to do.
+    """
+    kind = checkpoint.architecture.name
+    if target is not None and not checkpoint.stacks:
+        raise TextError(
+            f"a target was given, but a model of the architecture {kind!r} reads one text; leave out --target "
+            "(target=...), or choose an encoder-decoder such as Marian, BART or T5."
+        )
+    if max_new_tokens is not None and (target is not None or not checkpoint.stacks):
+        why = "the target is given" if checkpoint.stacks else f"a model of the architecture {kind!r} writes none"
+        raise TextError(
+            "--max-new-tokens (max_new_tokens=...) is for the target that an encoder-decoder writes itself, but "
+            f"{why}; leave it out."
+        )
 
 
 def refuse_encoder_decoder(checkpoint: Checkpoint) -> None:
@@ -67,13 +112,13 @@ def refuse_encoder_decoder(checkpoint: Checkpoint) -> None:
     if not checkpoint.stacks:
         return
     raise ArchitectureError(
-        f"{checkpoint.architecture.name!r} is an encoder-decoder; only heads (in Python: analyze) shows its encoder, "
-        "decoder and cross-attention; expected a model of one kind of attention, such as BERT or GPT-2."
+        f"{checkpoint.architecture.name!r} is an encoder-decoder, which this command does not take; heads, compare, "
+        "outputs and ablate measure its encoder, decoder and cross-attention, rollout and profile its encoder."
     )
 
 
 def _opened(
-    model: Model, tokenizer: Any, revision: str | None, device: Any, dtype: Any, language_head: bool
+    model: Model, tokenizer: Any, revision: str | None, device: Any, dtype: Any, language_head: bool, any_family: bool
 ) -> tuple[Checkpoint, Source | None]:
     """The same for any architecture."""
     if isinstance(model, Checkpoint | nn.Module):
@@ -83,7 +128,7 @@ def _opened(
                 "move or convert it yourself, model.to(...)."
             )
         if isinstance(model, nn.Module):
-            return from_loaded(model, tokenizer), None
+            return from_loaded(model, tokenizer, any_family), None
     if tokenizer is not None:
         raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
     if isinstance(model, Checkpoint):
@@ -91,7 +136,7 @@ def _opened(
     source = model if isinstance(model, Source) else named_source(model, revision)
     place = resolve_device(_name("device", device, torch.device, "auto"))
     number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
-    return load_checkpoint(source, place, number_format, language_head), source
+    return load_checkpoint(source, place, number_format, language_head, any_family), source
 
 
 def resolve_device(name: str) -> torch.device:

@@ -183,11 +183,13 @@ def tokenize(
     return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
 
 
-def tokens_of_ids(tokenizer: Any, ids: Sequence[int]) -> tuple[str, Tokens]:
+def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
     """A text that a model generated, by its ids; and its tokens."""
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    encoding = pieces_of(ids, tokenizer.convert_ids_to_tokens(list(ids)), special, decoder(tokenizer))
-    return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, False, 0)
+    named = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)  # a model may have rows beyond these
+    pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
+    encoding = pieces_of(ids, pieces, special, decoder(tokenizer))
+    return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, sink_first, 0)
 
 
 def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:

@@ -1,10 +1,12 @@
 /** One head: its tokens coloured by what is chosen, a heatmap or lines or a table, what it is nearest to. */
 import { choice, element, save, sortable, switches, tick } from "./dom.js";
+import { SLICE } from "./heads.js";
 import { attentionOf, hellinger } from "./patterns.js";
 import { colourAt, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
 import { fileOf, paint } from "./scene.js";
 
-const [NEAREST, STRONGEST] = [5, 3];
+const [NEAREST, STRONGEST, PAUSE] = [5, 3, 120];
+const STRIPS = ["Target, attends", "Source, attended to"];
 
 /** @typedef {import("./patterns.js").Matrix} Matrix @typedef {import("./patterns.js").Names} Names */
 
@@ -18,7 +20,11 @@ export class HeadPanel {
     this.views = switches("How the head is shown", [["heatmap", "Heatmap"], ["lines", "Lines"], ["table", "Table"]], (view) => app.set({ view }));
     this.sides = switches("Which side", [["0", "A"], ["1", "B"], ["2", "B − A"]], (side) => app.set({ side }));
     this.sides.field.hidden = data.sides.length < 2;
-    this.direction = choice("Colours", "direction", [["from", "what it attends to"], ["to", "what attends to it"]], (direction) => app.set({ direction: /** @type {"from"|"to"} */ (direction) }));
+    this.direction = choice("Colours", "direction", [["from", "what it attends to"], ["to", "what attends to it"]], (direction) => {
+      const { matrix } = this;
+      const kept = matrix && matrix.rows.axis === matrix.columns.axis ? app.state.tokens : [];
+      app.set({ direction: /** @type {"from"|"to"} */ (direction), tokens: kept });
+    });
     this.scale = choice("Scale", "scale", [["shared", "0 to 1"], ["per-head", "this head's own"], ["log", "logarithmic"]], (scale) => app.set({ scale }));
     this.drop = tick(`without ${data.dropped || "special tokens"}`, "drop", (drop) => app.set({ drop }));
     this.drop.field.hidden = !data.dropped;
@@ -59,8 +65,9 @@ export class HeadPanel {
       const place = this.picture?.at(event.offsetX, event.offsetY);
       if (!place || !this.matrix) return;
       const [row, column] = place;
-      if (row >= 0) app.choose(this.matrix.rows.places[row], event.shiftKey, "from");
-      else app.choose(this.matrix.columns.places[column], event.shiftKey, "to");
+      const { rows, columns } = this.matrix;
+      if (row >= 0) app.choose(rows.places[row], rows.axis, event.shiftKey, "from");
+      else app.choose(columns.places[column], columns.axis, event.shiftKey, "to");
     });
   }
 
@@ -80,27 +87,29 @@ export class HeadPanel {
     const matrix = await app.matrix(place);
     if (turn !== this.turn) return;
     this.matrix = matrix;
+    const room = Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4); // before anything that moves
     this.title.textContent = `${head.id}  ${head.label}`;
     this.evidence.textContent = [head.evidence, head.role && `over the corpus: ${head.role}`].filter(Boolean).join(" · ");
     this.views.set(state.view);
     this.sides.set(state.side);
     this.scale.select.value = state.scale;
-    this.direction.select.value = state.direction;
     [this.drop.box.checked, this.words.box.checked] = [state.drop, state.words];
     this.patternParts.forEach((part) => (part.hidden = !matrix));
     this.command.textContent = this.app.commandLine();
     this.copied.textContent = "";
     this.showStatistics();
     if (!matrix) return;
+    this.direction.select.value = this.facing(matrix);
     this.showStrips(matrix);
     this.showReading();
-    this.showPicture(matrix);
+    this.showPicture(matrix, room);
     this.showNearest(place);
   }
 
   /** Places in the matrix of the tokens that are chosen. @param {Names} names */
   placesOf(names) {
     const found = new Set();
+    if (this.app.textOf(names.axis) !== this.app.state.text) return [];
     for (const token of this.app.state.tokens) {
       let at = names.places.length - 1;
       while (at > 0 && names.places[at] > token) at--;
@@ -110,15 +119,30 @@ export class HeadPanel {
     return /** @type {number[]} */ ([...found]);
   }
 
+  /**
+   * Whether colours are of what tokens attend to, or of what attends to them; between two texts that depends on which
+   * of them is chosen, or under the pointer.
+   * @param {Matrix} matrix @returns {"from"|"to"}
+   */
+  facing(matrix) {
+    const { direction } = this.app.state;
+    if (matrix.rows.axis === matrix.columns.axis) return direction;
+    const [from, to] = [matrix.rows, matrix.columns].map((names) => this.placesOf(names).length > 0);
+    if (from !== to) return from ? "from" : "to";
+    const [row, column] = this.over ?? [-1, -1];
+    if (row < 0 === column < 0) return direction;
+    return row < 0 ? "to" : "from";
+  }
+
   /** @param {Matrix} matrix */
   own(matrix) {
-    return this.app.state.direction === "from" ? matrix.rows : matrix.columns;
+    return this.facing(matrix) === "from" ? matrix.rows : matrix.columns;
   }
 
   /** What is chosen, or under the pointer: places on the side that it stands on. @param {Matrix} matrix */
   chosen(matrix) {
     const chosen = this.placesOf(this.own(matrix));
-    const at = this.over?.[this.app.state.direction === "from" ? 0 : 1] ?? -1;
+    const at = this.over?.[this.facing(matrix) === "from" ? 0 : 1] ?? -1;
     return !chosen.length && at >= 0 ? [at] : chosen;
   }
 
@@ -128,19 +152,22 @@ export class HeadPanel {
     const key = JSON.stringify(sides.map(({ axis, labels }) => [axis, labels]));
     if (key === this.stripKey) return;
     this.stripKey = key;
-    this.strips.replaceChildren(...sides.map((names, side) => this.strip(names, side, sides.length)));
+    this.strips.replaceChildren(...sides.flatMap((names, side) => [
+      ...(sides.length > 1 ? [element("p", { class: "quiet", text: `${STRIPS[side]}, ${names.labels.length} ${names.unit}s` })] : []),
+      this.strip(names, side, sides.length),
+    ]));
   }
 
   /** @param {Names} names @param {number} side @param {number} of */
   strip(names, side, of) {
-    const name = of === 1 ? `The text, ${names.labels.length} ${names.unit}s` : ["Attends", "Attended to"][side];
+    const name = of === 1 ? `The text, ${names.labels.length} ${names.unit}s` : STRIPS[side];
     const strip = element("div", { class: "strip", role: "group", "aria-label": name, "data-side": side });
     if (this.app.data.axes[names.axis].rtl) strip.dir = "rtl";
     names.labels.forEach((label, at) => {
       if (names.breaks.includes(at)) strip.append(element("hr"));
       strip.append(element("button", {
         type: "button", class: "token", "data-at": at, "aria-pressed": "false", tabindex: at ? -1 : 0,
-        onclick: (event) => this.app.choose(names.places[at], event.shiftKey, of === 1 ? null : side ? "to" : "from"),
+        onclick: (event) => this.app.choose(names.places[at], names.axis, event.shiftKey, of === 1 ? null : side ? "to" : "from"),
         onpointerenter: () => this.hoverToken(at, side, of), onpointerleave: () => this.hover(null),
         onfocus: () => this.hoverToken(at, side, of), onblur: () => this.hover(null), onkeydown: (event) => this.walk(event, at),
       }, element("bdi", { text: label })));
@@ -179,11 +206,12 @@ export class HeadPanel {
   showReading() {
     const { matrix, app } = this;
     if (!matrix) return;
-    const from = app.state.direction === "from";
+    const facing = this.facing(matrix);
+    const from = facing === "from";
     const chosen = this.chosen(matrix);
     const [own, other] = from ? [matrix.rows, matrix.columns] : [matrix.columns, matrix.rows];
     const everything = own.labels.map((_, at) => at);
-    const values = chosen.length ? attentionOf(matrix, chosen, app.state.direction) : attentionOf(matrix, everything, "from" === app.state.direction ? "from" : "to");
+    const values = attentionOf(matrix, chosen.length ? chosen : everything, facing);
     if (!chosen.length && !from) values.forEach((value, at) => (values[at] = value / everything.length));
     const table = matrix.signed ? app.theme.differences : app.theme.weights;
     const place = scaleOf(app.state.scale, matrix.largest, matrix.signed);
@@ -193,12 +221,17 @@ export class HeadPanel {
       const [at, side] = [Number(button.dataset.at), Number(button.parentElement?.dataset.side)];
       if (side === otherSide) {
         const colour = place(values[at]);
-        button.style.backgroundColor = colourAt(table, colour);
-        button.style.color = inkOn(table, colour);
-        button.title = `${written(values[at], matrix.signed)}`;
-      } else button.removeAttribute("style");
+        const style = `background-color: ${colourAt(table, colour)}; color: ${inkOn(table, colour)}`;
+        const weight = written(values[at], matrix.signed);
+        if (button.dataset.style !== style) button.style.cssText = button.dataset.style = style;
+        if (button.title !== weight) button.title = weight;
+      } else {
+        button.removeAttribute("style");
+        delete button.dataset.style;
+      }
       button.classList.toggle("chosen", side === ownSide && chosen.includes(at));
-      button.setAttribute("aria-pressed", String(side === ownSide && locked.has(at)));
+      const pressed = String(side === ownSide && locked.has(at));
+      if (button.getAttribute("aria-pressed") !== pressed) button.setAttribute("aria-pressed", pressed);
     }
     this.values = { values, chosen, own, other };
     this.reading.replaceChildren(...this.sentence(matrix, values, chosen, own, other));
@@ -218,7 +251,7 @@ export class HeadPanel {
     }
     let best = 0;
     values.forEach((value, at) => (Math.abs(value) > Math.abs(values[best]) ? (best = at) : best));
-    const from = this.app.state.direction === "from";
+    const from = this.facing(matrix) === "from";
     if (!chosen.length) {
       const none = `No ${own.unit} chosen: colours are the mean attention that each`;
       return from
@@ -232,8 +265,8 @@ export class HeadPanel {
     return [named(other.labels[best]), " attends to ", ...names, said];
   }
 
-  /** @param {Matrix} matrix */
-  showPicture(matrix) {
+  /** @param {Matrix} matrix @param {number} room pixels */
+  showPicture(matrix, room) {
     const { app } = this;
     const { data, state, theme } = app;
     const head = data.heads[app.shown];
@@ -242,20 +275,20 @@ export class HeadPanel {
     this.saves.forEach((button) => (button.hidden = state.view === "table"));
     const notes = [`${matrix.rows.unit === "word" && state.words ? "Words: sum over the pieces attended to, mean over the pieces attending. " : ""}`
       + `${state.drop ? `Without ${data.dropped}, rows renormalised (the statistics are of the whole text). ` : ""}`];
+    const between = matrix.rows.axis !== matrix.columns.axis;
     const chosen = this.placesOf(this.own(matrix));
-    const outlined = state.direction === "from" ? { rows: chosen, columns: [] } : { rows: [], columns: chosen };
+    const outlined = this.facing(matrix) === "from" ? { rows: chosen, columns: [] } : { rows: [], columns: chosen };
     const side = data.sides.length > 1 ? ` · ${["A", "B", "B − A"][Number(state.side)]}` : "";
     const lines = [`${head.id}  ${head.label}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
-    const room = Math.max(300, (this.scroll.parentElement?.clientWidth || 600) - 4);
     if (state.view === "table") this.showTable(matrix);
     if (state.view === "heatmap") {
       this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined);
-      notes.push("Row: attends; column: attended to. ");
+      notes.push(between ? "Row: target, attends; column: source, attended to. " : "Row: attends; column: attended to. ");
     }
     if (state.view === "lines") {
       const picture = linesPicture(matrix, state.scale, theme, room, lines, outlined);
       this.picture = picture;
-      notes.push(`Left attends to right; weights below ${picture.least.toPrecision(2)} are not drawn. `);
+      notes.push(`${between ? "Left (target) attends to right (source)" : "Left attends to right"}; weights below ${picture.least.toPrecision(2)} are not drawn. `);
     }
     if (state.view !== "table" && this.picture) paint(this.canvas, this.picture.scene);
     this.canvas.setAttribute("aria-label", `${state.view} of ${lines[0]}; the table view has the numbers`);
@@ -265,11 +298,12 @@ export class HeadPanel {
 
   /** The numbers: all of what is chosen, or the strongest of every row. @param {Matrix} matrix */
   showTable(matrix) {
-    const from = this.app.state.direction === "from";
+    const facing = this.facing(matrix);
+    const from = facing === "from";
     const chosen = this.placesOf(this.own(matrix));
     const [own, other] = from ? [matrix.rows, matrix.columns] : [matrix.columns, matrix.rows];
     if (chosen.length) {
-      const values = attentionOf(matrix, chosen, this.app.state.direction);
+      const values = attentionOf(matrix, chosen, facing);
       const rows = other.labels.map((label, at) => /** @type {(string|number)[]} */ ([other.places[at], label, Math.round(values[at] * 10000) / 10000]));
       rows.sort((a, b) => Math.abs(Number(b[2])) - Math.abs(Number(a[2])));
       const names = chosen.map((at) => own.labels[at]).join(" + ");
@@ -292,20 +326,26 @@ export class HeadPanel {
   async showNearest(place) {
     const { app, turn } = this;
     const { data } = app;
-    await new Promise((go) => setTimeout(go, 30));
+    await new Promise((go) => setTimeout(go, PAUSE));
     if (turn !== this.turn) return;
     const side = data.sides.length > 1 && app.state.side === "0" ? 0 : data.sides.length - 1;
     const packed = data.patterns[data.heads[place].patterns[side]];
     const mine = await app.patterns.get(data.heads[place].patterns[side]);
     const found = [];
+    let began = performance.now();
     for (const [other, head] of data.heads.entries()) {
       const theirs = data.patterns[head.patterns[side]];
       if (other === place || !theirs || theirs.rows !== packed.rows || theirs.columns !== packed.columns) continue;
       const bytes = await app.patterns.get(head.patterns[side]);
+      if (performance.now() - began > SLICE) {
+        await new Promise((go) => setTimeout(go)); // another head may be asked for
+        began = performance.now();
+      }
       if (turn !== this.turn) return;
       found.push({ other, distance: hellinger(mine, bytes) });
     }
     found.sort((a, b) => a.distance - b.distance);
+    if (!found.length) return this.nearest.replaceChildren();
     this.nearest.replaceChildren(`Nearest heads${data.sides.length > 1 ? ` in ${"AB"[side]}` : ""} (Hellinger distance, 0 the same, 1 no key in common): `,
       ...found.slice(0, NEAREST).flatMap(({ other, distance }, at) => [
         ...(at ? [", "] : []),

@@ -3,7 +3,10 @@ import { cellText, choice, element, markElement, ordered, save, sortable, switch
 import { pixelsOf, scaleOf, scatter } from "./pictures.js";
 import { fileOf, mark, paint } from "./scene.js";
 
-const [LARGEST_THUMBNAIL, SLICE, ALL_NAMED] = [64, 12, 40];
+const [LARGEST_THUMBNAIL, ALL_NAMED] = [64, 40];
+
+/** Milliseconds that the page may work in the background before it looks whether it is asked for something. */
+export const SLICE = 12;
 
 export class HeadsPanel {
   /** @param {HTMLElement} root @param {import("./page.js").App} app */
@@ -16,6 +19,8 @@ export class HeadsPanel {
     this.sort = choice("Sort by", "sort", [["", "layer and head"], ["label", "label"], ...statistics], (sort) => app.set({ sort, least: "" }));
     const labels = [...new Set(data.heads.map((head) => head.label.replace(/\?$/, "")))].sort();
     this.label = choice("Only", "only", [["", "all labels"], ...labels.map((label) => /** @type {[string, string]} */ ([label, label]))], (only) => app.set({ only }));
+    this.kind = choice("Kind", "kind", [["", "all kinds"], ...(data.kinds ?? []).map((kind) => /** @type {[string, string]} */ ([kind, kind]))], (kind) => app.set({ kind }));
+    this.kind.field.hidden = !data.kinds?.length;
     this.least = /** @type {HTMLInputElement} */ (element("input", { type: "number", step: "any", name: "least", "aria-label": "At least, of the statistic that heads are sorted by", onchange: () => app.set({ least: this.least.value }) }));
     this.leastField = element("label", { class: "field" }, element("span", { text: "at least" }), this.least);
     this.x = choice("Across", "x", statistics, (x) => app.set({ x }));
@@ -26,7 +31,7 @@ export class HeadsPanel {
     this.grid = element("div", { class: "grid" });
     this.canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { tabindex: 0, role: "img", class: "scatter" }));
     this.table = element("div");
-    root.append(element("div", { class: "controls" }, this.modes.field, this.sort.field, this.label.field, this.leastField), this.axes, this.count, this.grid, this.canvas, this.table);
+    root.append(element("div", { class: "controls" }, this.modes.field, this.kind.field, this.sort.field, this.label.field, this.leastField), this.axes, this.count, this.grid, this.canvas, this.table);
     this.buttons = data.heads.map((head, place) => this.thumbnail(head, place));
     this.listen();
   }
@@ -65,6 +70,7 @@ export class HeadsPanel {
     const statistic = data.statistics.find(({ key }) => key === state.sort);
     const bound = state.least === "" ? null : Number(state.least);
     const left = data.heads.map((_, place) => place).filter((place) => {
+      if (state.kind && data.kinds?.[data.heads[place].kind ?? 0] !== state.kind) return false;
       if (state.only && data.heads[place].label.replace(/\?$/, "") !== state.only) return false;
       const value = statistic ? statistic.values[place] : null;
       return bound === null || !statistic || (value !== null && value >= bound);
@@ -85,6 +91,7 @@ export class HeadsPanel {
     this.modes.set(state.left);
     this.sort.select.value = state.sort;
     this.label.select.value = state.only;
+    this.kind.select.value = state.kind;
     this.least.value = state.least;
     this.leastField.hidden = state.sort === "" || state.sort === "label";
     [this.x.select.value, this.y.select.value] = [state.x, state.y];
@@ -103,11 +110,12 @@ export class HeadsPanel {
     const { data } = this.app;
     const cells = [];
     this.grid.classList.toggle("rows", this.inRows);
-    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(46px, 1fr))` : "";
+    this.grid.style.gridTemplateColumns = this.inRows ? `auto repeat(${data.columns}, minmax(40px, 1fr))` : "";
     if (this.inRows) {
       const left = new Set(listed);
-      data.rows.forEach((name, row) => cells.push(this.cell(element("span", { class: "row", text: name }), row, -1)));
-      data.heads.forEach((head, place) => left.has(place) && cells.push(this.cell(this.buttons[place], head.row, head.column)));
+      const rows = this.app.state.kind ? [...new Set(listed.map((place) => data.heads[place].row))] : [...data.rows.keys()];
+      rows.forEach((row, at) => cells.push(this.cell(element("span", { class: "row", text: data.rows[row] }), at, -1)));
+      data.heads.forEach((head, place) => left.has(place) && cells.push(this.cell(this.buttons[place], rows.indexOf(head.row), head.column)));
     } else cells.push(...listed.map((place) => this.cell(this.buttons[place], -1, -1)));
     this.grid.replaceChildren(...cells);
   }
@@ -190,7 +198,7 @@ export class HeadsPanel {
   /** The numbers of one head. @param {number} place */
   statistics(place) {
     const { data } = this.app;
-    const rows = data.statistics.map(({ title, unit, values, uniform, reading }) => [title, values[place], uniform, reading + (unit ? ` (${unit})` : "")]);
+    const rows = data.statistics.map(({ title, unit, values, uniform, reading }) => [title, values[place], uniform[data.heads[place].kind ?? 0], reading + (unit ? ` (${unit})` : "")]);
     const table = { title: `Statistics of ${data.heads[place].id}`, note: "", columns: ["statistic", "value", "uniform attention", "what it is"], rows, head: -1 };
     return data.statistics.length ? sortable(table) : element("p", { text: cellText(null) });
   }

@@ -8,7 +8,8 @@ import { colourTable } from "./pictures.js";
 
 /**
  * @typedef {{head: number, left: string, sort: string, only: string, least: string, x: string, y: string, view: string,
- *   scale: string, drop: boolean, words: boolean, side: string, direction: "from"|"to", tokens: number[]}} State
+ *   scale: string, drop: boolean, words: boolean, side: string, direction: "from"|"to", tokens: number[],
+ *   text: number, kind: string}} State  text: which one the tokens are of
  */
 
 const GREYS = {
@@ -48,10 +49,16 @@ export class App {
     const { data } = this;
     const { start } = data;
     const keys = data.statistics.map(({ key }) => key);
+    const head = Math.max(0, this.placeOf(start.head));
     return {
-      head: Math.max(0, this.placeOf(start.head)), left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
+      head, text: this.textOf(data.patterns[data.heads[head].patterns[0]]?.rows ?? 0), kind: "", left: "grid", sort: "", only: "", least: "", x: keys[0] ?? "", y: keys[1] ?? "", view: "heatmap",
       scale: start.scale, drop: start.drop, words: false, side: String(data.sides.length > 1 ? 2 : 0), direction: "from", tokens: start.token,
     };
+  }
+
+  /** Which text an axis is of: encoder-decoders have two; of both sides of a comparison it is the same. @param {number} axis */
+  textOf(axis) {
+    return this.data.kinds?.length ? axis : 0;
   }
 
   /** @param {string} id */
@@ -67,7 +74,7 @@ export class App {
     const known = /** @type {Record<string, string[]>} */ ({
       left: ["grid", "scatter", "table"], sort: keys, x: keys.slice(2), y: keys.slice(2), view: ["heatmap", "lines", "table"],
       scale: ["shared", "per-head", "log"], side: this.data.sides.length > 1 ? ["0", "1", "2"] : ["0"], direction: ["from", "to"],
-      only: this.data.heads.map((head) => head.label.replace(/\?$/, "")),
+      kind: ["", ...(this.data.kinds ?? [])], only: this.data.heads.map((head) => head.label.replace(/\?$/, "")),
     });
     for (const [name, values] of Object.entries(known)) {
       const value = asked.get(name);
@@ -78,6 +85,8 @@ export class App {
     if (asked.get("least") && Number.isFinite(Number(asked.get("least")))) state.least = asked.get("least") ?? "";
     for (const name of /** @type {("drop"|"words")[]} */ (["drop", "words"])) if (asked.has(name)) state[name] = asked.get(name) === "1";
     const n = Math.max(0, ...this.data.axes.map((axis) => axis.labels.length));
+    const text = Number(asked.get("text") ?? state.text);
+    if (Number.isInteger(text) && text >= 0 && text < this.data.axes.length) state.text = this.textOf(text);
     if (asked.has("tokens")) {
       state.tokens = [...new Set((asked.get("tokens") ?? "").split(",").filter(Boolean).map(Number))].filter((at) => Number.isInteger(at) && at >= 0 && at < n);
     }
@@ -117,7 +126,7 @@ export class App {
     this.state = { ...before, ...change };
     if (written) this.write();
     const patterns = ["scale", "drop", "words", "side"].some((name) => before[/** @type {keyof State} */ (name)] !== this.state[/** @type {keyof State} */ (name)]);
-    const listed = ["left", "sort", "only", "least", "x", "y"].some((name) => name in change);
+    const listed = ["left", "sort", "only", "kind", "least", "x", "y"].some((name) => name in change);
     if (patterns || listed) this.show(patterns || this.state.left === "grid");
     else {
       this.heads.showCurrent();
@@ -136,15 +145,17 @@ export class App {
     this.head.show();
   }
 
-  /** @param {number} token @param {boolean} more @param {"from"|"to"|null} direction */
-  choose(token, more, direction) {
-    const { tokens } = this.state;
+  /** @param {number} token @param {number} axis @param {boolean} more @param {"from"|"to"|null} direction */
+  choose(token, axis, more, direction) {
+    const text = this.textOf(axis);
+    const other = text !== this.state.text;
+    const tokens = other ? [] : this.state.tokens;
     const there = tokens.includes(token);
-    const turned = direction !== null && direction !== this.state.direction;
+    const turned = other || (direction !== null && direction !== this.state.direction);
     let next = there && !turned ? [] : [token];
     if (more && !turned) next = there ? tokens.filter((each) => each !== token) : [...tokens, token];
     else if (there && !turned && tokens.length > 1) next = [token];
-    this.set({ tokens: next, ...(direction ? { direction } : {}) });
+    this.set({ tokens: next, text, ...(direction ? { direction } : {}) });
   }
 
   /** @param {number} axis @param {number} token */
@@ -176,7 +187,8 @@ export class App {
       words.push("--figures", state.view === "lines" ? "lines" : "heads");
       if (state.words && !options.includes("--words")) words.push("--words");
       if (state.drop) words.push("--drop-special");
-      if (state.view === "lines" && state.tokens.length === 1) words.push("--token", `#${state.tokens[0]}`);
+      const rows = data.patterns[data.heads[state.head].patterns[0]]?.rows ?? 0;
+      if (state.view === "lines" && state.tokens.length === 1 && this.textOf(rows) === state.text) words.push("--token", `#${state.tokens[0]}`);
     } else words.push("--figures", data.command === "compare" ? "differences" : "page");
     if (state.scale !== "shared" && !(data.command === "compare" && state.scale === "log")) words.push("--scale", state.scale);
     return [...words, ...(dashes ? ["--", ...texts] : [])].map(quoted).join(" ");

@@ -7,6 +7,7 @@
  *   differences: Uint8Array}} Theme
  * @typedef {{scene: Scene, at: (x: number, y: number) => [number, number]|null}} Picture  at: row and column there
  */
+import { SQUARES } from "./patterns.js";
 import { cut, isolated, mark } from "./scene.js";
 
 const FAINTEST = 1e-4;
@@ -62,24 +63,25 @@ export function inkOn(table, place) {
  */
 export function pixelsOf(matrix, table, scale, pooled = 1) {
   const [height, width] = [matrix.rows.labels.length, matrix.columns.labels.length];
-  const [rows, columns] = [Math.ceil(height / pooled), Math.ceil(width / pooled)];
-  let values = matrix.values;
-  if (pooled > 1) {
-    values = new Float32Array(rows * columns);
-    for (let row = 0, at = 0; row < height; row++) {
-      for (let column = 0; column < width; column++, at++) {
-        const cell = Math.floor(row / pooled) * columns + Math.floor(column / pooled);
-        if (Math.abs(matrix.values[at]) > Math.abs(values[cell])) values[cell] = matrix.values[at];
+  const { values, bytes } = matrix;
+  const colours = bytes && Array.from(SQUARES, scale);
+  const pixels = new ImageData(Math.ceil(width / pooled), Math.ceil(height / pooled));
+  for (let top = 0, to = 0; top < height; top += pooled) {
+    for (let left = 0; left < width; left += pooled, to += 4) {
+      const [bottom, right] = [Math.min(height, top + pooled), Math.min(width, left + pooled)];
+      let [largest, most] = [0, -1];
+      for (let row = top; row < bottom; row++) {
+        for (let at = row * width + left; at < row * width + right; at++) {
+          const size = bytes ? bytes[at] : Math.abs(values[at]);
+          if (size > most) [largest, most] = [at, size];
+        }
       }
+      const colour = 3 * (colours ? colours[most] : scale(values[largest]));
+      pixels.data[to] = table[colour];
+      pixels.data[to + 1] = table[colour + 1];
+      pixels.data[to + 2] = table[colour + 2];
+      pixels.data[to + 3] = 255;
     }
-  }
-  const pixels = new ImageData(columns, rows);
-  for (let at = 0; at < values.length; at++) {
-    const colour = 3 * scale(values[at]);
-    pixels.data[4 * at] = table[colour];
-    pixels.data[4 * at + 1] = table[colour + 1];
-    pixels.data[4 * at + 2] = table[colour + 2];
-    pixels.data[4 * at + 3] = 255;
   }
   return pixels;
 }
@@ -108,6 +110,12 @@ function heading(scene, lines, theme) {
   });
 }
 
+/** Pixels of a cell: as many for each, but where cells are so small that this would leave much of the room empty. @param {number} room */
+function cellSize(room) {
+  const whole = Math.max(1, Math.min(46, Math.floor(room)));
+  return room > 1 && room < 4 && whole < 0.85 * room ? room : whole;
+}
+
 /**
  * @param {Matrix} matrix @param {string} scale @param {Theme} theme @param {number} room pixels @param {string[]} lines
  * @param {{rows: number[], columns: number[]}} outlined @returns {Picture}
@@ -115,7 +123,7 @@ function heading(scene, lines, theme) {
 export function heatmap(matrix, scale, theme, room, lines, outlined) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
   const size = 11;
-  const fitting = (/** @type {number} */ margin) => Math.max(1, Math.min(46, Math.floor((room - margin - 4) / columns.length)));
+  const fitting = (/** @type {number} */ margin) => cellSize((room - margin - 4) / columns.length);
   const every = Math.ceil(13 / fitting(100));
   const named = (/** @type {string[]} */ labels) => Math.round(longest(labels.filter((_, at) => at % every === 0)) * 6.4) + 12;
   const [beside, above] = [named(rows), named(columns)];
@@ -132,12 +140,16 @@ export function heatmap(matrix, scale, theme, room, lines, outlined) {
     { kind: /** @type {"text"} */ ("text"), text: isolated(cut(text, 20)), size, colour: muted ? theme.quiet : theme.ink }
   );
   rows.forEach((text, row) => {
-    if (row % every && !(every > 1 && outlined.rows.includes(row))) return;
-    scene.items.push({ ...label(text, matrix.rows.muted[row]), x: left - 5, y: top + cell * (row + 0.5), align: "right", bold: outlined.rows.includes(row) });
+    const own = outlined.rows.includes(row);
+    const apart = outlined.rows.every((other) => Math.abs(other - row) * cell >= 13);
+    if (!own && (row % every || (every > 1 && !apart))) return;
+    scene.items.push({ ...label(text, matrix.rows.muted[row]), x: left - 5, y: top + cell * (row + 0.5), align: "right", bold: own });
   });
   columns.forEach((text, column) => {
-    if (column % every) return;
-    scene.items.push({ ...label(text, matrix.columns.muted[column]), x: left + cell * (column + 0.5), y: top - 5, align: "left", turned: true, bold: outlined.columns.includes(column) });
+    const own = outlined.columns.includes(column);
+    const apart = outlined.columns.every((other) => Math.abs(other - column) * cell >= 13);
+    if (!own && (column % every || (every > 1 && !apart))) return;
+    scene.items.push({ ...label(text, matrix.columns.muted[column]), x: left + cell * (column + 0.5), y: top - 5, align: "left", turned: true, bold: own });
   });
   if (cell >= 26) {
     matrix.values.forEach((weight, at) => {
@@ -173,7 +185,8 @@ export function heatmap(matrix, scale, theme, room, lines, outlined) {
  */
 export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   const [rows, columns] = [matrix.rows.labels, matrix.columns.labels];
-  const step = 17;
+  const longer = Math.max(rows.length, columns.length);
+  const [down, across] = [rows, columns].map((labels) => (17 * longer) / labels.length);
   const side = Math.min(190, Math.round(longest([...rows, ...columns]) * 6.6) + 12);
   const [left, right] = [side, Math.min(room, 640) - side];
   const top = 17 * lines.length + 10;
@@ -189,7 +202,7 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
   const least = drawn.length > MOST_LINES ? Math.abs(matrix.values[drawn[MOST_LINES - 1]]) : LEAST_LINE;
   const place = scaleOf(scale, matrix.largest, false);
   /** @type {Scene} */
-  const scene = { width: right + side, height: top + step * Math.max(rows.length, columns.length) + 6, paper: theme.paper, items: [] };
+  const scene = { width: right + side, height: top + 17 * longer + 6, paper: theme.paper, items: [] };
   heading(scene, lines, theme);
   for (const at of drawn.slice(0, MOST_LINES).reverse()) {
     const weight = matrix.values[at];
@@ -197,24 +210,24 @@ export function linesPicture(matrix, scale, theme, room, lines, chosen) {
     const colour = matrix.signed ? colourAt(theme.differences, weight < 0 ? 20 : 235) : theme.accent;
     const [row, column] = [Math.floor(at / columns.length), at % columns.length];
     scene.items.push({
-      kind: "path", points: [left, top + step * (row + 0.5), right, top + step * (column + 0.5)], colour, curve: true,
+      kind: "path", points: [left, top + down * (row + 0.5), right, top + across * (column + 0.5)], colour, curve: true,
       width: 0.6 + 2.4 * strength, opacity: strength,
     });
   }
   rows.forEach((text, row) => {
     const faint = chosenAny ? chosen.rows.length > 0 && !fromThese.has(row) : matrix.rows.muted[row];
-    scene.items.push({ kind: "text", x: left - 6, y: top + step * (row + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "right", bold: fromThese.has(row) });
+    scene.items.push({ kind: "text", x: left - 6, y: top + down * (row + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "right", bold: fromThese.has(row) });
   });
   columns.forEach((text, column) => {
     const faint = chosenAny ? chosen.columns.length > 0 && !toThese.has(column) : matrix.columns.muted[column];
-    scene.items.push({ kind: "text", x: right + 6, y: top + step * (column + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "left", bold: toThese.has(column) });
+    scene.items.push({ kind: "text", x: right + 6, y: top + across * (column + 0.5), text: isolated(cut(text, 24)), size: 12, colour: faint ? theme.quiet : theme.ink, align: "left", bold: toThese.has(column) });
   });
   return {
     scene, least,
     at: (x, y) => {
-      const row = Math.floor((y - top) / step);
+      const [row, column] = [Math.floor((y - top) / down), Math.floor((y - top) / across)];
       if (x <= left) return row >= 0 && row < rows.length ? [row, -1] : null;
-      return x >= right && row >= 0 && row < columns.length ? [-1, row] : null;
+      return x >= right && column >= 0 && column < columns.length ? [-1, column] : null;
     },
   };
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.examples import RoleExamples, joined_entries, stored_examples
-from attnviz.patterns.registry import NAMES, REPEATS
+from attnviz.patterns.registry import ROLES_ON_REPEATS
 
 __all__ = ["PARTS", "SYNTACTIC", "Merged", "measured_on", "merged", "parts_of"]
 
@@ -24,7 +24,7 @@ _OF_RUN = ("attnviz", "seed", "control_texts", "confirmed_on", "verification", "
 """What is a run's own, and so stands with each of its parts."""
 
 _TOP = ("attnviz", "model", "seed", "published")
-_ON_REPEATS = frozenset(NAMES[statistic] for statistic in REPEATS)
+_ON_REPEATS = frozenset(ROLES_ON_REPEATS)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from attnviz.model.sources import Source, weights_sha256
 from attnviz.model.wording import counted
 from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.profile_parts import PARTS, SYNTACTIC, Merged, merged
-from attnviz.patterns.registry import GENERAL
+from attnviz.patterns.registry import told_after
 
 __all__ = ["SYNTACTIC", "HeadProfile", "StoredCorpus", "StoredProfile", "StoredRole", "find_profile", "model_shape",
            "profile_file_name", "store_profile", "stored_document"]  # fmt: skip
@@ -134,7 +134,7 @@ class StoredProfile:
     def of(self, head: HeadId) -> HeadProfile:
         """What it says of one head."""
         passed = [role for role in self.roles.get(head, ()) if role.passed]
-        return HeadProfile(tuple(sorted(passed, key=lambda role: (role.role in GENERAL, -(role.gain or 0.0)))))
+        return HeadProfile(tuple(sorted(passed, key=lambda role: (told_after(role.role), -(role.gain or 0.0)))))
 
 
 def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) -> str:

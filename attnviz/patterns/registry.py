@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["GENERAL", "NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "SHARES", "TYPES", "MaskInput",
-           "PatternSpec", "allowed_units", "distances", "duplicate", "induction", "masks_of"]  # fmt: skip
+__all__ = ["GENERAL", "NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "RETRIEVAL", "ROLES_ON_REPEATS", "SHARES", "TYPES",
+           "MaskInput", "PatternSpec", "allowed_units", "distances", "duplicate", "induction", "masks_of",
+           "told_after"]  # fmt: skip
 
 
 def distances(n: int) -> Tensor:
@@ -22,9 +23,13 @@ def distances(n: int) -> Tensor:
     return positions[None, :] - positions[:, None]
 
 
-def allowed_units(n: int, causal: bool) -> Tensor:
-    """Which keys a query may attend to at all, boolean [n, n]; for merged words as for tokens."""
-    return distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
+def allowed_units(n: int, causal: bool, window: int | None = None) -> Tensor:
+    """Which keys a query may attend to at all, boolean [n, n]; for merged words as for tokens.
+
+    ``window``: of tokens, the last so many keys, the query's own among them; None for all.
+    """
+    allowed = distances(n) <= 0 if causal else torch.ones(n, n, dtype=torch.bool)
+    return allowed if window is None else allowed & (distances(n) > -window)
 
 
 def duplicate(tokens: Sequence[Hashable]) -> Tensor:
@@ -152,11 +157,25 @@ SHARES = tuple(spec.statistic for spec in PATTERNS if not spec.on_repeats)
 REPEATS = tuple(spec.statistic for spec in PATTERNS if spec.on_repeats)
 """Shares of the masks that need a text with repeated tokens."""
 
+RETRIEVAL = "retrieval"
+"""The role of heads that look at the token to be copied next (Wu et al. 2024), and its key in profile.json."""
+
+ROLES_ON_REPEATS = (*(NAMES[statistic] for statistic in REPEATS), RETRIEVAL)
+"""Roles that random tokens which come back tell best."""
+
 ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 """From such a share to the statistic that looks only at the queries with a copy before them."""
 
 TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
 """From such a share to the number of different tokens from which a head attends so."""
+
+
+def told_after(role: str) -> int:
+    """By what a head's roles are told in order, before their gain: 0 for specific ones, 2 for :data:`GENERAL` ones.
+
+    Retrieval is between them: on random tokens every induction head retrieves.
+    """
+    return 2 if role in GENERAL else int(role == RETRIEVAL)
 
 
 def masks_of(text: MaskInput, patterns: Sequence[PatternSpec] = PATTERNS) -> dict[str, Tensor | None]:

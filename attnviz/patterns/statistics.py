@@ -19,7 +19,8 @@ from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TYPES, allowe
 __all__ = ["DIAGONALITY", "SCALARS", "TextContext", "alignment", "measure"]
 
 SCALARS = (
-    "entropy", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES, *REPEATS,
+    "entropy", "entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES,
+    *REPEATS,
     *ON_REPEATS.values(),
 )  # fmt: skip
 """All statistics that :func:`measure` gives for every head, but the counts of :data:`TYPES`."""
@@ -92,6 +93,12 @@ class TextContext:
     def entropy_uniform(self) -> float:
         """Mean over all queries of ln of the number of allowed keys, in nats."""
         return float(self.allowed.sum(1).double().log().mean())
+
+    @cached_property
+    def entropy_content_uniform(self) -> float | None:
+        """Mean over content queries of ln of the number of allowed content keys, in nats; None without any."""
+        keys = (self.content_pairs & self.allowed).sum(1)
+        return float(keys[keys > 0].double().log().mean()) if bool(keys.any()) else None
 
     @cached_property
     def sink_baseline(self) -> float | None:
@@ -167,6 +174,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
 
     ==================  ==========================================================  =======================
     entropy             mean over q of -sum_k A ln A, in nats                       Clark et al. 2019
+    entropy_content     the same over q and k in C, of A / sum over C of A          after Clark et al. 2019
     distance            mean over q of sum_k A[q,k] abs(q-k), in tokens (or words)  Vig & Belinkov 2019
     distance_content    the same over q and k in C, of A / sum over C of A          after Voita et al. 2019
     confidence          mean over q of max_k A[q,k], 0-1                            after Voita et al. 2019
@@ -179,7 +187,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     ==================  ==========================================================  =======================
 
     Voita et al. 2019 leave the end-of-sentence token out of confidence, since heads that do nothing rest on it; here
-    all sinks are left out of the two numbers of content, and rows of which nothing is left. Of cross-attention,
+    all sinks are left out of the three numbers of content, and rows of which nothing is left. Of cross-attention,
     q runs over the target and k over the source; distances and shares, which compare places in one text, are None.
 
     Args:
@@ -195,8 +203,9 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     if context.source is not None:
         return _of_cross_attention(pattern, context)
     distance, total, *shares = [_numbers(sums) for sums in (pattern.flatten(1) @ context.weights.to(pattern)).T]
+    spread = torch.special.entr(pattern)
     result: dict[str, list[float | None]] = {
-        "entropy": _numbers(torch.special.entr(pattern).sum(-1).mean(-1)),
+        "entropy": _numbers(spread.sum(-1).mean(-1)),
         "distance": [_ratio(of_head, n) for of_head in distance],
         "confidence": _numbers(pattern.amax(-1).mean(-1)),
         **{
@@ -209,6 +218,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         return result
     kept = _in_a_row(content)
     result |= _on_content(pattern[:, kept][..., kept], distances(n).abs().to(pattern)[kept][:, kept])
+    result["entropy_content"] = _entropy_on_content(pattern[:, kept][..., kept], spread[:, kept][..., kept])
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
     for name, values in zip(context.selected, shares, strict=True):
@@ -232,6 +242,7 @@ def _of_cross_attention(pattern: Tensor, context: TextContext) -> dict[str, list
     if content.any() and keys.any():
         own = pattern[:, content][..., keys]
         result["confidence_content"] = _on_content(own, torch.zeros_like(own[0]))["confidence_content"]
+        result["entropy_content"] = _entropy_on_content(own, torch.special.entr(own))
     return result
 
 
@@ -289,6 +300,14 @@ def _on_content(pattern: Tensor, apart: Tensor) -> dict[str, list[float | None]]
         return _numbers(torch.where(rows, values / totals, 0.0).sum(-1) / left)
 
     return {"distance_content": mean((pattern * apart).sum(-1)), "confidence_content": mean(pattern.amax(-1))}
+
+
+def _entropy_on_content(pattern: Tensor, spread: Tensor) -> list[float | None]:
+    """Mean entropy of rows divided by what they sum to, t: sum of -A ln A / t + ln t; both [n_heads, n, n_keys]."""
+    totals = pattern.sum(-1)
+    rows = totals > 0
+    entropies = (spread.sum(-1) / totals + totals.log()).clamp(min=0.0)
+    return _numbers(torch.where(rows, entropies, 0.0).sum(-1) / rows.sum(-1))
 
 
 def _mean_share(part: Tensor, of: Tensor) -> float:

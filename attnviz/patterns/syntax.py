@@ -26,9 +26,11 @@ __all__ = [
     "RelationAccuracy",
     "Word",
     "best_offset",
+    "instances_of",
     "is_scored",
     "most_attended_other",
     "parse_texts",
+    "pieces_of_words",
     "relation_accuracy",
 ]
 
@@ -157,16 +159,11 @@ def relation_accuracy(
         sinks: positions that attention rests on; of the parser's words only GPT-2's first has one.
         causal: whether a word sees only those before it.
     """
-    members = [tuple(place for place in word.positions if place not in sinks) for word in parse.words]
-    present = {word: place for place, word in enumerate(i for i, member in enumerate(members) if member)}
-    instances: dict[str, list[tuple[int, int]]] = {}
-    for arc in parse.arcs:
-        if arc.dependent in present and arc.head in present:
-            for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
-                instances.setdefault(name, []).append((present[arc.dependent], present[arc.head]))
+    members = pieces_of_words(parse, sinks)
+    instances = instances_of(parse, list(members))
     if not instances:
         return []
-    pieces = [members[word] for word in present]
+    pieces = list(members.values())
     merged = merge_pattern(layer.wide[0], [*pieces, tuple(sinks)]).cpu()
     pattern, resting = merged[:, :-1, :-1], merged[:, :-1, -1]
     guesses = most_attended_other(pattern)
@@ -177,6 +174,25 @@ def relation_accuracy(
         on_sinks = _on_sinks(ends, pattern, resting) if sinks else {}
         results.append(replace(_accuracy(name, ends, guesses, words), on_sinks=on_sinks))
     return sorted(results, key=lambda result: -result.n)
+
+
+def pieces_of_words(parse: Parse, sinks: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """The words of a parse that are no sinks, by their place in it, with the tokens that they are made of."""
+    members = (tuple(place for place in word.positions if place not in sinks) for word in parse.words)
+    return {place: member for place, member in enumerate(members) if member}
+
+
+def instances_of(parse: Parse, words: Sequence[int]) -> dict[str, list[tuple[int, int]]]:
+    """By relation, the dependent and the head of every arc between some words of a parse, by their place among these.
+
+    An arc of a subtype (``nsubj:pass``) is one of its base relation, too.
+    """
+    place, instances = {word: number for number, word in enumerate(words)}, dict[str, list[tuple[int, int]]]()
+    for arc in parse.arcs:
+        if arc.dependent in place and arc.head in place:
+            for name in dict.fromkeys((arc.relation.partition(":")[0], arc.relation)):
+                instances.setdefault(name, []).append((place[arc.dependent], place[arc.head]))
+    return instances
 
 
 def _on_sinks(pairs: Tensor, pattern: Tensor, resting: Tensor) -> dict[str, list[bool]]:

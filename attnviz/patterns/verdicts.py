@@ -72,7 +72,10 @@ _REPEATED = (
 )
 _FOLLOWED = f"{_REPEATED} that come back with what followed them (our own, after Olsson et al. 2022)"
 _SINK = f"over 0.6 (code: plotting code of Clark et al. 2019), {_ABOVE_UNIFORM}, {_AT_LEAST}"
-_BROAD = f"entropy at least 0.84 of the uniform entropy (code: plotting code of Clark et al. 2019), {_AT_LEAST}"
+_BROAD = (
+    "entropy at least 0.84 of the uniform entropy (code: plotting code of Clark et al. 2019), without sinks, too (our "
+    f"own), {_AT_LEAST}"
+)
 _SYNTACTIC = f"0.10 above (paper: Voita et al. 2019) the largest of its baselines (our own), {_AT_LEAST}"
 
 
@@ -96,6 +99,7 @@ class Verdict:
             that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
         baseline_on_repeats: the same under uniform attention.
         types: likewise of how many different tokens that is above a half; None where no token repeats.
+        on_content: of broad, the score from content to content; None otherwise.
     """
 
     name: str
@@ -112,6 +116,7 @@ class Verdict:
     types: int | None = None
     baselines: dict[str, float] | None = None
     on_sinks: bool = False
+    on_content: float | None = None
 
     @property
     def largest_baseline(self) -> str:
@@ -191,10 +196,10 @@ def judge(
     resting = (statistics["sink"] or 0.0) > SINK_ONLY
     if context.source is not None:
         diagonal = _diagonal(statistics[DIAGONALITY], context, resting)
-        return [diagonal, _sink(statistics["sink"], context), _broad(statistics["entropy"], context)]
+        return [diagonal, _sink(statistics["sink"], context), _broad(statistics, context)]
     verdicts = [_positional(name, statistics[name], context, resting) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
-    verdicts += [_sink(statistics["sink"], context), _broad(statistics["entropy"], context)]
+    verdicts += [_sink(statistics["sink"], context), _broad(statistics, context)]
     return verdicts + [_syntactic(relation, head) for relation in relations]
 
 
@@ -275,11 +280,16 @@ def _sink(score: float | None, context: TextContext) -> Verdict:
     return Verdict("sink", "sink", score, baseline, n, _above(score, SINK_SHARE, baseline) and n >= LEAST_N, _SINK)
 
 
-def _broad(entropy: float | None, context: TextContext) -> Verdict:
-    uniform, n = context.entropy_uniform, len(context.units)
-    score = entropy / uniform if entropy is not None and uniform > 0 else None
-    baseline, passed = (None, False) if score is None else (1.0, score >= BROAD_SHARE and context.n_content >= LEAST_N)
-    return Verdict("broad", "broad", score, baseline, n, passed, _BROAD)
+def _broad(statistics: dict[str, float | None], context: TextContext) -> Verdict:
+    score = _share(statistics["entropy"], context.entropy_uniform)
+    on_content = _share(statistics["entropy_content"], context.entropy_content_uniform)
+    passed = min(score or 0.0, on_content or 0.0) >= BROAD_SHARE and context.n_content >= LEAST_N
+    baseline = None if score is None else 1.0
+    return Verdict("broad", "broad", score, baseline, len(context.units), passed, _BROAD, on_content=on_content)
+
+
+def _share(entropy: float | None, uniform: float | None) -> float | None:
+    return entropy / uniform if entropy is not None and uniform else None
 
 
 def _syntactic(relation: RelationAccuracy, head: int) -> Verdict:

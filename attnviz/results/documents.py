@@ -57,6 +57,9 @@ _LATEX = {
 _LIGATURE = re.compile(r"([-',])(?=\1)")
 """Before a character that LaTeX would join to the one before: ``--`` is a dash."""
 
+_OF_OUTPUTS = ("output_error", "output_scale", "passed_error")
+"""What a check says of a layer's output, which is not recomputed below level 3."""
+
 _FORMULA = ("=", "+", "-", "@", "\t")
 """What a spreadsheet takes for the beginning of a formula."""
 
@@ -71,6 +74,7 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
         **({"stacks": [_stack(stack) for stack in model.stacks]} if model.stacks else {}),
+        **({"part": "encoder"} if model.encoder_only else {}),
         "d_model": model.d_model,
         "d_head": model.d_head,
         "device": str(model.device),
@@ -105,19 +109,17 @@ def verification_entry(
         more: further keys of a layer's entry.
     """
     return {
-        "passed": True,
+        "passed": verification.level == 4,
         "level": verification.level,
         "heads_compared": verification.heads_compared,
         "pattern_tolerance": verification.tolerance.pattern,
-        "output_tolerance": verification.tolerance.output,
+        "output_tolerance": verification.tolerance.output if verification.level > 2 else None,
         "row_tolerance": verification.tolerance.row,
         "layers": [
             {
                 "layer": check.layer,
                 "pattern_error": check.pattern_error,
-                "output_error": check.output_error,
-                "output_scale": check.output_scale,
-                "passed_error": check.passed_error,
+                **{name: getattr(check, name) if verification.level > 2 else None for name in _OF_OUTPUTS},
                 "row_error": check.row_error,
                 "scale_error": check.scale_error,
                 "scale_limit": None if check.scale_limit == math.inf else check.scale_limit,

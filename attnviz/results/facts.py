@@ -17,7 +17,9 @@ class Facts:
         n: positions of the patterns; 0 where there are none.
         unit: what a position is: ``token`` or ``word``.
         dropped: what is left out of pictures, and what that did to the rest; empty where nothing is.
-        sizes: of a source and a target, the positions of each; else empty.
+        sizes: of a source and a target, the last text, the positions of each; else empty.
+        generated: what the model wrote after the text; empty where it wrote nothing.
+        n_generated: its tokens.
     """
 
     model: str
@@ -26,24 +28,36 @@ class Facts:
     unit: str = "token"
     dropped: str = ""
     sizes: tuple[int, ...] = ()
+    generated: str = ""
+    n_generated: int = 0
 
     @property
     def quotes(self) -> str:
         """The texts in quotation marks, cut where they are long."""
-        return " / ".join(quoted(text) for text in self.texts)
+        return " / ".join(quoted(text) for text in self.texts) + self._continued
+
+    @property
+    def _continued(self) -> str:
+        return f" + generated {quoted(self.generated.strip())}" if self.n_generated else ""
 
     @property
     def text_line(self) -> str:
         """The first note of a figure: ``“The cat ran away” (6 tokens)``; of source and target ``… → …``."""
         if self.sizes:
-            pairs = zip(self.texts, self.sizes, strict=True)
-            return " → ".join(f"{quoted(text)} ({counted(n, self.unit)})" for text, n in pairs)
-        return f"{self.quotes} ({counted(self.n, self.unit)})"
+            (source, target), last = (counted(n, self.unit) for n in self.sizes), quoted(self.texts[-1])
+            return f"{' / '.join(map(quoted, self.texts[:-1]))} ({source}) → {last} ({target})"
+        count = self.n_generated if self.unit == "token" else counted(self.n_generated, "token")
+        last = f", the last {count} generated" if self.n_generated else ""
+        return f"{self.quotes} ({counted(self.n, self.unit)}{last})"
 
     @property
     def subject(self) -> str:
         """The end of a caption's first part: ``minilm on “The cat ran away”``."""
-        return f"{self.model} on {(' → ' if self.sizes else ' and ').join(quoted(text) for text in self.texts)}"
+        first = len(self.texts) - bool(self.sizes)
+        sides = (self.texts[:first], self.texts[first:])
+        return (
+            f"{self.model} on {' → '.join(' and '.join(map(quoted, side)) for side in sides if side)}{self._continued}"
+        )
 
     def notes(self, *more: str) -> tuple[str, ...]:
         """The notes of a figure: the text, what was dropped, and more; empty ones are left out."""

@@ -11,14 +11,14 @@ from attnviz.errors import OutputError
 __all__ = ["files_of", "json_text", "read_document", "texts_of"]
 
 
-def json_text(content: dict[str, Any]) -> str:
-    """The document as JSON; ASCII only, so that no text can steer a terminal.
+def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
+    """The document as JSON; ASCII only, so that no text can steer a terminal. Without ``indent`` it is one line.
 
     Raises:
         OutputError: naming the number in it that is not finite, for which JSON has no word.
     """
     try:
-        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+        return json.dumps(content, indent=indent, allow_nan=False) + "\n"
     except ValueError as error:
         place = next(_not_finite(content), "a number")
         raise OutputError(

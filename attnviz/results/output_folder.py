@@ -22,8 +22,10 @@ __all__ = ["Layout", "OutputFolder", "check_folder"]
 
 
 _COMMANDS = Path(__file__).parents[1] / "commands"
-_MANIFESTS = tuple(sorted(f"{folder.name}.json" for folder in _COMMANDS.iterdir() if (folder / "report.py").exists()))
-"""What every command calls its document."""
+_MANIFESTS = tuple(
+    sorted(f"{'-'.join(path.relative_to(_COMMANDS).parts[:-1])}.json" for path in _COMMANDS.rglob("report.py"))
+)
+"""What every command, and every form of one, calls its document."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -154,8 +156,10 @@ class OutputFolder:
                 "Choose another folder with -o, or remove them with --overwrite (in Python overwrite=True)."
             )
 
-    def write(self, name: str, content: bytes | str) -> None:
+    def write(self, name: str, content: bytes | str, *, more: bool = False) -> None:
         """Write one file, by its path relative to the folder; it appears there on :meth:`commit`.
+
+        ``more`` adds to what this run has written to it.
 
         Raises:
             OutputError: the disk is full, or the like.
@@ -164,7 +168,8 @@ class OutputFolder:
         target = self._staging / name
         with self._as_output_error("write", self.path / name):
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content.encode() if isinstance(content, str) else content)
+            with target.open("ab" if more else "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
         self._staged[name] = None
 
     def commit(self, content: dict[str, Any]) -> dict[str, Any]:

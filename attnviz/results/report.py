@@ -38,6 +38,7 @@ class Report(Generic[R]):
         top: rows of the ranked table unless more or fewer are asked for.
         all_selected: with heads selected, all of these are ranked and drawn unless more or fewer are asked for.
         look: of figures, unless another is given.
+        extra: names of further files that a run may write itself.
         tensors: name and content of the safetensors file, which is written on request; None where there is none.
         afterwards: messages for standard error, once everything is written; told the document.
     """
@@ -50,6 +51,7 @@ class Report(Generic[R]):
     top: int = 12
     all_selected: bool = False
     look: Look = PLAIN
+    extra: tuple[str, ...] = ()
     tensors: tuple[str, Callable[[R, Choices], bytes]] | None = None
     afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = _nothing
     more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = _no_columns

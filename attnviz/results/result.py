@@ -50,7 +50,8 @@ class Result:
     """What a command measured; the base of ``Analysis``, ``Comparison``, ``Ablation`` and all others.
 
     Attributes:
-        command: name of the command, which is also that of its folder in :mod:`attnviz.commands`.
+        command: name of the command, which is also that of its folder in :mod:`attnviz.commands`; with a dot, of a
+            form of the command and of the folder inside.
         first_view: what :meth:`figure` draws unless told otherwise; empty for the first of the command's views.
     """
 
@@ -323,12 +324,14 @@ def layout_of(command: str) -> "Layout":
 
     report = report_of(command)
     views = views_of(command)
-    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *([] if report.tensors is None else report.tensors[:1])])
+    tensors = [] if report.tensors is None else report.tensors[:1]
+    others = map(re.escape, [CAPTIONS, LATEX_CAPTIONS, *report.extra, *tensors])
     pictures = [rf"({view.stems or view.name})\.({view.suffix or '|'.join(FORMATS)})" for view in views]
     folders = [view.stems.partition("/")[0] for view in views if "/" in view.stems]
+    name = command.replace(".", "-")
     return Layout(
-        manifest=f"{command}.json",
-        table=f"{command}.csv",
+        manifest=f"{name}.json",
+        table=f"{name}.csv",
         table_text=lambda content: csv_text((*report.columns, *report.more_columns(content)), report.rows(content)),
         others=re.compile("|".join([*pictures, *others])),
         same=report.same,

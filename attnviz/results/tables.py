@@ -217,6 +217,16 @@ def verification_line(verification: "Verification", model: "Checkpoint", more: s
     dtype = str(model.dtype).removeprefix("torch.")
     compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
     tolerance = verification.tolerance
+    if verification.level < 4:
+        return Text.assemble(
+            ("Not verified", "bold yellow"),
+            f": level {verification.level} of 4. The patterns of {compared} of {visible(model.name)} ({dtype}, "
+            f"{model.device}) are recomputed from the queries and keys that the model itself gives to its attention, "
+            f"under a mask of attnviz's own, within {error(verification.pattern_error)} (tolerance "
+            f"{tolerance.pattern:.0e}); final states are those of the untouched model. attnviz does not know the "
+            f"family {visible(model.architecture.name)}: neither these queries and keys nor values and outputs are "
+            "checked.",
+        )
     return Text.assemble(
         ("Verified", "bold green"),
         f" {compared} of {visible(model.name)} ({dtype}, "

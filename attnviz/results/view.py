@@ -37,6 +37,8 @@ class ChoiceNames(TypedDict, total=False):
     token: str | None
     maps: Sequence[str]
     tensors: bool
+    relations: bool
+    relation: str | None
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Choices:
         token: the token whose attention is drawn; None for all.
         maps: the statistics that maps are drawn of; empty for the command's own.
         tensors: also write the file of tensors.
+        relations: outline the pairs of each head's relation.
+        relation: which one, for all heads; None for that of the head's label or role.
         budget: bytes that the patterns of a page may take.
     """
 
@@ -61,6 +65,8 @@ class Choices:
     token: str | None = None
     maps: tuple[str, ...] = ()
     tensors: bool = False
+    relations: bool = False
+    relation: str | None = None
     budget: int = BUDGET
 
     @classmethod
@@ -79,8 +85,11 @@ class Choices:
             raise UsageError(f"expected look as attnviz.figures.Look(theme, scale, width, …), found {look!r}.")
         if (top := choices.get("top")) is not None:
             check_whole("top", top)
-        for name in ("drop_special", "tensors"):
+        for name in ("drop_special", "tensors", "relations"):
             check_switch(name, choices.get(name, False))
+        relation = choices.get("relation")
+        if not isinstance(relation, str | None):
+            raise UsageError(f"expected relation as the name of one, such as 'obj', found {relation!r}.")
         maps = choices.get("maps", ())
         if isinstance(maps, str) or not isinstance(maps, Sequence):
             raise UsageError(f"expected maps as a list of statistics, found {maps!r}: write [{maps!r}].")
@@ -92,6 +101,8 @@ class Choices:
             token=choices.get("token"),
             maps=tuple(maps),
             tensors=choices.get("tensors", False),
+            relations=choices.get("relations", False) or relation is not None,
+            relation=relation,
         )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-RUNS = 5
+RUNS = int(os.environ.get("RUNS", "5"))
+"""Of each rival, after one to warm up; fewer where somebody only wants to see that the benchmark runs."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,12 @@ class Row:
     passed: bool
 
 
-def processes(commands: Sequence[Sequence[str]], runs: int = RUNS) -> list[tuple[float, float]]:
+def processes(
+    commands: Sequence[Sequence[str]], runs: int = RUNS, *, warm_up: bool = True
+) -> list[tuple[float, float]]:
     """Median seconds and median peak memory (MiB) of each command, run in turn after one warm-up."""
     measured: list[list[tuple[float, float]]] = [[] for _ in commands]
-    for turn in range(runs + 1):
+    for turn in range(not warm_up, runs + 1):
         for place, command in enumerate(commands):
             result = _one_process(command)
             if turn:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.commands.ablate.inputs import InputBatch, metrics_of
+from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
 from attnviz.corpora.batches import Text
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
 from attnviz.model.checkpoint import Checkpoint
@@ -39,7 +39,8 @@ class BatchMetrics:
 
     Attributes:
         baseline: loss of the unchanged model, summed over the positions of each row, [rows], float64; None where
-            nothing is predicted.
+            nothing is predicted, or nobody says what is right.
+        right: how many of them are predicted right, [rows], float64; None likewise.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor) -> None:
@@ -52,10 +53,17 @@ class BatchMetrics:
         self._labels = torch.tensor(labels, device=device) if labels else None
         self._states = final[self._row, self._position]  # [positions, d_model]
         self.baseline: Tensor | None = None
-        if self._labels is not None:
-            self._predicted = torch.cat([self._predict(self._states[part]) for part in self._parts()])
-            self._losses = nll_loss(self._predicted, self._labels, reduction="none")
-            self.baseline = self._by_row(self._losses)
+        self.right: Tensor | None = None
+        self._decisions: Tensor | None = None
+        if self._labels is None and kind_of(checkpoint) == STATES:
+            return
+        self._predicted = torch.cat([self._predict(self._states[part]) for part in self._parts()])
+        decided = self._predicted.argmax(-1)
+        if self._labels is None:  # the loss of the class that the unchanged model decides for stands in for the loss
+            self._labels = self._decisions = decided
+        self._losses = nll_loss(self._predicted, self._labels, reduction="none")
+        if labels:
+            self.baseline, self.right = self._by_row(self._losses), self._by_row(decided == self._labels)
 
     def changes(self, final: Tensor) -> Tensor:
         """The two metrics of :func:`metrics_of`, summed over the positions of each row, [copies, rows, 2], float64.
@@ -74,8 +82,12 @@ class BatchMetrics:
         changes = []
         for part in self._parts():
             predicted, before = self._predict(states[part]), self._predicted[part]
-            loss = nll_loss(predicted, self._labels[part], reduction="none") - self._losses[part]
             divergence = (before.exp() * (before - predicted)).sum(-1).clamp_min(0)  # negative only by rounding
+            if self._decisions is not None:
+                changed = (predicted.argmax(-1) != self._decisions[part]).to(divergence)
+                changes.append(torch.stack([divergence, changed], dim=-1))
+                continue
+            loss = nll_loss(predicted, self._labels[part], reduction="none") - self._losses[part]
             changes.append(torch.stack([loss, divergence], dim=-1))
         return self._summed(torch.cat(changes))
 
@@ -96,11 +108,11 @@ class BatchMetrics:
         return gradient
 
     def _predict(self, states: Tensor) -> Tensor:
-        """Log-probabilities, [.., vocabulary], in float32 at least."""
-        head = self._checkpoint.language_head
+        """Log-probabilities, [.., vocabulary] or of classes, in float32 at least."""
+        head = self._checkpoint.prediction_head
         assert head is not None
         predicted = log_softmax(_wide(head(states)), dim=-1)
-        refuse_not_finite(predicted, "prediction of tokens")
+        refuse_not_finite(predicted, f"prediction of {'tokens' if self._checkpoint.classifier is None else 'classes'}")
         return predicted
 
     def _parts(self) -> Iterator[slice]:

@@ -22,8 +22,8 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
 __all__ = [
-    "METHODS", "KeptPass", "Replacement", "gated_heads", "removed_heads", "resume", "run_and_keep", "run_block",
-    "running",
+    "METHODS", "KeptPass", "Replacement", "final_states", "gated_heads", "removed_heads", "resume", "run_and_keep",
+    "run_block", "running",
 ]  # fmt: skip
 
 METHODS = ("zero", "mean", "uniform")
@@ -34,12 +34,12 @@ class Replacement:
     """What stands in the place of a removed head's weighted values, by one of :data:`METHODS`.
 
     ``zero``: nothing, so that the layer gives what the other heads and b_O give (Michel et al. 2019). ``mean``: the
-    head's mean weighted value, the same for every token, of ``means`` [n_layers, n_heads, d_head]. ``uniform``: what
-    the head would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019).
+    head's mean weighted value, the same for every token, of ``means``, a layer each [n_heads, d_head]. ``uniform``:
+    what the head would give with a pattern that is uniform over the allowed keys (Kovaleva et al. 2019).
     """
 
     method: str
-    means: Tensor | None = None
+    means: Sequence[Tensor] | None = None
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -51,9 +51,11 @@ class KeptPass:
     """One pass of the model as it is, with what its layers were given."""
 
     calls: list[_Arguments]  # of each layer; the first argument is the residual stream, [rows, n, d_model]
-    attention_inputs: list[Tensor]  # of each layer what W_Q, W_K and W_V are applied to; empty unless asked for
+    attention_inputs: list[Tensor]  # of each layer what W_K and W_V are applied to; empty unless asked for
     concatenated: list[Tensor]  # of each layer the weighted values of all heads, [rows, n, n_heads * d_head]
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
+    inputs: dict[str, Tensor]  # what the model was given
+    encoded: Tensor | None = None  # of an encoder-decoder what its encoder gave, [rows, n, d_model]
 
 
 @contextmanager
@@ -79,26 +81,49 @@ def _pre_hook(module: nn.Module, hook: Callable[..., Any]) -> RemovableHandle:
 
 
 def _attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """What W_Q, W_K and W_V are applied to, from the arguments of an attention module."""
+    """What W_K and W_V are applied to, from the arguments of an attention module."""
     states: Tensor = args[0] if args else kwargs["hidden_states"]
-    return states
+    source: Tensor | None = kwargs.get("key_value_states")
+    return states if source is None else source
+
+
+def final_states(checkpoint: Checkpoint, inputs: dict[str, Any]) -> Tensor:
+    """Run the model: its last hidden states, [rows, n, d_model], of an encoder-decoder those of its decoder."""
+    if not checkpoint.stacks:
+        final: Tensor = checkpoint.model(**inputs, use_cache=False)[0]  # a tuple, or what can be read as one
+        return final
+    decoder: Any = checkpoint.model.decoder  # T5's whole model gives logits
+    decoded: list[Tensor] = []
+    with decoder.register_forward_hook(lambda _, __, result: decoded.append(result[0])):
+        checkpoint.model(**inputs, use_cache=False)
+    return decoded[0]
 
 
 def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: bool = False) -> KeptPass:
     """Run the model once inside :func:`running`, and keep every layer's input, on request also that of attention."""
-    calls, attention_calls, concatenated = list[_Arguments](), list[_Arguments](), list[Tensor]()
+    calls, attention_calls, concatenated = dict[int, _Arguments](), dict[int, _Arguments](), dict[int, _Arguments]()
+    encoded: list[Tensor] = []
+
+    def keep(at: dict[int, _Arguments], layer: int, *given: Any) -> None:
+        at[layer] = given[0], given[1]
+
     with ExitStack() as stack:
-        for modules in checkpoint.architecture.modules(checkpoint.model):
-            stack.enter_context(_pre_hook(modules.block, lambda *given: calls.append(given)))
-            stack.enter_context(_pre_hook(modules.concatenated, lambda args, _: concatenated.append(args[0])))
+        for layer, modules in enumerate(checkpoint.modules):
+            stack.enter_context(_pre_hook(modules.block, partial(keep, calls, layer)))
+            stack.enter_context(_pre_hook(modules.concatenated, partial(keep, concatenated, layer)))
             if inside:
-                stack.enter_context(_pre_hook(modules.pattern, lambda *given: attention_calls.append(given)))
-        final = checkpoint.model(**inputs, use_cache=False)[0]  # a tuple, or what can be read as one
+                stack.enter_context(_pre_hook(modules.pattern, partial(keep, attention_calls, layer)))
+        if checkpoint.stacks:
+            encoder: Any = checkpoint.model.encoder
+            stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
+        final = final_states(checkpoint, inputs)
     return KeptPass(
-        calls=calls,
-        attention_inputs=[_attention_input(*given) for given in attention_calls],
-        concatenated=concatenated,
+        calls=[given for _, given in sorted(calls.items())],
+        attention_inputs=[_attention_input(*given) for _, given in sorted(attention_calls.items())],
+        concatenated=[args[0] for _, (args, _) in sorted(concatenated.items())],
         final=final,
+        inputs=inputs,
+        encoded=encoded[0] if encoded else None,
     )
 
 
@@ -106,8 +131,11 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
     """Run the model from W_O of a layer on, on stacked copies of a batch: final states [copies * rows, n, d_model].
 
     All before W_O is taken from the kept pass, with the layer's residual stream and mask. Hooks can change the input of
-    W_O and all that follows.
+    W_O and all that follows. An encoder-decoder runs again from its encoder's output on, or from the beginning where
+    the layer is of the encoder.
     """
+    if checkpoint.stacks:
+        return _run_again(checkpoint, kept, layer, copies)
     layers = checkpoint.architecture.modules(checkpoint.model)
     hidden = kept.calls[layer][0][0].repeat(copies, 1, 1)
     with _attention_known(layers[layer], kept.concatenated[layer].repeat(copies, 1, 1)):
@@ -117,6 +145,15 @@ def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) 
     norm = checkpoint.architecture.final_norm(checkpoint.model)
     final: Tensor = hidden if norm is None else norm(hidden)
     return final
+
+
+def _run_again(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int) -> Tensor:
+    """Run an encoder-decoder on stacked copies of a batch, only its decoder where nothing in the encoder changes."""
+    given: dict[str, Any] = {name: value.repeat(copies, *[1] * (value.ndim - 1)) for name, value in kept.inputs.items()}
+    if layer >= checkpoint.stacks[1].first and kept.encoded is not None:
+        del given["input_ids"]
+        given["encoder_outputs"] = (kept.encoded.repeat(copies, 1, 1),)
+    return final_states(checkpoint, given)
 
 
 @contextmanager
@@ -150,19 +187,24 @@ def run_block(block: nn.Module, kept: KeptPass, layer: int, hidden: Tensor, copi
 
 @contextmanager
 def removed_heads(
-    checkpoint: Checkpoint, variants: Sequence[Collection[HeadId]], replacement: Replacement, attention_mask: Tensor
+    checkpoint: Checkpoint,
+    variants: Sequence[Collection[HeadId]],
+    replacement: Replacement,
+    attention_mask: Tensor,
+    decoder_mask: Tensor | None = None,
 ) -> Iterator[None]:
     """Inside the block, each copy of a batch lacks the heads of one variant.
 
     ``attention_mask``: [rows, n] of one copy, 1 for a token and 0 for padding; the model must run on the stacked
-    copies, [n_variants * rows, n].
+    copies, [n_variants * rows, n]. ``decoder_mask``: likewise of what a decoder reads.
 
     Raises:
         VerificationError: a layer with a removed head did not run exactly once, so the output is not that of the
             model without the head.
     """
-    layers = sorted({head.layer for heads in variants for head in heads})
-    missing = torch.zeros(len(variants), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.bool)
+    layers = sorted({int(head.layer) for heads in variants for head in heads})
+    most = max(map(checkpoint.n_heads_of, range(checkpoint.n_layers)))
+    missing = torch.zeros(len(variants), checkpoint.n_layers, most, dtype=torch.bool)
     for variant, heads in enumerate(variants):
         for head in heads:
             missing[variant][head] = True
@@ -177,14 +219,17 @@ def removed_heads(
     def replace(layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         runs[layer] += 1
         values: Tensor = args[0]
-        copies = values.reshape(len(variants), -1, values.shape[1], checkpoint.n_heads, checkpoint.d_head)
+        n_heads = checkpoint.n_heads_of(layer)
+        copies = values.reshape(len(variants), -1, values.shape[1], n_heads, values.shape[2] // n_heads)
         instead = torch.zeros((), dtype=values.dtype, device=values.device)
         if replacement.means is not None:
             instead = replacement.means[layer].to(values)
         elif replacement.method == "uniform":
-            uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), attention_mask)
-            instead = uniform.reshape(copies.shape)
-        replaced = torch.where(missing[:, layer, None, None, :, None], instead, copies)
+            in_decoder = checkpoint.stacks and layer in checkpoint.stacks[1].layers
+            mask = decoder_mask if in_decoder and decoder_mask is not None else attention_mask
+            uniform = _uniform_values(checkpoint, layer, attention_inputs.pop(layer), mask)
+            instead = uniform.reshape(*copies.shape[:2], -1, *copies.shape[3:])  # of cross-attention for all queries
+        replaced = torch.where(missing[:, layer, None, None, :n_heads, None], instead, copies)
         return (replaced.reshape(values.shape).contiguous(), *args[1:]), kwargs
 
     with ExitStack() as stack:
@@ -204,7 +249,7 @@ def gated_heads(checkpoint: Checkpoint, layer: int, gates: Tensor) -> RemovableH
     """Until the handle's block ends, the heads of a layer are multiplied by gates, [rows, n_heads]."""
 
     def multiply(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
-        heads = args[0].unflatten(-1, (checkpoint.n_heads, checkpoint.d_head))
+        heads = args[0].unflatten(-1, (checkpoint.n_heads_of(layer), -1))
         return ((heads * gates[:, None, :, None]).flatten(-2), *args[1:]), kwargs
 
     return _pre_hook(checkpoint.architecture.modules(checkpoint.model)[layer].concatenated, multiply)
@@ -214,6 +259,8 @@ def _uniform_values(checkpoint: Checkpoint, layer: int, x: Tensor, attention_mas
     """What every head would give with uniform attention, [copies * rows, n, n_heads, d_head]."""
     parameters = checkpoint.architecture.parameters(checkpoint.model, layer)
     allowed = attention.allowed_positions(attention_mask, parameters.causal, parameters.window).to(x.dtype)
+    if checkpoint.stacks and layer >= checkpoint.stacks[2].first:
+        allowed = allowed[:, :, :1]  # every query of the target sees the whole source
     pattern = allowed / allowed.sum(-1, keepdim=True).clamp_min(1)  # [rows, 1, n, n]; padding may have none
     value = attention.values(x, parameters)
     copies = value.reshape(-1, len(attention_mask), *value.shape[1:])

@@ -1,7 +1,7 @@
 """What heads are removed on and what is measured: texts and corpora, a model's inputs in batches, and the metrics.
 
 An input is a text; or, where a masked token is to be predicted, a copy of the text with one token masked, so that a
-text gives as many inputs as it has tokens to mask.
+text gives as many inputs as it has tokens to mask. Of a text that is classified, one token is read.
 """
 
 import random
@@ -10,19 +10,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from attnviz.attention.generation import target_tokens
 from attnviz.corpora.batches import Batch, Item, Text, collate, encode
-from attnviz.corpora.reading import Corpus, open_corpus, read_texts
+from attnviz.corpora.reading import Corpus, as_labelled, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.classifier import Classifier, why_no_classes
 from attnviz.model.encoding import mask_token
 
 __all__ = [
-    "MASKED", "METRICS", "NEXT", "STATES", "InputBatch", "Metric", "ModelInput", "Sources", "input_batches", "kind_of",
-    "metrics_of", "model_inputs", "read_sources",
+    "CLASS", "CLASSES", "LABELLED", "MASKED", "METRICS", "NEXT", "STATES", "InputBatch", "Metric", "ModelInput",
+    "Sources", "input_batches", "kind_of", "metrics_of", "model_inputs", "read_sources", "with_targets",
 ]  # fmt: skip
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
-"""What is measured: how well the next token is predicted, or a masked one, or how far the final states move."""
+CLASSES = LABELLED, CLASS = "labelled-class", "class"
+"""What is measured: how well the next token is predicted, or a masked one, or how far the final states move; of a
+classifier how well the labelled class is predicted, or how far the probabilities of its classes move."""
 
 _TOKENS = 4096
 """Of a batch, with padding, so that long texts do not make large batches."""
@@ -53,9 +57,11 @@ METRICS = {
     "kl": Metric("kl", "KL divergence", "nats/token"),
     "cosine": Metric("cosine", "cosine distance", "1 − cos"),
     "l2": Metric("l2", "L2 distance", "length"),
+    "changed": Metric("changed", "other decision", "share of texts"),
 }
 """``loss``: of the model without the heads, less that of the unchanged model. ``kl``: KL(unchanged model || model
-without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference."""
+without the heads). ``cosine``: one minus the cosine of the final states. ``l2``: length of their difference.
+``changed``: 1 where the most probable class is another one without the heads, else 0."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +89,18 @@ class InputBatch(NamedTuple):
     batch: Batch
 
 
-def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
+def read_sources(given: Sequence[str | Path], limit: int | None, label: str | None = None) -> Sources:
     """Read texts and, up to ``limit`` sentences of each, corpora; existing files are corpora, all else texts.
 
+    ``label`` is the class of all texts; a ``.tsv`` brings the class of each.
+
     Raises:
-        UsageError: nothing is given, or one corpus twice.
+        UsageError: nothing is given, or one corpus twice; some texts have a label, others none, or two.
         TextError: a text is blank.
         CorpusError: a corpus cannot be read or does not exist.
     """
     if not given:
-        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu).")
+        raise UsageError("nothing to measure on: expected a text or a corpus (.txt, .conllu; .tsv with labels).")
     texts, plain, corpora = list[Text](), list[str](), list[tuple[Corpus, int]]()
     for each in given:
         kind = _source_kind(each)
@@ -107,11 +115,17 @@ def read_sources(given: Sequence[str | Path], limit: int | None) -> Sources:
         corpus = open_corpus(Path(each))
         if any(other.sha256 == corpus.sha256 for other, _ in corpora):
             raise UsageError(f"expected different corpora, found {corpus.path} with the same content as another one.")
-        if corpus.kind == "gap":
+        if corpus.kind == "gap" and (corpus := as_labelled(corpus)).kind == "gap":
             raise CorpusError(f"expected sentences in {corpus.path}, found a GAP table; give a .conllu or .txt file.")
+        if label is not None and corpus.kind == "labelled":
+            raise UsageError(f"{corpus.path} has labels of its own; --label (label=) is for texts without.")
         before = len(texts)
         texts += [replace(text, number=before + text.number) for text in read_texts(corpus, limit)]
         corpora.append((corpus, len(texts) - before))
+    if label is not None:
+        texts = [replace(text, label=label) for text in texts]
+    if (bare := [text for text in texts if text.label is None]) and len(bare) < len(texts):
+        raise UsageError(f"expected a label for every text or for none, found none for {bare[0].text[:60]!r}.")
     return Sources(texts=tuple(texts), given=tuple(plain), corpora=tuple(corpora))
 
 
@@ -128,17 +142,33 @@ def _source_kind(given: str | Path) -> str:
     return "corpus" if is_path or is_file or (one_word and name.lower().endswith(_SUFFIXES)) else "text"
 
 
-def kind_of(checkpoint: Checkpoint) -> str:
-    """What can be measured: predictions with a language-modelling head, else final states."""
-    if checkpoint.language_head is not None and checkpoint.architecture.causal:
+def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
+    """What can be measured: predictions with a head for classes or for tokens, else final states.
+
+    Raises:
+        UsageError: a text has a label, but the model no classes.
+    """
+    why, labelled = why_no_classes(checkpoint), any(text.label is not None for text in texts)
+    if not why:
+        return LABELLED if labelled else CLASS
+    if labelled:
+        raise UsageError(f"labels are for a checkpoint with a head for sequence classification; {why}.")
+    if checkpoint.language_head is not None and (checkpoint.architecture.causal or checkpoint.stacks):
         return NEXT
+    if checkpoint.stacks:
+        return STATES
     return STATES if checkpoint.language_head is None or checkpoint.tokenizer.mask_token_id is None else MASKED
 
 
 def metrics_of(kind: str) -> tuple[Metric, Metric]:
     """The two metrics; heads are ranked by the first."""
-    first, second = ("cosine", "l2") if kind == STATES else ("loss", "kl")
-    return METRICS[first], METRICS[second]
+    first, second = {STATES: ("cosine", "l2"), CLASS: ("kl", "changed")}.get(kind, ("loss", "kl"))
+    unit = "nats/text" if kind in CLASSES else "nats/token"  # a text is classified once
+    one, two = (METRICS[name] for name in (first, second))
+    return (
+        one._replace(unit=one.unit.replace("nats/token", unit)),
+        two._replace(unit=two.unit.replace("nats/token", unit)),
+    )
 
 
 def model_inputs(
@@ -169,8 +199,19 @@ def model_inputs(
 
 
 def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[ModelInput]:
+    if item.source.target is not None:
+        start, whole = (
+            int(checkpoint.config.decoder_start_token_id),
+            checkpoint.tokenize(item.source.target, target=True),
+        )
+        item = replace(item, target=(start, *whole.ids[:-1]))
+        return [ModelInput(item, text, tuple(range(len(whole))), whole.ids if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))), ())]
+    if kind in CLASSES:
+        assert checkpoint.classifier is not None
+        labels = () if kind == CLASS else (_class_of(item.source, checkpoint.classifier),)
+        return [ModelInput(item, text, (checkpoint.classifier.position(item.ids),), labels)]
     if kind == NEXT:
         return [ModelInput(item, text, tuple(range(len(item) - 1)), item.ids[1:])] if len(item) > 1 else []
     mask = mask_token(checkpoint.tokenizer, int(checkpoint.config.vocab_size))
@@ -180,6 +221,44 @@ def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[Mo
         for at, (token, sink) in enumerate(zip(item.ids, item.sink, strict=True))
         if not sink and token != mask  # nobody knows what stood under a mask of the text
     ]
+
+
+def with_targets(
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    given: str | None,
+    max_new_tokens: int | None,
+    tell: Callable[[int, int], None],
+) -> tuple[Text, ...]:
+    """The texts with what the decoder of an encoder-decoder reads: the target given, or what it writes, greedily.
+
+    Raises:
+        UsageError: one target for several texts.
+        TextError: the model writes nothing after a text, or cannot.
+    """
+    if not checkpoint.stacks:
+        return tuple(texts)
+    if given is not None and len(texts) != 1:
+        raise UsageError(
+            f"one target (--target, target=...) is for one text, found {len(texts)} texts; leave it out, and the model "
+            "writes a target for each."
+        )
+    targets = []
+    for done, text in enumerate(texts, start=1):
+        read = target_tokens(checkpoint, checkpoint.tokenize(text.text), given, False, max_new_tokens)
+        targets.append(replace(text, target=read.text))
+        tell(done, len(texts))
+    return tuple(targets)
+
+
+def _class_of(text: Text, classifier: Classifier) -> int:
+    """The number of a text's class; the message about an unknown one names its line."""
+    try:
+        return classifier.number(text.label or "")
+    except UsageError as error:
+        if text.place is None:
+            raise
+        raise CorpusError(f"{text.place}: {error}") from error
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:

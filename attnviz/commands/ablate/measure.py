@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -13,13 +13,23 @@ import torch
 from attnviz.arguments import check_sampling, checked
 from attnviz.commands.ablate.effects import Bootstrap, Curve, CurvePoint, HeadEffect, HeadSet, SetEffect, spearman
 from attnviz.commands.ablate.hooks import METHODS, Replacement
-from attnviz.commands.ablate.inputs import STATES, Metric, Sources, kind_of, metrics_of, model_inputs, read_sources
+from attnviz.commands.ablate.inputs import (
+    CLASSES,
+    STATES,
+    Metric,
+    Sources,
+    kind_of,
+    metrics_of,
+    model_inputs,
+    read_sources,
+    with_targets,
+)
 from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
 from attnviz.corpora.batches import Text
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, select_heads, selection_texts
-from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
+from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.wording import counted
 from attnviz.progress import Progress
 from attnviz.results.result import Result
@@ -42,6 +52,9 @@ class AblationOptions:
     seed: int
     curve: bool
     gradient: bool
+    label: str | None = None
+    target: str | None = None
+    max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for an unknown method, or numbers that make no sense."""
@@ -68,10 +81,11 @@ class Ablation(Result):
     checkpoint: Checkpoint
     sources: Sources
     options: AblationOptions
-    kind: str  # next-token, masked-token or states
+    kind: str  # next-token, masked-token, states, labelled-class or class
     n_texts: int  # that were measured
-    n_positions: int  # measured tokens in them
-    clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted
+    n_positions: int  # measured tokens in them; a text that is classified counts once
+    clean_loss: float | None  # of the unchanged model, in nats a token; None where nothing is predicted, or no labels
+    clean_accuracy: float | None  # of the unchanged model, on texts with labels; None without
     verified: SampleVerification  # what was compared with the model
     heads: tuple[HeadEffect, ...]  # that were removed, the most important first
     layers: tuple[SetEffect, ...]  # where two heads or more of a layer were removed, these together
@@ -123,7 +137,8 @@ class Ablation(Result):
         Raises:
             UsageError: it was not removed.
         """
-        wanted, removed = HeadId.parse(str(head)), {each.id: each for each in self.heads}
+        stacks, removed = self.checkpoint.stacks, {each.id: each for each in self.heads}
+        wanted = head_named(head, 0, 0, stacks=stacks) if stacks else HeadId.parse(str(head))
         if wanted not in removed:
             raise UsageError(f"head {wanted} was not removed; {len(removed)} other heads were.")
         return removed[wanted]
@@ -154,6 +169,9 @@ def ablate(
     seed: int = 0,
     curve: bool = True,
     gradient: bool = True,
+    label: str | int | None = None,
+    target: str | None = None,
+    max_new_tokens: int | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Ablation:
@@ -163,7 +181,8 @@ def ablate(
     >>> result.heads[0].id, result.heads[0].damage["loss"]  # doctest: +SKIP
 
     Args:
-        texts: texts and corpora (``.txt``, a sentence a line; ``.conllu``). Existing files are corpora.
+        texts: texts and corpora (``.txt``, a sentence a line; ``.conllu``; for a classifier also ``.tsv`` with the
+            columns text and label). Existing files are corpora.
         model: see :data:`attnviz.model.opening.Model`.
         tokenizer: of a model in memory; a fast one.
         revision: branch, tag or commit of a hub id.
@@ -179,6 +198,10 @@ def ablate(
         curve: also remove heads together: those of each layer, by two methods, which doubles the passes, and ever more
             of all, the least important first.
         gradient: also measure the importance by gradients (Michel et al. 2019).
+        label: the class of all these texts, by name or number, for a model with a head for sequence classification.
+        target: of an encoder-decoder, what its decoder reads for one text, and whose loss is measured; default for each
+            text what the model writes itself, greedily.
+        max_new_tokens: of that, at most; default 40.
         progress: told of each stage, how much of it is done, and of how much.
         warn: told of each sentence that is left out because the model cannot read it.
 
@@ -186,12 +209,17 @@ def ablate(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads, or passes resumed at
             a layer, do not reproduce the model.
     """
-    options = AblationOptions(method, selection_texts(select), together, limit, batch_size, seed, curve, gradient)
+    named = None if label is None else str(label)
+    options = AblationOptions(
+        method, selection_texts(select), together, limit, batch_size, seed, curve, gradient, named, target,
+        max_new_tokens,
+    )  # fmt: skip
     given = [texts] if isinstance(texts, str | Path) else texts
     if not isinstance(given, list | tuple) or not all(isinstance(each, str | Path) for each in given):
         raise UsageError(f"expected a text, a corpus's path, or a list of these, found {texts!r}.")
-    sources = read_sources(given, limit)
+    sources = read_sources(given, limit, named)
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    refuse_target(checkpoint, target, max_new_tokens)
     with torch.inference_mode(mode=False):  # a caller may be in it, and gradients are wanted
         return _ablate(checkpoint, sources, options, progress or (lambda *_: None), warn or (lambda _: None))
 
@@ -200,11 +228,14 @@ def _ablate(
     checkpoint: Checkpoint, sources: Sources, options: AblationOptions, progress: Progress, warn: Callable[[str], None]
 ) -> Ablation:
     """The same for a model that is loaded, with its language-modelling head where it has one."""
-    heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads)
+    heads = select_heads(options.select, checkpoint.n_layers, checkpoint.n_heads, checkpoint.stacks)
     if options.together and len(heads) < 2:
         raise UsageError(f"expected two heads or more to remove together, found {heads[0]} alone; --select more.")
-    kind = kind_of(checkpoint)
-    inputs, texts = model_inputs(checkpoint, sources.texts, kind, warn)
+    kind = kind_of(checkpoint, sources.texts)
+    written = partial(progress, "targets")
+    read = with_targets(checkpoint, sources.texts, options.target, options.max_new_tokens, written)
+    sources = replace(sources, texts=read)
+    inputs, texts = model_inputs(checkpoint, read, kind, warn)
     groups = [frozenset(heads)] if options.together else _layer_sets(heads) if options.curve else []
     replacements = _replacements(checkpoint, texts, options, 1 + bool(groups), partial(progress, "means"))
     if len(inputs) > MANY:
@@ -231,6 +262,7 @@ def _ablate(
         n_texts=len(texts),
         n_positions=int(passes.counts.sum()),
         clean_loss=None if passes.baseline is None else float(passes.baseline.sum() / passes.counts.sum()),
+        clean_accuracy=None if kind not in CLASSES or passes.right is None else float(passes.right.sum() / len(texts)),
         verified=passes.verified,
         heads=ranked,
         layers=() if options.together else sets,

@@ -7,10 +7,12 @@ back through an unchanged pass, gates on the heads say how sensitive the model i
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import refuse_not_finite
@@ -56,7 +58,8 @@ class GradientTally:
     def __init__(self, checkpoint: Checkpoint, kind: str, counts: Tensor, seed: int) -> None:
         """Start at zero; ``counts``: measured positions, [n_texts] float64, ``seed``: of the random directions."""
         self._checkpoint, self._kind, self._counts, self._seed = checkpoint, kind, counts, seed
-        self._sums = torch.zeros(len(counts), checkpoint.n_layers, checkpoint.n_heads, dtype=torch.float64)
+        self._heads = [checkpoint.n_heads_of(layer) for layer in range(checkpoint.n_layers)]
+        self._sums = torch.zeros(len(counts), checkpoint.n_layers, max(self._heads), dtype=torch.float64)
 
     def add(self, inputs: InputBatch, kept: hooks.KeptPass, metrics: BatchMetrics) -> None:
         """Measure a batch, going back layer by layer: memory is that of one layer."""
@@ -77,7 +80,7 @@ class GradientTally:
         """A random direction at every token, which depends on the text and not on its batch."""
         towards = torch.zeros_like(final)
         for row, each in enumerate(inputs.inputs):
-            n = len(each.item)
+            n = len(each.positions)
             digest = hashlib.sha256(f"{self._seed}:{number}:{each.item.ids}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
             towards[row, :n] = (torch.randn(n, final.shape[-1], generator=generator) / math.sqrt(n)).to(final)
@@ -85,6 +88,8 @@ class GradientTally:
 
     def _back(self, kept: hooks.KeptPass, gradient: Tensor) -> Tensor:
         """Gate gradients of every row, [rows, n_layers, n_heads], from the gradient by the final states."""
+        if self._checkpoint.stacks:
+            return self._back_at_once(kept, gradient)
         model, architecture = self._checkpoint, self._checkpoint.architecture
         layers, norm = architecture.modules(model.model), architecture.final_norm(model.model)
         gates = torch.ones(len(gradient), model.n_heads, dtype=gradient.dtype, device=gradient.device)
@@ -100,6 +105,22 @@ class GradientTally:
             gradient, of_gate = _gradients(after, (hidden, gate), gradient, layer)
             of_gates.insert(0, of_gate.detach().double().cpu())
         return torch.stack(of_gates, dim=1)
+
+    def _back_at_once(self, kept: hooks.KeptPass, gradient: Tensor) -> Tensor:
+        """The same for an encoder-decoder, through all of its layers in one graph; 0 where a layer has fewer heads."""
+        model, rows = self._checkpoint, len(gradient)
+        with torch.enable_grad(), ExitStack() as stack:
+            gates = [torch.ones(rows, n).to(gradient).requires_grad_() for n in self._heads]
+            for layer, gate in enumerate(gates):
+                stack.enter_context(hooks.gated_heads(model, layer, gate))
+            final = hooks.final_states(model, kept.inputs)
+            of_gates = torch.autograd.grad(final, gates, gradient)
+        padded = [
+            pad(each.double().cpu(), (0, max(self._heads) - n)) for n, each in zip(self._heads, of_gates, strict=True)
+        ]
+        gates_of_all = torch.stack(padded, dim=1)
+        refuse_not_finite(gates_of_all, "gradient by its heads")
+        return gates_of_all
 
 
 def _gradients(after: Tensor, of: tuple[Tensor, Tensor], gradient: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -135,7 +156,8 @@ class Passes:
     Attributes:
         counts: measured positions of each text, [n_texts], float64.
         baseline: loss of the unchanged model, summed over the positions of each text, [n_texts], float64; None where
-            nothing is predicted, or nothing has run.
+            nothing is predicted, nobody says what is right, or nothing has run.
+        right: likewise how much of it is predicted right.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> None:
@@ -144,6 +166,7 @@ class Passes:
         for each in inputs:
             self.counts[each.text] += len(each.positions)
         self.baseline: Tensor | None = None
+        self.right: Tensor | None = None
         self._attention, self._tolerance = SampledAttention(checkpoint), checkpoint.tolerance.output
         self._values_error = self._resumed_error = 0.0
 
@@ -174,7 +197,8 @@ class Passes:
         """
         removals = [(replacement, heads) for replacement, sets in wanted for heads in sets]
         sums = torch.zeros(len(removals), len(self.counts), 2, dtype=torch.float64)
-        baseline, first = torch.zeros_like(self.counts), not self._attention.texts_verified
+        baseline, right = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
+        first = not self._attention.texts_verified
         tell(done := 0, len(self._inputs))
         with hooks.running(self._checkpoint):
             for number, inputs in enumerate(input_batches(self._checkpoint, self._inputs, self._batch_size)):
@@ -189,8 +213,9 @@ class Passes:
                     sums[numbers] = sums[numbers].index_add(1, texts, changes)
                 if gradients is not None:
                     gradients.add(inputs, kept, metrics)
-                if metrics.baseline is not None:
+                if metrics.baseline is not None and metrics.right is not None:
                     self.baseline = baseline.index_add_(0, texts, metrics.baseline)
+                    self.right = right.index_add_(0, texts, metrics.right)
                 tell(done := done + len(inputs.inputs), len(self._inputs))
         totals = iter(sums)
         return [dict(zip(sets, totals, strict=False)) for _, sets in wanted]
@@ -209,7 +234,8 @@ class Passes:
             for first in range(0, len(numbers), copies):
                 some = numbers[first : first + copies]
                 variants = [removals[number][1] for number in some]
-                with hooks.removed_heads(self._checkpoint, variants, replacement, mask):
+                decoder_mask = inputs.batch.inputs.get("decoder_attention_mask")
+                with hooks.removed_heads(self._checkpoint, variants, replacement, mask, decoder_mask):
                     final = hooks.resume(self._checkpoint, kept, layer, len(some))
                 yield some, metrics.changes(final)
 
@@ -218,9 +244,9 @@ class Passes:
         one = SampledAttention(self._checkpoint)  # its first batch is always verified
         one.run(inputs.batch, lambda layer, pattern: self._compare_values(inputs, kept, layer, pattern))
         self._attention.absorb(one.state())
-        own = kept.final[inputs.batch.valid]
-        for layer in range(self._checkpoint.n_layers):
-            again = hooks.resume(self._checkpoint, kept, layer)[inputs.batch.valid]
+        own = kept.final[inputs.batch.predicting]
+        for layer in self._checkpoint.layers:
+            again = hooks.resume(self._checkpoint, kept, layer)[inputs.batch.predicting]
             error = _relative((again - own).abs(), own)
             self._resumed_error = max(self._resumed_error, error)
             if not error <= self._tolerance:
@@ -233,8 +259,9 @@ class Passes:
     def _compare_values(self, inputs: InputBatch, kept: hooks.KeptPass, layer: int, pattern: Tensor) -> None:
         model = self._checkpoint
         value = attention.values(kept.attention_inputs[layer], model.architecture.parameters(model.model, layer))
-        expected = torch.matmul(pattern, value).transpose(1, 2)[inputs.batch.valid]  # [tokens, n_heads, d_head]
-        replaced = kept.concatenated[layer][inputs.batch.valid].reshape(expected.shape)
+        valid = inputs.batch.queries(layer)
+        expected = torch.matmul(pattern, value).transpose(1, 2)[valid]  # [tokens, n_heads, d_head]
+        replaced = kept.concatenated[layer][valid].reshape(expected.shape)
         difference = (replaced - expected).abs().amax((0, 2))
         error = _relative(difference, replaced)
         self._values_error = max(self._values_error, error)
@@ -246,17 +273,23 @@ class Passes:
             )
 
 
-def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: _Tell) -> Tensor:
-    """The mean weighted value of every head over all tokens, special ones too, [n_layers, n_heads, d_head], float64."""
+def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int, tell: _Tell) -> list[Tensor]:
+    """The mean weighted value of every head over all tokens, special ones too, a layer each [n_heads, d_head], float64.
+
+    In the decoder and in cross-attention of an encoder-decoder, tokens are those of the target.
+    """
     sums = torch.zeros(checkpoint.n_layers, checkpoint.n_heads * checkpoint.d_head, dtype=torch.float64)
-    tokens = done = 0
+    tokens, done = torch.zeros(checkpoint.n_layers, dtype=torch.float64), 0
     with hooks.running(checkpoint):
         for each in input_batches(checkpoint, inputs, batch_size):
-            for layer, values in enumerate(hooks.run_and_keep(checkpoint, each.batch.inputs).concatenated):
-                sums[layer] += values[each.batch.valid].double().sum(0).cpu()
-            tokens += each.batch.n_tokens
+            kept = hooks.run_and_keep(checkpoint, each.batch.inputs)
+            for layer, values in zip(checkpoint.layers, kept.concatenated, strict=True):
+                valid = each.batch.queries(layer)
+                sums[layer] += values[valid].double().sum(0).cpu()
+                tokens[layer] += int(valid.sum())
             tell(done := done + len(each.inputs), len(inputs))
-    return sums.reshape(checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_head) / tokens
+    means = sums / tokens[:, None]
+    return [of_layer.reshape(checkpoint.n_heads_of(layer), -1) for layer, of_layer in enumerate(means)]
 
 
 def _relative(difference: Tensor, values: Tensor) -> float:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.ablate.effects import CurvePoint, Estimate, HeadEffect, SetEffect
-from attnviz.commands.ablate.inputs import METRICS, STATES
+from attnviz.commands.ablate.inputs import CLASS, METRICS, STATES
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.passes import PROJECTIONS
 from attnviz.commands.ablate.wording import (
@@ -18,12 +18,14 @@ from attnviz.commands.ablate.wording import (
     compensation_text,
     first_order,
     interval,
+    loss_words,
     method_words,
     source_line,
     what_is_measured,
 )
+from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, unisolated, visible
-from attnviz.results.documents import model_entry, verification_entry
+from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.facts import capital
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, number, verification_line
@@ -35,26 +37,33 @@ _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table has all it can have, and intervals."""
 _COLUMN = 14
 """Letters of a line of a verdict; each takes no more than two lines, of which a set has one by method."""
-_OPTIONS = ("method", "select", "together", "limit", "seed", "curve", "gradient")
+_OPTIONS = ("method", "select", "together", "limit", "seed", "curve", "gradient", "label")
 
 
 def _content(result: Ablation, _: Choices) -> dict[str, Any]:
     options, sources, checked = result.options, result.sources, result.verified
-    of = f"{PROJECTIONS} random projections of the final states" if result.kind == STATES else f"{result.kind} loss"
+    classifier = result.checkpoint.classifier
+    of = {
+        STATES: f"{PROJECTIONS} random projections of the final states",
+        CLASS: "loss of the class that the whole model decides for",
+    }.get(result.kind, f"{result.kind} loss")
     return {
         "model": model_entry(result.checkpoint),
         "corpora": [
             {"path": str(corpus.path), "sha256": corpus.sha256, "sentences": read} for corpus, read in sources.corpora
         ],
         "texts": list(sources.given),
+        **({"targets": [text.target for text in sources.texts]} if result.checkpoint.stacks else {}),
         "options": {name: getattr(options, name) for name in _OPTIONS},
         "measured": {"kind": result.kind, "importance": result.metrics[0].name}
-        | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss},
-        "verification": verification_entry(checked.attention)
+        | {"texts": result.n_texts, "tokens": result.n_positions, "loss": result.clean_loss}
+        | {"accuracy": result.clean_accuracy, "classes": list(classifier.labels) if classifier else None},
+        "verification": verification_entry(checked.attention, lambda check: stack_entry(check.layer))
         | {"rows_verified": checked.n_inputs}
         | {"values_error": checked.values_error, "resumed_error": checked.resumed_error},
         "heads": [
             {"id": str(head.id), "layer": head.id.layer, "head": head.id.head, "rank": head.rank}
+            | stack_entry(head.id.layer)
             | {name: _estimate_entry(head.damage.get(name)) for name in METRICS}
             | {"gradient": head.gradient, "gradient_normalised": head.gradient_normalised}
             | {"methods": _damages(head, result)}
@@ -94,6 +103,7 @@ def _set_entry(effect: SetEffect, result: Ablation) -> dict[str, Any]:
     by_method = zip(result.methods, effect.by_method, strict=True)
     return {
         "layer": effect.layer,
+        **({} if effect.layer is None else stack_entry(effect.layer)),
         "heads": [str(head) for head in effect.heads],
         **_numbers_entry(effect, result),
         "verdict": effect.verdict(first),
@@ -208,7 +218,7 @@ class _SetLine(NamedTuple):
 
 def _set_lines(result: Ablation) -> Iterator[_SetLine]:
     for each in result.sets:
-        names = (f"L{each.layer}", "")
+        names = (HeadId(each.layer or 0, 0).layer_name, "")
         verdict = [*wrap(each.verdict(result.metrics[0].name) or "", _COLUMN), "", ""]
         yield from map(_SetLine, names, result.methods, each.by_method, verdict)
 
@@ -226,7 +236,8 @@ def _curve_table(result: Ablation, points: Sequence[CurvePoint], width: int) -> 
 
 def _notes(result: Ablation) -> Iterator[str]:
     if result.options.gradient:
-        projected = "; without a loss L is a random projection of the final states" if result.kind == STATES else ""
+        known_loss = result.kind not in (STATES, CLASS)
+        projected = "" if known_loss else f"; L is {loss_words(result, 'a random projection of the final states')}"
         known = result.rank_correlations
         zero = first_order(result) and f"; {first_order(result)}"
         correlations = ", ".join(f"{metric.title} {number(known[metric.name])}" for metric in result.metrics)

@@ -13,14 +13,15 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from attnviz.commands.ablate.effects import Estimate, HeadEffect
-from attnviz.commands.ablate.inputs import STATES, Metric
+from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
-from attnviz.commands.ablate.wording import first_order, method_words, source_line, what_is_measured
+from attnviz.commands.ablate.wording import first_order, loss_words, method_words, source_line, what_is_measured
 from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, new_page, page_width, settled, written
+from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.wording import counted, visible
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
@@ -78,30 +79,56 @@ def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
 
 
 def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
-    model, metric = result.checkpoint, result.metrics[0]
-    values = np.full((model.n_layers, model.n_heads), np.nan)
-    for head in result.heads:
-        values[head.id] = head.damage[metric.name].value
-    unsure = frozenset(head.id for head in result.heads if head.damage[metric.name].side == 0)
-    largest = float(np.nanmax(np.abs(values)))
+    metric, values = result.metrics[0], _damages(result)
+    every = np.concatenate([each.ravel() for _, each in values])
+    largest = float(np.nanmax(np.abs(every)))
     factor = 1 if largest >= 1 or largest == 0 else 1_000 if largest >= 0.001 else 1_000_000
-    signed, top = bool(np.nanmin(values) < 0), largest * factor or 1.0
+    signed, top = bool(np.nanmin(every) < 0), largest * factor or 1.0
     unit = f"{_POWERS[factor]}({metric.unit})" if " " in metric.unit and factor > 1 else _POWERS[factor] + metric.unit
-    left_out, title = values.size - len(result.heads), f"{metric.title} on removing each head"
+    left_out, title = every.size - len(result.heads), f"{metric.title} on removing each head"
     what = f"{title}, layers by heads, in {unit}, colours by the square root of the size"
+    unsure = any(head.damage[metric.name].side == 0 for head in result.heads)
     brackets = "in brackets: the 95 % interval has zero in it" if unsure else ""
     hatched = f"hatched: not removed ({counted(left_out, 'head')})" if left_out else ""
-    drawn = HeadMap(
-        values=values * factor,
-        norm=FuncNorm(_ROOT, -top if signed else 0.0, top, clip=True),
-        bar=f"{metric.title} ({unit}; root scale)",
-        colours=choices.look.diverging_map() if signed else None,
-        write=lambda value: written(value) if np.isfinite(value) else "",
-        bracketed=unsure,
-        signed=signed,
+    drawn = tuple(
+        HeadMap(
+            values=each * factor,
+            name="" if stack is None else f"{stack.letter}: {stack.name}",
+            norm=FuncNorm(_ROOT, -top if signed else 0.0, top, clip=True),
+            bar=f"{metric.title} ({unit}; root scale)" if each is values[-1][1] else "",
+            colours=choices.look.diverging_map() if signed else None,
+            write=lambda value: written(value) if np.isfinite(value) else "",
+            bracketed=_unsure(result, stack),
+            signed=signed,
+        )
+        for stack, each in values
     )
     plan = _plan(result, "map", f": {title}", what, brackets, hatched)
-    yield HeadMapPlan(stem=plan.stem, caption=plan.caption, title=plan.title, notes=plan.notes, maps=(drawn,))
+    yield HeadMapPlan(stem=plan.stem, caption=plan.caption, title=plan.title, notes=plan.notes, maps=drawn)
+
+
+def _damages(result: Ablation) -> list[tuple[Stack | None, Array]]:
+    """What removing each head does, [n_layers, n_heads], NaN where it was not removed; by kind of attention."""
+    model, name = result.checkpoint, result.metrics[0].name
+    kinds: list[tuple[Stack | None, Array]] = [
+        (stack, np.full((stack.n_layers, stack.n_heads), np.nan)) for stack in model.stacks
+    ]
+    kinds = kinds or [(None, np.full((model.n_layers, model.n_heads), np.nan))]
+    for stack, values in kinds:
+        for head in result.heads:
+            if stack is None or head.id.layer in stack.layers:
+                values[_place(head.id, stack)] = head.damage[name].value
+    return kinds
+
+
+def _unsure(result: Ablation, stack: Stack | None) -> frozenset[tuple[int, int]]:
+    """The heads of a kind of attention whose interval has zero in it."""
+    heads = [head for head in result.heads if stack is None or head.id.layer in stack.layers]
+    return frozenset(_place(head.id, stack) for head in heads if head.damage[result.metrics[0].name].side == 0)
+
+
+def _place(head: HeadId, stack: Stack | None) -> tuple[int, int]:
+    return head.layer - (0 if stack is None else stack.first), head.head
 
 
 def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
@@ -114,7 +141,7 @@ def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
 
 
 def _plan_gradient(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:
-    of = "random projections of the final states" if result.kind == STATES else "the loss"
+    of = loss_words(result, "random projections of the final states")
     what = "what removing each head does beside its importance by gradients, with Spearman's rank correlation"
     how = f"importance by gradients: |Att·dL/dAtt|, mean over texts, L = {of} (Michel et al. 2019)"
     title = ": removing heads beside their importance by gradients"

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from statistics import median
 
 from attnviz.commands.ablate.effects import VERDICTS, Estimate, SetEffect
-from attnviz.commands.ablate.inputs import MASKED, STATES, Metric
+from attnviz.commands.ablate.inputs import CLASS, LABELLED, MASKED, STATES, Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
-from attnviz.model.wording import counted, quoted, visible
+from attnviz.model.head_ids import HeadId
+from attnviz.model.wording import counted, percent, quoted, visible
 
 __all__ = [
-    "GIVES", "amount", "compensation_text", "first_order", "interval", "method_words", "source_line",
+    "GIVES", "amount", "compensation_text", "first_order", "interval", "loss_words", "method_words", "source_line",
     "what_is_measured",
 ]  # fmt: skip
 
@@ -41,9 +42,26 @@ def what_is_measured(result: Ablation) -> str:
     """On what, and what the numbers are."""
     texts, n = counted(result.n_texts, "text"), result.n_positions
     if result.kind == STATES:
-        return f"final hidden states of {counted(n, 'token')} in {texts}; the model predicts no tokens"
+        classifier = result.checkpoint.classifier
+        why = classifier.why_no_classes if classifier else "the model predicts no tokens"
+        return f"final hidden states of {counted(n, 'token')} in {texts}; {why}"
+    if result.kind == CLASS:
+        return f"class probabilities of {texts} without labels"
+    if result.kind == LABELLED:
+        loss, right = amount(result.clean_loss or 0.0), percent(result.clean_accuracy)
+        return f"labelled class of {texts}; loss of the model as it is {loss} nats/text, {right} right"
     what = f"{counted(n, 'token')}, each masked in turn," if result.kind == MASKED else counted(n, "next token")
+    if result.checkpoint.stacks:
+        whose = "the given target" if result.options.target is not None else "targets that the model writes, greedily"
+        return f"{what} of {whose}; loss of the model as it is {amount(result.clean_loss or 0.0)} nats/token"
     return f"{what} in {texts}; loss of the model as it is {amount(result.clean_loss or 0.0)} nats/token"
+
+
+def loss_words(result: Ablation, states: str) -> str:
+    """Of which loss gradients are taken; ``states`` is what stands in for it where nothing is predicted."""
+    return {STATES: states, CLASS: "the loss of the class that the whole model decides for"}.get(
+        result.kind, "the loss"
+    )
 
 
 def method_words(result: Ablation) -> str:
@@ -128,7 +146,7 @@ def _layers(result: Ablation, metric: Metric) -> str:
     """The layers by what both methods agree on, with the numbers of those where they do not."""
     names: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for layer in result.layers:
-        verdict, name = layer.verdict(metric.name) or VERDICTS[-1], f"L{layer.layer}"
+        verdict, name = layer.verdict(metric.name) or VERDICTS[-1], HeadId(layer.layer or 0, 0).layer_name
         names[verdict].append(f"{name} ({_less_the_sum(layer, result)})" if verdict == VERDICTS[-1] else name)
     parts = [f"{verdict} in {', '.join(those)}" for verdict, those in names.items() if those]
     methods = " and ".join(result.methods)

@@ -8,7 +8,7 @@ common (Lin 1991; Clark et al. 2019 compare heads by it). Its square root is a m
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from statistics import fmean
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.measure import Analysis
-from attnviz.model.head_ids import HeadId, select_heads
-from attnviz.model.opening import refuse_encoder_decoder
+from attnviz.model.head_ids import HeadId, Stack, select_heads
+from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted
 from attnviz.patterns.verdicts import Label
 from attnviz.results.result import Result
@@ -138,31 +138,59 @@ class Comparison(Result):
         return self.first.units.name
 
     @cached_property
+    def parts(self) -> "tuple[Comparison, ...]":
+        """Of encoder-decoders one for each kind of attention, with its heads and texts; else the whole."""
+        if not self.first.checkpoint.stacks or self.first.stack is not None:
+            return (self,)
+        sides = zip(self.first.parts, self.second.parts, strict=True)
+        return tuple(replace(self, first=a, second=b, heads=self._of(a.stack)) for a, b in sides)
+
+    def _of(self, stack: Stack | None) -> tuple[HeadDifference, ...]:
+        layers = () if stack is None else stack.layers
+        return tuple(head for head in self.heads if head.id.layer in layers)
+
+    def part_of(self, head: HeadDifference) -> "Comparison":
+        """The part that a head is of."""
+        return next(part for part in self.parts if head in part.heads)
+
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """[n], the label of each position, or A's and B's with an arrow between."""
-        pairs = zip(self.first.units.labels, self.second.units.labels, strict=True)
-        return tuple(a if a == b else f"{a} → {b}" for a, b in pairs)
+        return _labels(self.first.units, self.second.units)
+
+    @property
+    def key_labels(self) -> tuple[str, ...]:
+        """The labels of what is attended to: the same, but of cross-attention those of the source."""
+        return _labels(self.first.keys, self.second.keys)
 
     @cached_property
     def differing(self) -> tuple[bool, ...]:
         """[n], where the sides have different tokens (or words), by vocabulary entry."""
-        a, b = (
-            [[side.tokens.ids[token] for token in unit] for unit in side.units.members]
-            for side in (self.first, self.second)
-        )
-        return tuple(one != other for one, other in zip(a, b, strict=True))
+        return _differing(*((side.row_tokens, side.units) for side in (self.first, self.second)))
+
+    @property
+    def key_differing(self) -> tuple[bool, ...]:
+        """The same of what is attended to."""
+        if self.first.stack_letter != "X":
+            return self.differing
+        return _differing(*((side.tokens, side.keys) for side in (self.first, self.second)))
 
     @property
     def muted(self) -> tuple[bool, ...]:
         """[n], the special tokens and other sinks of both sides."""
-        return tuple(a and b for a, b in zip(self.first.units.sink, self.second.units.sink, strict=True))
+        return _muted(self.first.units, self.second.units)
+
+    @property
+    def key_muted(self) -> tuple[bool, ...]:
+        """The same of what is attended to."""
+        return _muted(self.first.keys, self.second.keys)
 
     @property
     def layers(self) -> list[LayerDifference]:
         """One entry a layer: means over its heads."""
         layers = []
-        for layer in range(self.first.checkpoint.n_layers):
-            heads = self.select(f"L{layer}")
+        for layer in (self.first.stack or self.first.checkpoint).layers:
+            heads = [head for head in self.heads if head.id.layer == layer]
             means = (fmean(getattr(head, name) for head in heads) for name in LayerDifference._fields[1:])
             layers.append(LayerDifference(layer, *means))
         return layers
@@ -197,7 +225,7 @@ class Comparison(Result):
             UsageError: a selection cannot be read or names what the models lack.
         """
         model = self.first.checkpoint
-        chosen = set(select_heads(selections, model.n_layers, model.n_heads))
+        chosen = set(select_heads(selections, model.n_layers, model.n_heads, model.stacks))
         return [head for head in self.heads if head.id in chosen]
 
     def head(self, head: str | HeadId) -> HeadDifference:
@@ -229,20 +257,18 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
         second: B; what B has more of is positive.
 
     Raises:
-        TextError: the texts have different lengths, or the models read the text as different tokens.
-        ArchitectureError: an encoder-decoder.
+        TextError: the texts have different lengths, or the models read the text as different tokens; of
+            encoder-decoders, the targets are not the same.
         UsageError: other architectures, numbers of layers or heads, or options; or text and model both differ.
         VerificationError: a model was changed since it was analysed.
     """
     check_comparable(first, second)
-    for side in (first, second):
-        refuse_encoder_decoder(side.checkpoint)
     floor = max(
         first.verification.pattern_error + second.verification.pattern_error,
         *(torch.finfo(side.checkpoint.dtype).eps for side in (first, second)),
     )
     measured: dict[HeadId, tuple[float, float, LargestDifference]] = {}
-    for layer in range(first.checkpoint.n_layers):
+    for layer in first.checkpoint.layers:
         pairs = zip(first.layer_patterns(layer), second.layer_patterns(layer), strict=True)
         measured |= {HeadId(layer, head): measure_difference(a, b) for head, (a, b) in enumerate(pairs)}
     heads = []
@@ -254,11 +280,25 @@ def compare(first: Analysis, second: Analysis) -> Comparison:
     return Comparison(first, second, tuple(heads), floor)
 
 
+def _labels(first: Units, second: Units) -> tuple[str, ...]:
+    pairs = zip(first.labels, second.labels, strict=True)
+    return tuple(a if a == b else f"{a} → {b}" for a, b in pairs)
+
+
+def _differing(first: tuple[Tokens, Units], second: tuple[Tokens, Units]) -> tuple[bool, ...]:
+    a, b = ([[tokens.ids[token] for token in unit] for unit in units.members] for tokens, units in (first, second))
+    return tuple(one != other for one, other in zip(a, b, strict=True))
+
+
+def _muted(first: Units, second: Units) -> tuple[bool, ...]:
+    return tuple(a and b for a, b in zip(first.sink, second.sink, strict=True))
+
+
 def measure_difference(first: Tensor, second: Tensor) -> tuple[float, float, LargestDifference]:
     """Compare the two patterns of one head.
 
     Args:
-        first: [n, n], rows sum to 1; row = query, column = key.
+        first: [n_queries, n_keys], rows sum to 1; row = query, column = key.
         second: the same on B.
 
     Returns:

@@ -42,7 +42,7 @@ def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any
         return ((head.id, [a, b]) for (head, a), (_, b) in zip(*of_sides, strict=True))
 
     causal = result.first.context.causal
-    kept = pack(ranked, patterns, 2 * n * n, causal, choices.budget)
+    kept = pack(ranked, patterns, 2 * n * n, lambda _: causal, choices.budget)
     axes = _axes(sides)
     place = {head: 2 * at for at, head in enumerate(kept)}
     left_out = kept_note(len(kept), len(ranked), choices.budget)
@@ -121,7 +121,7 @@ def _statistics(result: Comparison) -> Iterator[dict[str, Any]]:
 
     def column(key: str, title: str, reading: str, unit: str, value: Callable[[HeadDifference], float | None]) -> Any:
         values = [rounded(value(head)) for head in heads]
-        return {"key": key, "title": title, "reading": reading, "unit": unit, "uniform": None, "values": values}
+        return {"key": key, "title": title, "reading": reading, "unit": unit, "uniform": [None], "values": values}
 
     yield column("distance", "Jensen-Shannon distance", "between A and B", "root nats", lambda head: head.distance)
     yield column(

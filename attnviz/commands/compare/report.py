@@ -12,8 +12,9 @@ from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
 from attnviz.commands.compare.sides import side_lines
+from attnviz.commands.heads.measure import Analysis
 from attnviz.model.wording import signed, visible
-from attnviz.results.documents import model_entry, tokens_entry, verification_entry
+from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
 from attnviz.results.view import Choices
@@ -34,19 +35,30 @@ def _content(result: Comparison, choices: Choices) -> dict[str, Any]:
         "pairs": [side.pair for side in sides],
         "options": {**asdict(first.options), "tokens_cut_off": first.tokens.truncated, "parser": parser},
         "tokens": [tokens_entry(side.tokens) for side in sides],
+        **_target_entry(first),
         "words": [list(side.units.labels) for side in sides] if first.options.words else None,
         "differing": [position for position, differs in enumerate(result.differing) if differs],
-        "verification": [verification_entry(side.verification) for side in sides],
+        "verification": [
+            verification_entry(side.verification, lambda check: stack_entry(check.layer)) for side in sides
+        ],
         "rounding": result.floor,
-        "layers": [layer._asdict() for layer in result.layers],
+        "layers": [layer._asdict() | stack_entry(layer.layer) for layer in result.layers],
         "heads": [_head(head, result) for head in result.select(choices.select)],
     }
 
 
+def _target_entry(side: Analysis) -> dict[str, Any]:
+    """What the decoders of both sides read; nothing of other models."""
+    if side.target is None:
+        return {}
+    return {"target": side.target.text, "target_tokens": tokens_entry(side.target.tokens)}
+
+
 def _head(head: HeadDifference, result: Comparison) -> dict[str, Any]:
-    query, key = (result.labels[position] for position in (head.largest.query, head.largest.key))
+    part = result.part_of(head)
+    query, key = part.labels[head.largest.query], part.key_labels[head.largest.key]
     return {
-        "id": str(head.id), **head.id._asdict(),
+        "id": str(head.id), **head.id._asdict(), **stack_entry(head.id.layer),
         **{name: getattr(head, name) for name in ("rank", "divergence", "distance", "total_variation")},
         "largest": {**head.largest._asdict(), "query_label": query, "key_label": key},
         **{name: getattr(head, name) for name in ("label_before", "label_after", "label_changed")},
@@ -68,7 +80,7 @@ def _tables(result: Comparison, choices: Choices, width: int) -> Iterator[Render
     table, starred = _heads_table(result, choices, width)
     yield table
     means: list[Column[LayerDifference]] = [
-        Column("Layer", lambda layer: layer.layer),
+        Column("Layer", lambda layer: str(layer.layer)),
         Column("Distance", lambda layer: f"{layer.distance:.3f}", "√nats"),
         Column("Divergence", lambda layer: f"{layer.divergence:.3f}", "nats"),
         Column("Variation", lambda layer: f"{layer.total_variation:.3f}", "0–1"),
@@ -102,9 +114,12 @@ def _largest(result: Comparison, head: HeadDifference, room: int = 999) -> str:
     """The number first, so that a long label cannot push it out; a token that differs in full where there is room."""
     if head.rounding:
         return "none beyond rounding"
-    positions = head.largest.query, head.largest.key
-    full = [result.labels[position] for position in positions]
-    brief = [f"{result.first.units.labels[position]}{'*' * result.differing[position]}" for position in positions]
+    part, (_, query_at, key_at) = result.part_of(head), head.largest
+    full = [part.labels[query_at], part.key_labels[key_at]]
+    brief = [
+        f"{part.first.units.labels[query_at]}{'*' * part.differing[query_at]}",
+        f"{part.first.keys.labels[key_at]}{'*' * part.key_differing[key_at]}",
+    ]
     texts = [f"{signed(head.largest.difference)}  ‘{query}’ to ‘{key}’" for query, key in (full, brief)]
     return texts[0] if cell_len(texts[0]) <= room else texts[1]
 
@@ -132,7 +147,8 @@ REPORT = Report(
     ),
     rows=_rows,
     tables=_tables,
-    same=("attnviz", "compared", "models", "texts", "pairs", "options"),
+    same=("attnviz", "compared", "models", "texts", "pairs", "target", "options"),
+    more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,
 )  # fmt: skip
 """How ``attnviz compare`` tells what it measured."""

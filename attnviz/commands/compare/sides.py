@@ -7,13 +7,15 @@ import torch
 
 from attnviz.commands.heads.measure import Analysis
 from attnviz.errors import TextError, UsageError
+from attnviz.model.opening import refuse_undeclared
 from attnviz.model.tokens import merge_units, visible
 from attnviz.model.wording import counted, quoted
 
 if TYPE_CHECKING:
     from attnviz.commands.compare.measure import Comparison
+    from attnviz.model.checkpoint import Checkpoint
 
-__all__ = ["check_comparable", "short", "side_lines", "side_names", "sides_in_words"]
+__all__ = ["check_comparable", "check_shapes", "model_names", "short", "side_lines", "side_names", "sides_in_words"]
 
 _LONGEST_LABEL, _MOST_TOKENS = 24, 4
 _BEFORE_DIFFERENCE = 30
@@ -24,13 +26,16 @@ def check_comparable(first: Analysis, second: Analysis) -> None:
     """Refuse two sides that cannot be compared head by head and weight by weight.
 
     Raises:
+        ArchitectureError: a model of which the patterns alone are recomputed.
         TextError: other tokens of the same text; texts of different length.
         UsageError: no analyses; other architectures, layers, heads or options; another text and another model at once.
     """
     for side in (first, second):
         if not isinstance(side, Analysis):
             raise UsageError(f"expected two analyses, as attnviz.analyze returns them, found {type(side).__name__}.")
+        refuse_undeclared(side.checkpoint)
     _check_models_and_options(first, second)
+    _check_targets(first, second)
     a, b = first.tokens, second.tokens
     same = (a.ids, a.labels, a.type_ids) == (b.ids, b.labels, b.type_ids)
     if same and first.units.members == second.units.members:
@@ -50,7 +55,12 @@ def side_names(result: "Comparison") -> tuple[str, str]:
     """What tells A and B apart: the names of the models, or the texts in quotation marks."""
     if result.compared == "texts":
         return _quoted_texts(result.first, result.second)
-    models = result.first.checkpoint, result.second.checkpoint
+    return model_names(result.first.checkpoint, result.second.checkpoint)
+
+
+def model_names(first: "Checkpoint", second: "Checkpoint") -> tuple[str, str]:
+    """What tells two models apart: as little as does."""
+    models = first, second
     for names in (
         [model.short_name for model in models],
         [model.name for model in models],
@@ -68,7 +78,8 @@ def side_lines(result: "Comparison") -> list[str]:
     shared = f"text: {_quoted(result.first)}"
     if result.compared == "texts":
         shared = f"model: {visible(result.first.checkpoint.short_name)}"
-    return [f"A: {first}", f"B: {second}", shared, *([_differing(result)] if any(result.differing) else [])]
+    lines = [f"A: {first}", f"B: {second}", shared + (_target(result) and f"; {_target(result)}")]
+    return [*lines, *([_differing(result)] if any(result.differing) else [])]
 
 
 def sides_in_words(result: "Comparison") -> str:
@@ -79,7 +90,8 @@ def sides_in_words(result: "Comparison") -> str:
         shared = f"both read by {visible(result.first.checkpoint.short_name)}"
     words = "" if result.unit == "token" else ", by words"
     differing = f" ({_differing(result)})" if any(result.differing) else ""
-    return f"A being {first} and B {second}, {shared}{words}{differing}"
+    target = _target(result) and f", {_target(result)}"
+    return f"A being {first} and B {second}, {shared}{target}{words}{differing}"
 
 
 def short(label: str) -> str:
@@ -87,17 +99,22 @@ def short(label: str) -> str:
     return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
 
 
-def _check_models_and_options(first: Analysis, second: Analysis) -> None:
-    a, b = first.checkpoint, second.checkpoint
-    shapes = [
-        f"{side.architecture.name} with {counted(side.n_layers, 'layer')} of {counted(side.n_heads, 'head')}"
-        for side in (a, b)
-    ]
+def check_shapes(a: "Checkpoint", b: "Checkpoint") -> None:
+    """Refuse models that have not the same architecture with as many layers and heads.
+
+    Raises:
+        UsageError: with both.
+    """
+    shapes = [_shape(side) for side in (a, b)]
     if shapes[0] != shapes[1]:
         raise UsageError(
             f"the models cannot be compared head by head: {a.name} is {shapes[0]}, {b.name} is {shapes[1]}; expected "
             "the same architecture with as many layers and heads, such as a model before and after fine-tuning."
         )
+
+
+def _check_models_and_options(first: Analysis, second: Analysis) -> None:
+    check_shapes(first.checkpoint, second.checkpoint)
     if first.options != second.options:
         raise UsageError(
             f"the two sides were analysed with different options, {first.options} and {second.options}; "
@@ -110,6 +127,31 @@ def _check_models_and_options(first: Analysis, second: Analysis) -> None:
             "expected both with, or both without (--no-syntax, syntax=False). "
             f"Why {side} has no relations: {analysis.syntax_note}"
         )
+
+
+def _shape(model: "Checkpoint") -> str:
+    """Architecture, layers and heads, of each kind of attention, in words."""
+    sizes = [
+        f"{counted(each.n_layers, f'{each.name} layer')} of {counted(each.n_heads, 'head')}" for each in model.stacks
+    ] or [f"{counted(model.n_layers, 'layer')} of {counted(model.n_heads, 'head')}"]
+    return f"{model.architecture.name} with {', '.join(sizes)}"
+
+
+def _check_targets(first: Analysis, second: Analysis) -> None:
+    """Of encoder-decoders: what the decoders read has to be the same, or heads would differ because of it.
+
+    Raises:
+        TextError: with both targets.
+    """
+    a, b = first.target, second.target
+    if a is None or b is None or (a.tokens.ids, a.tokens.labels) == (b.tokens.ids, b.tokens.labels):
+        return
+    if a.text == b.text:
+        raise TextError("the models read the target as different tokens; expected models with the same tokenizer.")
+    raise TextError(
+        f"the decoders read different targets, {quoted(a.text)} and {quoted(b.text)}; expected the same on both "
+        "sides: --target (target=...)."
+    )
 
 
 def _check_lengths(first: Analysis, second: Analysis) -> None:
@@ -158,6 +200,12 @@ def _differing(result: "Comparison") -> str:
         f"{len(labels)} of {counted(len(result.labels), result.unit)} {'differs' if len(labels) == 1 else 'differ'}"
     )
     return f"{number}: {', '.join(labels[:_MOST_TOKENS])}{more}"
+
+
+def _target(result: "Comparison") -> str:
+    """What the decoders of both sides read; empty of other models."""
+    target = result.first.target
+    return "" if target is None else f"target: {quoted(target.text)}"
 
 
 def _quoted(side: Analysis, starts: Sequence[int] = (0, 0)) -> str:

@@ -16,7 +16,7 @@ from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.model.wording import counted, signed
 from attnviz.results.facts import Facts, sentence
 from attnviz.results.page_view import page_view
@@ -54,10 +54,13 @@ def rounded_up(largest: float) -> float:
 
 def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPlan]:
     """The differences of all selected heads, on one scale."""
-    look, n, heads = choices.look, len(result.labels), result.select(choices.select)
-    model, end = result.first.checkpoint, _end(result, look)
+    look, heads, end = choices.look, result.select(choices.select), _end(result, choices.look)
+    n = max(len(labels) for part in result.parts for labels in (part.labels, part.key_labels))
     pooled = grid_pooling(n, [head.id for head in heads], look)
+    model = result.first.checkpoint
     count = f"{model.n_layers} layers × {model.n_heads} heads"
+    if model.stacks:
+        count = f"{len(result.heads)} heads of {model.n_layers} layers"
     if len(heads) < len(result.heads):
         count = f"{len(heads)} of {len(result.heads)} heads"
     nothing = "" if result.any_beyond_rounding else _NOTHING
@@ -73,7 +76,7 @@ def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPla
         title=f"What changed: {count}{'; ' * bool(nothing)}{nothing}",
         notes=(
             *side_lines(result),
-            f"In each square rows attend to columns ({counted(n, result.unit)}).",
+            f"In each square rows attend to columns ({_sizes(result)}).",
             _pooled(pooled),
         ),
         cells=tuple(HeadCell(head.id, max_pool(values, pooled), f"{head.distance:.3f}") for head, values in of_heads),
@@ -85,15 +88,20 @@ def _plan_overview(result: Comparison, choices: Choices) -> Iterator[HeadGridPla
     )
 
 
+def _sizes(result: Comparison) -> str:
+    """How many rows and columns there are; of encoder-decoders by kind, whose letters begin the ids."""
+    if len(result.parts) == 1:
+        return counted(len(result.labels), result.unit)
+    source, target, _ = (counted(len(part.labels), result.unit) for part in result.parts)
+    return f"E: encoder, {source}; D: decoder, {target}; X: cross-attention, from target to source"
+
+
 def _plan_map(result: Comparison, _: Choices) -> Iterator[HeadMapPlan]:
     """The distance of every head, the mean of every layer, and which labels differ."""
-    model = result.first.checkpoint
-    distances = np.zeros((model.n_layers, model.n_heads))
-    for head in result.heads:
-        distances[head.id] = head.distance
-    changed = frozenset((head.id.layer, head.id.head) for head in result.heads if head.label_changed)
-    end = min(rounded_up(float(distances.max())), LARGEST_DISTANCE) if result.any_beyond_rounding else LARGEST_DISTANCE
-    corners = f"{len(changed)} of {len(result.heads)}"
+    changed = sum(head.label_changed for head in result.heads)
+    largest = max(head.distance for head in result.heads)
+    end = min(rounded_up(largest), LARGEST_DISTANCE) if result.any_beyond_rounding else LARGEST_DISTANCE
+    corners = f"{changed} of {len(result.heads)}"
     yield HeadMapPlan(
         stem="compare-map",
         caption=sentence(
@@ -104,29 +112,41 @@ def _plan_map(result: Comparison, _: Choices) -> Iterator[HeadMapPlan]:
         ),
         title="Jensen-Shannon distance of every head",
         notes=(*side_lines(result), *([f"Corner marked: another label on B ({corners} heads)."] if changed else [])),
-        maps=(
-            HeadMap(
-                distances,
-                norm=Normalize(0, end, clip=True),
-                bar="Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)",
-                write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}",
-                beside=(("mean", distances.mean(axis=1)),),
-                corners=changed,
-            ),
-        ),
+        maps=tuple(_map(part, end, with_bar=part is result.parts[-1]) for part in result.parts),
+    )
+
+
+def _map(part: Comparison, end: float, with_bar: bool) -> HeadMap:
+    """That of one kind of attention, or of a model that has but one."""
+    distances, stack = np.zeros(part.first.shape), part.first.stack
+    places = {head.id: (head.id.layer - (stack.first if stack else 0), head.id.head) for head in part.heads}
+    for head in part.heads:
+        distances[places[head.id]] = head.distance
+    return HeadMap(
+        distances,
+        "" if stack is None else f"{stack.letter}: {stack.name}",
+        norm=Normalize(0, end, clip=True),
+        bar="Jensen-Shannon distance (root nats; 0: equal patterns, 0.83: no key in common)" if with_bar else "",
+        write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}",
+        beside=(("mean", distances.mean(axis=1)),),
+        corners=frozenset(places[head.id] for head in part.heads if head.label_changed),
     )
 
 
 def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapPlan]:
     """One head after the other: those selected, or those that differ most."""
     look, own = choices.look, choices.look.scale == "per-head"
-    labels = Labels(result.labels, result.muted, result.differing)
     sides, whose = sides_in_words(result), "of this head" if own else "the same for every head"
-    pooled, every = heatmap_pooling(labels.texts, look)
-    named = Facts("", (), len(labels.texts), result.unit).named(every)
     for head, values in result.differences(result.select(choices.select)[: choices.top or None]):
+        part = result.part_of(head)
+        labels, keys = Labels(part.labels, part.muted, part.differing), None
+        if part.first.context.source is not None:
+            keys = Labels(part.key_labels, part.key_muted, part.key_differing)
+        pooled, every = heatmap_pooling(labels.texts, look, len(part.key_labels))
+        named = Facts("", (), len(labels.texts), result.unit).named(every)
         end, largest = _end(result, look, head if own else None), head.largest
-        query, key = (short(result.labels[position]) for position in (largest.query, largest.key))
+        query, key = short(part.labels[largest.query]), short(part.key_labels[largest.key])
+        query_cell, key_cell = largest.query // pooled, largest.key // pooled
         outlined = f"outlined: largest difference, ‘{query}’ attends to ‘{key}’ {signed(largest.difference)}"
         label = head.labels if head.label_changed else f"{head.labels} (both)"
         about = f"label {label} · total variation {head.total_variation:.2f}"
@@ -144,12 +164,13 @@ def _plan_differences(result: Comparison, choices: Choices) -> Iterator[HeatmapP
             notes=(*side_lines(result), _pooled(pooled), named),
             values=max_pool(values, pooled),
             labels=labels,
+            keys=keys,
             norm=root_norm(end),
             bar_norm=root_norm(end),
             bar=_BAR.format("of this head alone" if own else "same for all heads"),
             pooled=pooled,
             colours=look.diverging_map(),
-            outlined=None if head.rounding else (largest.query // pooled, largest.key // pooled),
+            outlines=() if head.rounding else (Outline((query_cell,) * 2, (key_cell,) * 2),),
             forms=(_in_cell, lambda value: _in_cell(value).replace("0.", ".")),
             signed=True,
         )
@@ -179,6 +200,11 @@ def _pooled(factor: int) -> str:
     return f"Each cell is the largest of {of} differences, with its sign (pooled for drawing only)." * (factor > 1)
 
 
+def _no_page(result: Comparison) -> str:
+    """Why encoder-decoders have none; empty for other models."""
+    return "" if result.first.target is None else "it is made for models of one kind of attention only"
+
+
 def _page(result: Comparison, choices: Choices) -> dict[str, Any]:
     return page_data(result, choices, rounded_up(result.largest) if result.any_beyond_rounding else 1.0)
 
@@ -188,8 +214,8 @@ VIEWS: tuple[View[Any, Any], ...] = (
     View("map", "layers × heads by distance", _plan_map, head_map_figure, draw_head_map, stems="compare-map"),
     View(
         "differences", "the differences of one head, for those that differ most", _plan_differences,
-        heatmap_figure, draw_heatmap, stems=r"differences/L\d+H\d+",
+        heatmap_figure, draw_heatmap, stems=r"differences/[LEDX]\d+H\d+",
     ),
-    page_view("compare", "every head on A, on B, and their difference, in one HTML file", _page),
+    page_view("compare", "every head on A, on B, and their difference, in one HTML file", _page, _no_page),
 )  # fmt: skip
 """What ``attnviz compare`` draws."""

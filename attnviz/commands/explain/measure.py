@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from attnviz.arguments import checked
-from attnviz.commands.explain.position_share import PositionShares, position_shares
+from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
-from attnviz.errors import ArchitectureError, UsageError
-from attnviz.model.architectures import ARCHITECTURES
+from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named
 from attnviz.model.opening import Model, open_checkpoint
@@ -40,7 +39,8 @@ class LayerEnd:
 class Explanation(TextResult):
     """One layer on one text, step by step: every tensor from its input to its output, as recomputed and as verified.
 
-    ``stages`` has the tensors, ``positions`` the shares of content and position (layer 0 alone).
+    ``stages`` has the tensors, ``positions`` the shares of content and position (layer 0 of models with position
+    embeddings).
     """
 
     command: ClassVar[str] = "explain"
@@ -48,7 +48,9 @@ class Explanation(TextResult):
     head: HeadId  # that is followed, of the layer that is explained
     token: int  # the position of the token that is followed
     stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
-    positions: PositionShares | None  # content and position in the scores; None unless the layer is the first
+    positions: (
+        PositionShares | None
+    )  # content and position in the scores; None where embeddings of positions enter elsewhere or nowhere
     layers: tuple[LayerEnd, ...] | None  # how closely every layer was reproduced; None where only this one is wanted
 
     @property
@@ -129,8 +131,7 @@ def explain(
         AttnvizError: the model cannot be read or reproduced, or lacks the layer, head or token.
         VerificationError: a step differs from the model's own by more than the tolerance.
     """
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
-    _refuse_unexplained(checkpoint)
+    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=False)
     followed = _followed(layer, head, checkpoint)
     tokens = checkpoint.tokenize(text, pair, truncate)
     # by default the last token that is not special, or the last one
@@ -149,19 +150,11 @@ def explain(
 
     verify_stages(checkpoint, tokens, layers, visit)
     (stages,) = kept
-    positions = None if followed.layer else position_shares(checkpoint, tokens, stages)
+    positions = (
+        position_shares(checkpoint, tokens, stages) if followed.layer == 0 and embeds_positions(checkpoint) else None
+    )
     every = tuple(ends) if every_layer else None
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions, every)
-
-
-def _refuse_unexplained(checkpoint: Checkpoint) -> None:
-    """Refuse families of which the heads alone are recomputed."""
-    if not checkpoint.architecture.explained:
-        known = ", ".join(sorted(name for name, family in ARCHITECTURES.items() if family.explained))
-        raise ArchitectureError(
-            f"explain does not recompute every step of the architecture {checkpoint.architecture.name!r}; expected one "
-            f"of: {known}. Its heads are recomputed: attnviz heads."
-        )
 
 
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:

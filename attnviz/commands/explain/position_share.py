@@ -38,7 +38,9 @@ from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
-__all__ = ["GROUPS", "TERMS", "PositionShares", "ScoreShares", "input_parts", "position_shares"]
+__all__ = [
+    "GROUPS", "TERMS", "PositionShares", "ScoreShares", "embeds_positions", "input_parts", "position_shares",
+]  # fmt: skip
 
 GROUPS = {
     "content": ("content_content", "constant_content"),
@@ -83,6 +85,11 @@ class PositionShares:
     scale: float  # the largest absolute score
     tolerance: float
     segments: bool  # whether the text has two segments, which the model tells apart
+
+
+def embeds_positions(checkpoint: Checkpoint) -> bool:
+    """Whether positions enter as embeddings: rotary ones enter in every layer, as turns of queries and keys."""
+    return checkpoint.architecture.embeddings(checkpoint.model).positions is not None
 
 
 def position_shares(checkpoint: Checkpoint, tokens: Tokens, stages: VerifiedStages) -> PositionShares:
@@ -136,7 +143,7 @@ def input_parts(checkpoint: Checkpoint, tokens: Tokens) -> dict[str, Tensor]:
     if (project := projection_of(checkpoint)) is None:
         return parts
     parts = {name: part @ widened(project.weight) for name, part in parts.items()}
-    return {**parts, "constant": parts["constant"] + widened(project.bias)}
+    return parts if project.bias is None else {**parts, "constant": parts["constant"] + widened(project.bias)}
 
 
 def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterator[tuple[str, Tensor]]:

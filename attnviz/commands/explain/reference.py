@@ -1,10 +1,13 @@
 """One layer recomputed from its input to its output, on plain tensors, each step from the step before.
 
-    post-norm (BERT)   x -> attention -> + x -> norm -> feed forward -> + -> norm
-    pre-norm (GPT-2)   x -> norm -> attention -> + x -> norm -> feed forward -> +
+    post-norm (BERT)          x -> attention -> + x -> norm -> feed forward -> + -> norm
+    pre-norm (GPT-2, Llama)   x -> norm -> attention -> + x -> norm -> feed forward -> +
+    both (Gemma)              x -> norm -> attention -> norm -> + x -> norm -> feed forward -> norm -> +
 
     layer norm     y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias        (Ba et al. 2016), over d_model
+    RMS norm       y = x / sqrt(mean(x²) + eps) * weight                         (Zhang & Sennrich 2019)
     feed forward   f(x W_1 + b_1) W_2 + b_2                                      (Vaswani et al. 2017, section 3.3)
+    gated          (f(x W_g) * x W_1) W_2                                        (Shazeer 2020, section 2)
 
 "Post-norm" and "pre-norm" after Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture". The
 variance is that of the d_model numbers themselves (divided by d_model, not d_model - 1). Norms and activations are
@@ -22,8 +25,9 @@ from torch import Tensor, nn
 from attnviz.attention import reference as attention
 from attnviz.attention.norms import Norm, widened
 from attnviz.attention.reference import HeadParameters
+from attnviz.attention.rotary import rotated
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures import position_rows
+from attnviz.model.architectures import LayerModules, position_rows
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
@@ -35,14 +39,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LinearMap:
-    """x W + b: ``weight`` [d_in, d_out], ``bias`` [d_out]."""
+    """x W + b: ``weight`` [d_in, d_out], ``bias`` [d_out] or None."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Of x [.., d_in], [.., d_out]."""
-        return x @ self.weight + self.bias
+        product = x @ self.weight
+        return product if self.bias is None else product + self.bias
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,9 @@ class LayerParameters:
     feed_forward_norm: Norm
     pre_norm: bool
     final_norm: Norm | None  # of the model, after its last layer
+    gate: LinearMap | None = None  # d_model to d_ff, in a gated network
+    attention_output_norm: Norm | None = None  # before the residual is added (Gemma)
+    feed_forward_output_norm: Norm | None = None
 
 
 def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
@@ -107,16 +115,33 @@ def layer_parameters(checkpoint: Checkpoint, layer: int) -> LayerParameters:
     architecture, model = checkpoint.architecture, checkpoint.model
     modules = architecture.modules(model)[layer]
     final = architecture.final_norm(model) if layer == checkpoint.n_layers - 1 else None
+    gate, expand = _gate_and_expand(modules)
+
+    def norm(module: nn.Module | None) -> Norm | None:
+        return None if module is None else checkpoint.norm(module)
+
     return LayerParameters(
         heads=architecture.parameters(model, layer),
         attention_norm=checkpoint.norm(modules.attention_norm),
-        expand=_linear_map(modules.expand),
+        expand=expand,
         activation=activation_named(getattr(checkpoint.config, architecture.activation_setting)),
         contract=_linear_map(modules.contract),
         feed_forward_norm=checkpoint.norm(modules.feed_forward_norm),
         pre_norm=architecture.pre_norm,
-        final_norm=None if final is None else checkpoint.norm(final),
+        final_norm=norm(final),
+        gate=gate,
+        attention_output_norm=norm(modules.attention_output_norm),
+        feed_forward_output_norm=norm(modules.feed_forward_output_norm),
     )
+
+
+def _gate_and_expand(modules: LayerModules) -> tuple[LinearMap | None, LinearMap]:
+    """The maps to d_ff, of which that of the gate may be the first half of one module."""
+    expand = _linear_map(modules.expand)
+    if modules.gate is not modules.expand:
+        return None if modules.gate is None else _linear_map(modules.gate), expand
+    gate, expanded = expand.weight.chunk(2, dim=1)
+    return LinearMap(gate, None), LinearMap(expanded, None)
 
 
 def _linear_map(module: Any) -> LinearMap:
@@ -157,8 +182,10 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
     ``allowed``: boolean [n, n], True = may attend.
 
     Returns:
-        ``split`` [3, n_heads, n, d_head], ``scores`` and ``pattern`` [n_heads, n, n], ``mask`` [n, n], ``weighted``
-        [n_heads, n, d_head], ``expanded`` and ``activated`` [n, d_ff]; all others are [n, d_model].
+        ``query``, ``key``, ``value`` and ``concatenated`` [n, heads * d_head], ``split`` [3, n_heads, n, d_head],
+        ``head_norm`` and ``rotated`` [2, n_heads, n, d_head], ``scores``, ``capped`` and ``pattern`` [n_heads, n, n],
+        ``mask`` [n, n], ``weighted`` [n_heads, n, d_head], ``gate``, ``expanded``, ``activated`` and ``gated``
+        [n, d_ff]; all others are [n, d_model]. Steps that this layer does not have are left out:
         ``feed_forward_residual`` is there where a norm follows it, ``final_norm`` after a model's last layer.
     """
     steps: dict[str, Tensor] = {}
@@ -166,16 +193,15 @@ def recompute_layer(x: Tensor, parameters: LayerParameters, allowed: Tensor) -> 
     if parameters.pre_norm:
         attended = steps["attention_norm"] = parameters.attention_norm(x)
     _attend(attended, parameters.heads, allowed, steps)
-    middle = steps["attention_residual"] = x + steps["attention_output"]
+    middle = steps["attention_residual"] = x + _normed("attention_output", parameters.attention_output_norm, steps)
     name = "feed_forward_norm" if parameters.pre_norm else "attention_norm"
     normed = steps[name] = getattr(parameters, name)(middle)
-    steps["expanded"] = parameters.expand(normed)
-    steps["activated"] = parameters.activation(steps["expanded"])
-    steps["feed_forward_output"] = parameters.contract(steps["activated"])
+    _feed_forward(normed, parameters, steps)
+    added = _normed("feed_forward_output", parameters.feed_forward_output_norm, steps)
     if parameters.pre_norm:
-        steps["output"] = middle + steps["feed_forward_output"]
+        steps["output"] = middle + added
     else:
-        steps["feed_forward_residual"] = normed + steps["feed_forward_output"]
+        steps["feed_forward_residual"] = normed + added
         steps["output"] = parameters.feed_forward_norm(steps["feed_forward_residual"])
     if parameters.final_norm is not None:
         steps["final_norm"] = parameters.final_norm(steps["output"])
@@ -187,13 +213,39 @@ def _attend(x: Tensor, heads: HeadParameters, allowed: Tensor, steps: dict[str, 
     query, key, value = (attention.project(x, projection) for projection in (heads.query, heads.key, heads.value))
     for name, part in (("query", query), ("key", key), ("value", value)):
         steps[name] = part.transpose(0, 1).flatten(1)
-    steps["split"] = torch.stack([query, key, value])
+    steps["split"] = torch.stack([attention.shared_by_groups(part, heads.n_heads) for part in (query, key, value)])
+    query, key, value = steps["split"]
+    if heads.query_norm is not None and heads.key_norm is not None:
+        query, key = steps["head_norm"] = torch.stack([heads.query_norm(query), heads.key_norm(key)])
+    if heads.rotary is not None:
+        query, key = steps["rotated"] = torch.stack([rotated(part, heads.rotary) for part in (query, key)])
     if heads.upcast:
         query, key = query.float(), key.float()
-    steps["scores"] = attention.attention_scores(query, key, heads.scale)
+    scores = steps["scores"] = attention.attention_scores(query, key, heads.scale)
+    if heads.cap is not None:
+        scores = steps["capped"] = attention.capped(scores, heads.cap)
     steps["mask"] = allowed
-    steps["pattern"] = attention.attention_pattern(steps["scores"].clone(), allowed).to(x.dtype)
+    scores = scores.to(torch.float32 if heads.softmax_in_float32 else scores.dtype, copy=True)  # it is overwritten
+    steps["pattern"] = attention.attention_pattern(scores, allowed).to(x.dtype)
     steps["weighted"] = torch.matmul(steps["pattern"], value)
     steps["concatenated"] = steps["weighted"].transpose(0, 1).flatten(1)
     output = steps["concatenated"] @ heads.output_weight.flatten(0, 1)
     steps["attention_output"] = output if heads.output_bias is None else output + heads.output_bias
+
+
+def _normed(name: str, norm: Norm | None, steps: dict[str, Tensor]) -> Tensor:
+    """What is added to the residual stream: this output, or its norm, which is a step of its own."""
+    if norm is not None:
+        steps[f"{name}_norm"] = norm(steps[name])
+    return steps[name] if norm is None else steps[f"{name}_norm"]
+
+
+def _feed_forward(x: Tensor, parameters: LayerParameters, steps: dict[str, Tensor]) -> None:
+    """The steps of the network; with a gate, the activation is of the gate, and multiplies the other map's numbers."""
+    if parameters.gate is not None:
+        steps["gate"] = parameters.gate(x)
+    steps["expanded"] = parameters.expand(x)
+    passed = steps["activated"] = parameters.activation(steps["expanded" if parameters.gate is None else "gate"])
+    if parameters.gate is not None:
+        passed = steps["gated"] = passed * steps["expanded"]
+    steps["feed_forward_output"] = parameters.contract(passed)

@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from attnviz.attention.checks import Verification
 from attnviz.commands.explain.measure import Explanation, LayerEnd
-from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares
+from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
 from attnviz.model.tokens import visible
@@ -104,7 +104,10 @@ def _tables(result: Explanation, _: Choices, width: int) -> Iterator[RenderableT
         title = "Every layer, each from what the model's layer before it gave"
         yield column_table(title, _LAYER_COLUMNS, result.layers, width=width)
     if result.positions is None:
-        yield notes("Content and position: for the first layer only (--layer 0), because the embeddings enter there.")
+        why = "for the first layer only (--layer 0), because the embeddings enter there"
+        if not embeds_positions(result.checkpoint):
+            why = "not told apart: this model has no position embeddings, but turns queries and keys in every layer"
+        yield notes(f"Content and position: {why}.")
     else:
         yield from _shares(result.positions, width)
     stages, model, output = result.stages, result.checkpoint, result.output

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from attnviz.attention.capture import capture_layers, refuse_not_finite
 from attnviz.attention.norms import widened
-from attnviz.attention.reference import allowed_positions
-from attnviz.attention.tolerances import TOLERANCES
+from attnviz.attention.reference import allowed_positions, shared_by_groups
+from attnviz.attention.tolerances import Tolerance
 from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
+from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
@@ -29,13 +30,13 @@ __all__ = [
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Of an activation on the model's own input; for other dtypes that of every output."""
 
-_AXES = {2: ("token", "dimension"), 3: ("head", "query", "key")}
+_AXES = {2: ("token", "dimension"), 3: ("head", "query", "key"), 4: ("part", "head", "token", "dimension")}
 
 
 class Probe(NamedTuple):
     """One place of the model at which a step of a layer shows."""
 
-    stage: str  # as in recompute_layer; queries, keys and values as projected.0 … one each, or all three side by side
+    stage: str  # as in recompute_layer; several joined by a +, where one module gives them side by side
     module: nn.Module
     side: str  # its first argument (input), what it returns or the first of that (output), the second (pattern)
     place: str  # in words: ``input of encoder.layer.0.output.dense``
@@ -63,15 +64,17 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     of, pre = layers[layer], architecture.pre_norm
     probed: list[tuple[str, nn.Module, str]] = [
         ("input", of.block, "input"),
-        *((f"projected.{number}", module, "output") for number, module in enumerate(of.projections)),
+        *((name, module, "output") for name, module in _named(of.projections, "query", "key", "value")),
+        *((f"head_norm.{number}", module, "output") for number, module in enumerate(of.head_norms)),
         ("pattern", of.pattern, "pattern"),
         ("concatenated", of.concatenated, "input"),
         ("attention_output", of.output, "output"),
+        *_given("attention_output_norm", of.attention_output_norm),
         ("attention_residual", of.feed_forward_norm if pre else of.attention_norm, "input"),
         ("attention_norm", of.attention_norm, "output"),
-        ("expanded", of.expand, "output"),
-        ("activated", of.contract, "input"),
+        *_network_probes(of),
         ("feed_forward_output", of.contract, "output"),
+        *_given("feed_forward_output_norm", of.feed_forward_output_norm),
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
     ]  # fmt: skip
@@ -83,6 +86,26 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
         probed.append(("output", model, "output"))
     paths = {module: path for path, module in model.named_modules()}
     return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in probed]
+
+
+def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.Module]]:
+    """A name a module, or all of them of one that gives them side by side."""
+    return zip(["+".join(names)] if len(modules) == 1 else names, modules, strict=True)
+
+
+def _given(name: str, module: nn.Module | None) -> Iterator[tuple[str, nn.Module, str]]:
+    """What a module gives, where the layer has it."""
+    if module is not None:
+        yield name, module, "output"
+
+
+def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module, str]]:
+    """From the network's input to what its last linear map takes in."""
+    maps = [of.expand] if of.gate in (None, of.expand) else [of.gate, of.expand]
+    names = ["expanded"] if of.gate is None else ["gate", "expanded"]
+    yield from ((name, module, "output") for name, module in _named([module for module in maps if module], *names))
+    yield from _given("activated", of.activation)
+    yield "activated" if of.activation is None else "gated", of.contract, "input"
 
 
 def capture_stages(checkpoint: Checkpoint, inputs: dict[str, Tensor], layers: Sequence[int], visit: _Visit) -> None:
@@ -138,12 +161,25 @@ def _activations(layer: int, probes: Sequence[Probe], seen: dict[str, list[Tenso
     """Those of one text; a feed-forward network that runs in chunks of tokens is put together again."""
     if missing := [probe.place for probe in probes if probe.stage not in seen]:
         raise VerificationError(f"layer {layer} of the model ran without {missing[0]}; nothing can be verified.")
-    shown = {probe.stage: Shown(probe.place, torch.cat(seen[probe.stage], dim=1)[0]) for probe in probes}
-    projected = [shown.pop(name) for name in list(shown) if name.startswith("projected.")]
-    thirds = torch.cat([each.tensor for each in projected], dim=-1).chunk(3, dim=-1)
-    for number, (name, third) in enumerate(zip(("query", "key", "value"), thirds, strict=True)):
-        shown[name] = Shown(projected[min(number, len(projected) - 1)].place, third)
-    return shown
+    return {probe.stage: Shown(probe.place, torch.cat(seen[probe.stage], dim=1)[0]) for probe in probes}
+
+
+def _one_by_one(shown: dict[str, Shown], steps: dict[str, Tensor], of: LayerModules) -> dict[str, Shown]:
+    """What the model shows, by the steps that it is compared with: parts of one tensor apart, both norms together."""
+    apart: dict[str, Shown] = {}
+    for names, (place, tensor) in shown.items():
+        sizes = [steps[name].shape[-1] for name in names.split("+")] if "+" in names else [tensor.shape[-1]]
+        if sum(sizes) != tensor.shape[-1]:
+            raise VerificationError(f"{place} is {tensor.shape[-1]} wide; expected {' + '.join(map(str, sizes))}.")
+        parts = torch.split(tensor, sizes, dim=-1)
+        apart |= {name: Shown(place, part) for name, part in zip(names.split("+"), parts, strict=True)}
+    if of.head_norms:
+        both = [apart.pop(f"head_norm.{number}") for number in range(2)]
+        by_head = [each.tensor if of.heads_first else each.tensor.transpose(0, 1) for each in both]
+        n_heads = len(steps["scores"])
+        together = torch.stack([shared_by_groups(part, n_heads) for part in by_head])
+        apart["head_norm"] = Shown(both[0].place, together)
+    return apart
 
 
 @dataclass(frozen=True)
@@ -229,23 +265,23 @@ def verify_stages(
 
 
 def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[str, Shown]) -> VerifiedStages:
-    parameters, dtype = layer_parameters(checkpoint, layer), checkpoint.dtype
-    allowed = allowed_positions(torch.ones(1, len(tokens), device=checkpoint.device), parameters.heads.causal)[0, 0]
+    parameters, tolerance = layer_parameters(checkpoint, layer), checkpoint.tolerance
+    heads, every = parameters.heads, torch.ones(1, len(tokens), device=checkpoint.device)
+    allowed = allowed_positions(every, heads.causal, heads.window)[0, 0]
     x = shown.pop("input").tensor if layer else embedded(checkpoint, tokens)
     steps = {"input": x, **recompute_layer(x, parameters, allowed)}
+    shown = _one_by_one(shown, steps, checkpoint.architecture.modules(checkpoint.model)[layer])
     if unused := set(shown) - set(steps):
         raise VerificationError(f"layer {layer}: the model shows {unused}, which nothing was compared to.")
     stages = [
-        Stage(name, tensor, _check(name, tensor, shown[name], layer, dtype, tokens) if name in shown else None)
+        Stage(name, tensor, _check(name, tensor, shown[name], layer, tolerance, tokens) if name in shown else None)
         for name, tensor in steps.items()
     ]
-    _check_activation(parameters.activation, shown, layer, dtype)
+    _check_activation(parameters.activation, shown, layer, checkpoint)
     return VerifiedStages(layer, stages)
 
 
-def _check(
-    name: str, tensor: Tensor, shown: Shown, layer: int, dtype: torch.dtype, tokens: Tokens
-) -> StageCheck:  # fmt: skip
+def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Tolerance, tokens: Tokens) -> StageCheck:
     """Compare one step, or raise VerificationError."""
     place, own = shown
     where = f"{name.replace('_', ' ')} of layer {layer} ({place})"
@@ -254,7 +290,7 @@ def _check(
         raise VerificationError(f"{where}: {shapes}.")
     refuse_not_finite(own, where)
     difference = (widened(tensor) - widened(own)).abs().nan_to_num_(nan=torch.inf)
-    largest, tolerance = float(difference.max()), TOLERANCES[dtype]
+    largest = float(difference.max())
     if name == "pattern":
         check = StageCheck(place, largest, 1.0, tolerance.pattern)
     else:
@@ -264,7 +300,7 @@ def _check(
         return check
     position = tuple(int(index) for index in torch.unravel_index(difference.argmax(), difference.shape))
     named = [
-        f"{axis} {index}" + ("" if axis in ("head", "dimension") else f" ({tokens.labels[index]!r})")
+        f"{axis} {index}" + ("" if axis in ("part", "head", "dimension") else f" ({tokens.labels[index]!r})")
         for axis, index in zip(_AXES[tensor.ndim], position, strict=True)
     ]
     raise VerificationError(
@@ -275,11 +311,13 @@ def _check(
     )
 
 
-def _check_activation(named: Activation, shown: dict[str, Shown], layer: int, dtype: torch.dtype) -> None:
+def _check_activation(named: Activation, shown: dict[str, Shown], layer: int, checkpoint: Checkpoint) -> None:
     """Compare the activation on the model's own input: kinds of GELU differ by 5e-4, which rounding would hide."""
     place, own = shown["activated"]
-    difference = float((widened(named(shown["expanded"].tensor)) - widened(own)).abs().max())
-    scale, tolerance = float(own.abs().max()), _ACTIVATION_TOLERANCES.get(dtype, TOLERANCES[dtype].output)
+    given = shown["gate" if "gate" in shown else "expanded"].tensor
+    difference = float((widened(named(given)) - widened(own)).abs().max())
+    tolerance = _ACTIVATION_TOLERANCES.get(checkpoint.dtype, checkpoint.tolerance.output)
+    scale = float(own.abs().max())
     if not difference <= tolerance * scale:
         raise VerificationError(
             f"the activation of layer {layer} ({place}) is not {named.name}, which the config names: values differ by "

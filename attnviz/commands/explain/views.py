@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from attnviz.commands.explain.measure import Explanation
-from attnviz.commands.explain.path_drawing import OPERATIONS, PARTS, SQUARE, Panel, PathPlan, path_figure
-from attnviz.commands.explain.position_share import GROUPS
+from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, Panel, PathPlan, path_figure
+from attnviz.commands.explain.path_lines import STACKS
+from attnviz.commands.explain.position_share import GROUPS, embeds_positions
+from attnviz.commands.explain.step_words import norm_kind
 from attnviz.commands.explain.steps import step_of
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
@@ -32,14 +34,19 @@ _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Where a panel has no room for more numbers, tokens are pooled (their order matters), and dimensions thinned."""
 
 _SATURATED = 0.99
-_WIDE, _MODEL, _HEAD, _MASK, _THIRD = 1.3, 1.05, 0.72, 0.6, 0.38
-"""Widths of panels, the size of the mask and the height of each of three panels; the side of the pattern's is 1."""
+_WIDE, _MODEL, _HEAD, _MASK, _THIRD, _HALF = 1.3, 1.05, 0.72, 0.6, 0.38, 0.5
+"""Widths of panels, the size of the mask, heights of each of three or two panels; the side of the pattern's is 1."""
+
+_PARTS = {"query": ("split", 0), "key": ("split", 1), "value": ("split", 2)}
+_PARTS |= {"normed query": ("head_norm", 0), "normed key": ("head_norm", 1)}
+_PARTS |= {"turned query": ("rotated", 0), "turned key": ("rotated", 1)}
+"""Panels that show a part of a step's tensor, of one head: the step, and which part."""
 
 
 def _plan_path(result: Explanation, _: Choices) -> Iterator[PathPlan]:
     bands, facts = _bands(result), result.facts
     names = [name for band in bands.values() for group in band for name in group if name not in OPERATIONS]
-    drawn = [panel for name in names for panel in (_split(result) if name == "split" else [_panel(result, name)])]
+    drawn = [panel for name in names for panel in (_stack(result, name) if name in STACKS else [_panel(result, name)])]
     order = "pre-norm" if result.pre_norm else "post-norm"
     token = f"{quoted(result.tokens.labels[result.token])} (#{result.token})"
     reading = (
@@ -73,12 +80,16 @@ def _plan_path(result: Explanation, _: Choices) -> Iterator[PathPlan]:
 
 
 def _bands(result: Explanation) -> dict[str, list[list[str]]]:
-    attention = ["split, scores, mask, pattern, weighted", "concatenated"]
-    feed = ["expanded", "activated"]
+    stages, norm = result.stages, norm_kind(result)
+    optional = {"head_norm": "normed heads, ", "rotated": "turned heads, ", "capped": "capped, "}
+    norms, turns, cap = (words * (name in stages) for name, words in optional.items())
+    heads, scores = f"split, {norms}{turns}".removesuffix(", "), f"scores, {cap}mask, pattern, weighted"
+    attention = [*([heads, scores] if norms or turns else [f"{heads}, {scores}"]), "concatenated"]
+    feed = ["gates, activated gate, gated"] if "gated" in stages else ["expanded", "activated"]
     if result.pre_norm:
-        attention = ["input, layer norm, attention_norm", *attention, "attention_output, +"]
-        feed = ["attention_residual, layer norm, feed_forward_norm", *feed, "feed_forward_output, +", "output"]
-        feed += ["layer norm, final_norm"] * ("final_norm" in result.stages)
+        attention = [f"input, {norm}, attention_norm", *attention, _added(result, "attention_output")]
+        feed = [f"attention_residual, {norm}, feed_forward_norm", *feed, _added(result, "feed_forward_output")]
+        feed += ["output"] + [f"{norm}, final_norm"] * ("final_norm" in stages)
     else:
         attention = ["input", *attention, "attention_output, +, layer norm"]
         feed = ["attention_norm", *feed, "feed_forward_output, +, layer norm", "output"]
@@ -86,17 +97,41 @@ def _bands(result: Explanation) -> dict[str, list[list[str]]]:
     return {half: [group.split(", ") for group in groups] for half, groups in halves.items()}
 
 
-def _split(result: Explanation) -> tuple[Panel, ...]:
-    """Queries, keys and values of the head; queries and keys, which are compared, on one scale."""
-    query, key, value = (replace(_panel(result, name), width=_HEAD, height=_THIRD, words=()) for name in PARTS)
-    limit, shape = max(query.limit, key.limit), str(list(result.stages["split"].shape[1:]))
-    query, key = replace(query, limit=limit, brief=str(result.head)), replace(key, limit=limit)
-    return query, key, replace(value, words=(shape, f"Q, K ±{_brief(limit)}", f"V ±{_brief(value.limit)}"))
+def _added(result: Explanation, name: str) -> str:
+    """An output, its own norm where it has one, and the sum."""
+    return f"{name}, {norm_kind(result)}, {name}_norm, +" if f"{name}_norm" in result.stages else f"{name}, +"
+
+
+def _stack(result: Explanation, name: str) -> list[Panel]:
+    """Panels above one another; of a head: queries and keys, which are compared, on one scale."""
+    panels = [replace(_panel(result, part), words=(), beside=True) for part in STACKS[name][0]]
+    if name in ("gates", "activated gate"):
+        return list(_gates(result, [replace(panel, height=_HALF) for panel in panels]))
+    limit, step = max(panel.limit for panel in panels[:2]), _PARTS[panels[0].name][0]
+    above, words = step_of(result, step).brief, (f"±{_brief(limit)}",)
+    query, key = (replace(panel, width=_HEAD, height=_THIRD, limit=limit, brief="") for panel in panels[:2])
+    if name != "split":
+        return [replace(query, brief=above), replace(key, words=words)]
+    shape, words = str(list(result.stages["split"].shape[1:])), (f"Q, K ±{_brief(limit)}",)
+    value = replace(panels[2], width=_HEAD, height=_THIRD, words=(shape, *words, f"V ±{_brief(panels[2].limit)}"))
+    return [replace(query, brief=str(result.head)), key, value]
+
+
+def _gates(result: Explanation, panels: Sequence[Panel]) -> Iterator[Panel]:
+    """Gate and what it multiplies, or the activated gate, whose scale stands above it: a line passes below."""
+    if len(panels) == 1:
+        yield replace(panels[0], label="", brief=f"{panels[0].label} ±{_brief(panels[0].limit)}")
+        return
+    gate, up = panels
+    shape = str(list(result.stages["gate"].shape))
+    yield replace(gate, label="g")
+    yield replace(up, label="u", brief="", words=(shape, f"g ±{_brief(gate.limit)}", f"u ±{_brief(up.limit)}"))
 
 
 def _panel(result: Explanation, name: str) -> Panel:
-    tensor = result.tensor("split")[PARTS.index(name)] if name in PARTS else result.tensor(name)
-    head, model, step = result.head.head, result.checkpoint, step_of(result, name)
+    stage, part = _PARTS.get(name, (name, None))
+    tensor = result.tensor(stage) if part is None else result.tensor(stage)[part]
+    head, model, step = result.head.head, result.checkpoint, step_of(result, name.rsplit(" ", maxsplit=1)[-1])
     values: Array = (tensor[head] if tensor.ndim == 3 else tensor).float().numpy()  # [n, columns]
     square, rows = name in SQUARE, math.ceil(len(values) / _MOST_ROWS)
     columns = rows if square else math.ceil(values.shape[1] / _MOST_COLUMNS)
@@ -104,7 +139,7 @@ def _panel(result: Explanation, name: str) -> Panel:
     largest = float(np.abs(values).max())
     limit, scale = largest or 1.0, f"0 to {_brief(largest)}"
     if name == "mask":
-        scale = "all allowed" if values.all() else "key ≤ query"
+        scale = step.brief or ("all allowed" if values.all() else "key ≤ query")
     elif name != "pattern":  # of all numbers, drawn or not; where nearly all are 0 the largest
         limit = float(np.quantile(np.abs(values), _SATURATED)) or limit
         scale = f"±{_brief(limit)} ({_brief(largest)})"
@@ -113,8 +148,8 @@ def _panel(result: Explanation, name: str) -> Panel:
     return Panel(
         name=name,
         label=step.label,
-        brief=step.brief,
-        words=(str(list(result.stages[name].shape)), scale),
+        brief="" if name == "mask" else step.brief,
+        words=(str(list(result.stages[stage].shape)), scale),
         values=drawn,
         limit=limit,
         width=side if square else width,
@@ -220,11 +255,15 @@ def _draw_positions(ax: Axes, plan: PositionsPlan, look: Look, vector: bool = Fa
 
 def _no_positions(result: Explanation) -> str:
     why = f"content and position are told apart in layer 0 only, not in layer {result.layer}"
+    if not embeds_positions(result.checkpoint):
+        why = "content and position are not told apart in a model without position embeddings"
     return why if result.positions is None else ""
 
 
 _PATH = "the whole path of the layer: one panel of actual numbers per step, the residual path around its halves"
-_POSITIONS = "layer 0 only: how much of the scores of each head comes from content and from position"
+_POSITIONS = (
+    "layer 0 of models with position embeddings: how much of each head's scores comes from content and from position"
+)
 VIEWS: tuple[View[Any, Any], ...] = (
     View("path", _PATH, _plan_path, path_figure, stems="explain"),
     View("positions", _POSITIONS, _plan_positions, _positions_figure, _draw_positions, missing=_no_positions),

@@ -8,9 +8,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from attnviz.attention.verify import Verification, VerifiedAttention
-from attnviz.commands.heads.inputs import Options, Target
+from attnviz.commands.heads.inputs import Continuation, Options, Target
+from attnviz.commands.heads.selecting import heads_named
 from attnviz.model.head_ids import HeadId, LayerId, Stack
-from attnviz.model.tokens import Units, merge_pattern, visible
+from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
 from attnviz.model.wording import counted, quoted
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, StoredRole
 from attnviz.patterns.published import PublishedHead
@@ -87,7 +88,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         windowed: by layer, the context with baselines over the keys within its window, where that is shorter than
             the text.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
+        continuation: of a decoder, what it wrote after the text, if that was asked for; ``tokens`` are of both.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
+        all_heads: of such a part, the heads of the whole.
     """
 
     command: ClassVar[str] = "heads"
@@ -102,7 +105,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     published: tuple[PublishedHead, ...] = ()
     windowed: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
+    continuation: Continuation | None = None
     stack: Stack | None = None
+    all_heads: tuple[HeadFindings, ...] = ()
 
     @property
     def units(self) -> Units:
@@ -115,6 +120,22 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return self.context.keys
 
     @property
+    def row_tokens(self) -> Tokens:
+        """The tokens that the units of a part (:attr:`parts`) are made of: those of the source, or of the target."""
+        return self.target.tokens if self.target is not None and self.stack_letter in ("D", "X") else self.tokens
+
+    @property
+    def stack_letter(self) -> str:
+        """``E``, ``D`` or ``X`` of a part; empty of the whole, or of a model of one kind."""
+        return "" if self.stack is None else self.stack.letter
+
+    @property
+    def generated(self) -> tuple[bool, ...]:
+        """Which of the :attr:`units` the model wrote, wholly or in part; empty where it wrote none."""
+        first = None if self.continuation is None else self.continuation.first
+        return () if first is None else tuple(max(members) >= first for members in self.units.members)
+
+    @property
     def parts(self) -> "tuple[Analysis, ...]":
         """Of an encoder-decoder one for each kind of attention, with its heads, texts and context; else the whole."""
         if self.stack is not None or not self.checkpoint.stacks:
@@ -124,7 +145,9 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 self,
                 stack=stack,
                 context=self.context_of(stack.layer(0)),
+                parse=self.parse if stack.letter == "E" else None,  # it is of the source
                 heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
+                all_heads=self.heads,
             )
             for stack in self.checkpoint.stacks
         )
@@ -150,17 +173,37 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     def facts(self) -> Facts:
         """What every figure, caption and table must say of it."""
         facts = replace(super().facts, n=len(self.units), unit=self.units.name, dropped=self.dropped)
+        if self.verification.level < 4:
+            facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")
+        if self.continuation is not None:
+            facts = replace(facts, generated=self.continuation.text, n_generated=self.continuation.count)
         if self.target is None:
             return facts
-        texts = {"E": (self.text,), "D": (self.target.text,)}
-        both = (self.text, self.target.text), (len(self.context.keys), len(self.target.context.units))
-        of_part = texts.get(self.stack.letter if self.stack is not None else "X")
-        return replace(facts, texts=of_part) if of_part else replace(facts, texts=both[0], sizes=both[1])
+        if self.stack_letter == "E":
+            return facts
+        if self.stack_letter == "D":
+            return replace(facts, texts=(self.target.text,))
+        sizes = len(self.context.keys), len(self.target.context.units)
+        return replace(facts, texts=(*facts.texts, self.target.text), sizes=sizes)
 
     @property
     def verification(self) -> Verification:
         """What was compared with the model, and how closely."""
         return self.attention.verification
+
+    def select(self, selections: str | HeadId | Iterable[str | HeadId] = ()) -> list[HeadFindings]:
+        """The entries of the heads that the selections name, in the order of ``heads``; without a selection all.
+
+        Args:
+            selections: ``L2H8``, ``L2``, ``L*H8``, …; a label on this text or a role over a corpus (``obj``,
+                ``previous``, ``syntactic``); one may stand without a list around it.
+
+        Raises:
+            UsageError: a selection cannot be read, or names what no head has.
+        """
+        ids, named = heads_named(selections, self.all_heads or self.heads)
+        chosen = {*named, *(head.id for head in super().select(ids))} if ids or not named else named
+        return [head for head in self.heads if head.id in chosen]
 
     def has_role(self, head: HeadFindings) -> bool | None:
         """Whether this text has what the head's role over the corpus is about: the relation, a token that repeats.
@@ -206,21 +249,18 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def __repr__(self) -> str:
         """One line: what was analysed, and what was verified."""
+        level = self.verification.level
+        verified = "verified" if level == 4 else f"not verified: level {level} of 4"
         return (
             f"<Analysis of {quoted(self.text)} with {visible(self.checkpoint.name)}: "
-            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads verified>"
+            f"{counted(len(self.units), self.units.name)}, {self.verification.heads_compared} heads {verified}>"
         )
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables.
-
-        Encoder-decoders have no page yet: of these the latter alone.
-        """
+        """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
         from attnviz.page.data import NOTEBOOK_BUDGET
 
         below = super()._repr_html_()
-        if self.target is not None:
-            return below
         title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" '

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from attnviz.commands.heads.measure import Analysis
 from attnviz.errors import UsageError
+from attnviz.figures.matrix import Labels
 from attnviz.model.tokens import Units
 from attnviz.results.view import Choices
 
-__all__ = ["MOSTLY_WHITE", "drawn", "of_one_kind"]
+__all__ = ["MOSTLY_WHITE", "drawn", "kinds_in_words", "labels_of", "parts_drawn", "stem_of"]
 
 MOSTLY_WHITE = 40
 """Tokens from which on nearly all weights are too small to be seen on the linear scale."""
@@ -59,9 +60,34 @@ def _without_sinks(units: Units) -> Units:
     return replace(units, **left)
 
 
-def of_one_kind(analysis: Analysis) -> str:
-    """Why an encoder-decoder has no such figure; empty for other models."""
-    return "" if analysis.target is None else "it is drawn for models of one kind of attention only"
+def parts_drawn(analysis: Analysis, choices: Choices) -> list[Analysis]:
+    """The kinds of attention of which heads were asked for."""
+    return [part for part in analysis.parts if part.select(choices.select)]
+
+
+def stem_of(part: Analysis, name: str) -> str:
+    """Name of a picture of one kind of attention alone: ``mean``, or ``mean-encoder``."""
+    return name if part.stack is None else f"{name}-{part.stack.name}"
+
+
+def kinds_in_words(analysis: Analysis) -> str:
+    """How to read the ids and the squares of an encoder-decoder; empty for models of one kind."""
+    if analysis.target is None:
+        return ""
+    whose = "generated, greedily" if analysis.target.generated else "given"
+    return (
+        "E: encoder, source to source; D: decoder, target to target; X: cross-attention, target (rows) to source "
+        f"(columns), stretched to squares; the target was {whose}, and its rows are what the decoder reads: each "
+        "predicts the next one"
+    )
+
+
+def labels_of(shown: Analysis) -> tuple[Labels, Labels | None]:
+    """Names of the rows of patterns; and of the columns, where these are another text."""
+    rows = Labels(shown.units.labels, shown.units.sink, shown.generated)
+    if shown.context.source is None:
+        return rows, None
+    return rows, Labels(shown.keys.labels, shown.keys.sink)
 
 
 def drawn(analysis: Analysis, choices: Choices) -> Analysis:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.commands.heads.drawn import drawn
+from attnviz.commands.heads.drawn import drawn, parts_drawn, stem_of
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
@@ -24,7 +24,7 @@ from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["LINES", "clearest_first", "lines_left_out"]
+__all__ = ["LINES", "MOST_HEADS", "MOST_PICTURES", "clearest_first", "lines_left_out", "parts_asked", "start_of"]
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
@@ -47,7 +47,7 @@ _LONGEST_LABEL = 20
 def lines_left_out(analysis: Analysis, choices: Choices) -> str:
     """What to tell the user where not every head that was asked for has a picture; empty where all have."""
     asked = len(analysis.select(choices.select))
-    kept = sum(len(_heads_drawn(part, choices)) for part in _parts(analysis, choices))
+    kept = sum(len(_heads_drawn(part, choices)) for part in parts_asked(analysis, choices))
     if kept == asked:
         shown = drawn(analysis, choices)
         n_keys = len(shown.keys)
@@ -66,20 +66,19 @@ def lines_left_out(analysis: Analysis, choices: Choices) -> str:
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[LinesPlan]:
     """Up to eight heads in one picture; of more, one each. Kinds of attention never share a picture."""
-    parts = _parts(analysis, choices)
+    parts = parts_asked(analysis, choices)
     for part in parts:
         pairs = drawn(part, choices).patterns(_heads_drawn(part, choices))
         if len(part.select(choices.select)) <= MOST_HEADS:
-            stem = f"lines-{part.stack.name}" if part.stack is not None else "lines"
-            yield _plan(part, list(pairs), choices, stem, MOST_LINES)
+            yield _plan(part, list(pairs), choices, stem_of(part, "lines"), MOST_LINES)
             continue
         for head, pattern in pairs:
             yield _plan(part, [(head, pattern)], choices, f"lines/{head.id.file_stem}", MOST_LINES // 2)
 
 
-def _parts(analysis: Analysis, choices: Choices) -> list[Analysis]:
+def parts_asked(analysis: Analysis, choices: Choices) -> list[Analysis]:
     """The kinds of attention of which heads were asked for; with a token, those whose queries have it."""
-    parts = [part for part in analysis.parts if part.select(choices.select)]
+    parts = parts_drawn(analysis, choices)
     if len(parts) == 1 or choices.token is None:
         return parts
     token = choices.token
@@ -122,7 +121,7 @@ def _plan(
     facts, scale, units, heads = shown.facts, choices.look.scale, shown.units, [head for head, _ in pairs]
     weights = np.stack([pattern.float().numpy() for _, pattern in pairs])
     largest = weights.max((1, 2))
-    start, chosen = _start(shown, choices.token)
+    start, chosen = start_of(shown, choices.token)
     if start is not None:
         weights[:, [position for position in range(facts.n) if position not in start]] = 0
     n_keys, between = len(shown.keys), analysis.context.source is not None
@@ -133,7 +132,7 @@ def _plan(
     order = np.argsort(weights[head, query, key], kind="stable")
     head, query, key = head[order], query[order], key[order]
     drawn_weights = weights[head, query, key]
-    breaks = () if analysis.target else _breaks([shown.tokens.segments[members[0]] for members in units.members])
+    breaks = _breaks([shown.row_tokens.segments[members[0]] for members in units.members])
     whole = start is None or facts.n <= WHOLE_ROWS or between
     alone = range(facts.n) if whole else {*(start or ()), *key.tolist()}
     row_of, first, counts = _rows(facts.n, alone, breaks)
@@ -176,7 +175,7 @@ def _plan(
     )  # fmt: skip
 
 
-def _start(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, str]:
+def start_of(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None, str]:
     """The positions that lines start from, None for all, and the token with its numbers in the whole text."""
     if token is None:
         return None, ""

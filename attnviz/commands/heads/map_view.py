@@ -13,7 +13,7 @@ from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
 from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS, distances
-from attnviz.patterns.statistics import DIAGONALITY, SCALARS
+from attnviz.patterns.statistics import DIAGONALITY, SCALARS, TextContext
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -26,6 +26,7 @@ _AFTER = "mean attention of the {unit}s with a copy before them to"
 
 _MEANINGS = {
     "entropy": ("entropy", "mean entropy of the rows", "nats"),
+    "entropy_content": ("entropy on content", f"mean entropy of the rows, {_CONTENT}", "nats"),
     "distance": ("distance", "mean distance between query and key, weighted by attention", "{unit}s"),
     "distance_content": ("distance on content", f"mean distance between query and key, {_CONTENT}", "{unit}s"),
     "confidence": ("confidence", "mean of each row’s largest weight", ""),
@@ -103,20 +104,22 @@ def _map(analysis: Analysis, statistic: str, look: Look) -> _Map:
     measured, uniform = values[np.isfinite(values)], uniform_value(analysis, statistic)
     name, meaning, unit = statistic_meaning(analysis, statistic)
     largest = float(measured.max(initial=0.0))
-    tops = {"entropy": uniform, "distance": max(uniform or 0.0, largest)}
-    top = tops.get(statistic.removesuffix("_content"), 1.0) or 1.0
+    unbounded = statistic.removesuffix("_content") in ("entropy", "distance")
+    top = (max(uniform or 0.0, largest) if unbounded else 0.0) or 1.0
     norm, colours, log_note = _scale(measured, top, look)
     why = "" if len(measured) == values.size else _why_missing(analysis, statistic, len(measured))
     which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
+    several = len({analysis.context_of(layer).window for layer in range(analysis.shape[0])}) > 1
+    mean = " (mean of layers)" if several else ""
     of = "" if analysis.stack is None else f"{analysis.stack.letter}: {analysis.stack.name}"
     drawn = HeadMap(
         values, of, norm=norm, bar=f"{name} ({unit or '0–1'}; {look.scale_of('this map')})" if len(measured) else "",
-        mark=None if uniform is None else Mark(uniform, "uniform attention"),
+        mark=None if uniform is None else Mark(uniform, f"uniform attention{mean}"),
     )  # fmt: skip
     whose = f" ({analysis.stack.name})" if analysis.stack is not None else ""
     caption = (
         f"{colours}{whose}" if len(measured) else "",
-        "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}",
+        "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}{mean}",
         f"hatched where not measurable, {why}" if why else "",
     )
     return _Map(
@@ -153,22 +156,37 @@ def _scale(measured: Array, top: float, look: Look) -> tuple[Normalize, str, str
 
 
 def uniform_value(analysis: Analysis, statistic: str) -> float | None:
-    """The statistic under attention that is uniform over the allowed keys; None where that is not defined."""
-    context = analysis.context
-    for repeat, on_repeats in ON_REPEATS.items():
-        if statistic == on_repeats:
-            return context.baselines_on_repeats[repeat]
-    if statistic == "entropy":
-        return context.entropy_uniform
+    """The statistic under attention that is uniform over the allowed keys; None where that is not defined.
+
+    Where layers have windows, the mean over the layers.
+    """
+    if not analysis.windowed:
+        return _uniform_in(analysis.context, statistic)
+    layers = range(analysis.checkpoint.n_layers)
+    values = [_uniform_in(analysis.context_of(layer), statistic) for layer in layers]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _uniform_in(context: TextContext, statistic: str) -> float | None:
+    """The same of the heads of one layer."""
+    if statistic.startswith("distance") and context.source is not None:
+        return None
     if statistic.startswith(("distance", "confidence")):
         allowed = context.allowed & context.content_pairs if statistic.endswith("_content") else context.allowed
         keys = allowed.sum(1).double()
         sums = (distances(len(keys)).abs() * allowed).sum(1) if statistic.startswith("distance") else keys.sign()
         shares = (sums / keys)[keys > 0]
         return float(shares.mean()) if len(shares) else None
-    if statistic == DIAGONALITY:
-        return context.diagonality_baseline
-    return context.sink_baseline if statistic == "sink" else context.baselines[statistic]
+    others = {
+        "entropy": context.entropy_uniform,
+        "entropy_content": context.entropy_content_uniform,
+        "sink": context.sink_baseline,
+        DIAGONALITY: context.diagonality_baseline,
+        **context.baselines,
+        **{ON_REPEATS[repeat]: value for repeat, value in context.baselines_on_repeats.items()},
+    }
+    return others[statistic]
 
 
 def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:

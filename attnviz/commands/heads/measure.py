@@ -2,18 +2,27 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnviz.arguments import check_texts, checked
+from attnviz.attention.interface import compare_given_patterns
 from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, letter_of
-from attnviz.commands.heads.inputs import Options, Target, context_of, read_target, refuse_target
+from attnviz.commands.heads.inputs import (
+    Options,
+    Target,
+    context_of,
+    read_continuation,
+    read_target,
+    refuse_continuation,
+)
 from attnviz.errors import UsageError
+from attnviz.model.architectures import Undeclared
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
-from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, merge_pattern
 from attnviz.patterns.parsers import parser_for
@@ -24,7 +33,7 @@ from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
-__all__ = ["Analysis", "HeadFindings", "Options", "analyze"]
+__all__ = ["Analysis", "HeadFindings", "Options", "Reader", "analyze", "open_reader"]
 
 _FARTHEST = 1_000_000
 
@@ -47,7 +56,9 @@ def analyze(
     truncate: bool = False,
     profile: bool = True,
     target: str | None = None,
-    max_new_tokens: int = 40,
+    max_new_tokens: int | None = None,
+    generate: int | None = None,
+    any_family: bool = False,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Analysis:
@@ -73,7 +84,11 @@ def analyze(
         profile: look for a stored profile of the weights, the user's or a shipped one, which gives heads their roles
             over a corpus; there is none of a model in memory, whose weights may have changed.
         target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
-        max_new_tokens: of that text, at most.
+        max_new_tokens: of that text, at most; default 40.
+        generate: of a decoder, how many tokens it writes after the text, greedily, before all of it is analysed in one
+            pass; fewer where it ends the text.
+        any_family: also take a family of transformers that attnviz does not reproduce. Of these the patterns alone are
+            recomputed, from the model's own queries and keys: level 1 of 4, which is not verified.
         progress: told of every layer verified.
         warn: told of a stored profile that cannot be used; default a Python warning.
 
@@ -84,6 +99,83 @@ def analyze(
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do
             not reproduce the model.
     """
+    check_texts(text, pair, "analyze one text at a time")
+    reader = open_reader(
+        model, tokenizer, revision, device, dtype, words=words, local_window=local_window,
+        long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
+        max_new_tokens=max_new_tokens, warn=warn, generate=generate, any_family=any_family,
+    )  # fmt: skip
+    return reader.read(text, pair, target, progress)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model, and how texts are read with it; arguments as for :func:`analyze`.
+
+    Attributes:
+        checkpoint: the model, loaded.
+        stored: its stored profile; None where there is none, or none was looked for.
+    """
+
+    checkpoint: Checkpoint
+    stored: StoredProfile | None
+    options: Options
+    syntax: bool
+    parser: str | None
+    truncate: bool
+    max_new_tokens: int | None
+    generate: int | None = None
+
+    def tokens(self, text: str, pair: str | None = None) -> Tokens:
+        """A text as the model reads it; a TextError where it cannot."""
+        return self.checkpoint.tokenize(text, pair, self.truncate)
+
+    def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
+        """The analysis of a text; errors as for :func:`analyze`."""
+        checkpoint, options = self.checkpoint, self.options
+        refuse_target(checkpoint, target, self.max_new_tokens)
+        if self.generate is not None:
+            refuse_continuation(checkpoint, pair, self.generate)
+        tokens, continuation = self.tokens(text, pair), None
+        if self.generate is not None:
+            continuation, tokens = read_continuation(checkpoint, text, tokens, self.generate)
+        context = context_of(tokens, checkpoint.architecture.causal, options)
+        of_target = None
+        if checkpoint.stacks:
+            of_target = read_target(
+                checkpoint, tokens, context.units, target, options, truncate=self.truncate,
+                max_new_tokens=self.max_new_tokens,
+            )  # fmt: skip
+        whole = text if continuation is None else continuation.whole
+        texts = texts_read([whole] if pair is None else [whole, pair], tokens)
+        parse, note = None, "it was switched off (--no-syntax, syntax=False)."
+        if self.syntax:
+            parse, note = _parse(texts, tokens, self.parser, checkpoint.tokenizer)
+        if of_target is not None:
+            return _of_two_texts(text, pair, checkpoint, tokens, context, of_target, options, progress, parse, note)
+        windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
+
+        def judge_layer(layer: VerifiedLayer) -> None:
+            heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, self.stored))
+
+        recompute = compare_given_patterns if isinstance(checkpoint.architecture, Undeclared) else verify_attention
+        attention = recompute(checkpoint, tokens, judge_layer, progress)
+        papers = published_heads(
+            checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
+        )
+        return Analysis(
+            text, pair, checkpoint, tokens, context, attention, tuple(heads), parse, note, options, self.stored,
+            papers, windowed, continuation=continuation,
+        )  # fmt: skip
+
+
+def open_reader(
+    model: Model, tokenizer: Any, revision: str | None, device: str | None, dtype: str | None, *, words: bool,
+    local_window: int, long_range_from: int, syntax: bool, parser: str | None, truncate: bool, profile: bool,
+    max_new_tokens: int | None, warn: Callable[[str], None] | None, generate: int | None = None,
+    any_family: bool = False,
+) -> Reader:  # fmt: skip
+    """Check what texts are to be read with, and load the model; arguments and errors as for :func:`analyze`."""
     if not (0 <= local_window <= _FARTHEST and 1 <= long_range_from <= _FARTHEST):
         raise UsageError(
             f"expected local_window >= 0 and long_range_from >= 1 (both at most {_FARTHEST}), "
@@ -94,30 +186,42 @@ def analyze(
             f"expected long_range_from above local_window, found {long_range_from} and {local_window}: a distance of "
             f"{local_window} would be local and long-range at once."
         )
-    check_texts(text, pair, "analyze one text at a time")
     if parser is not None and not syntax:
         raise UsageError(f"the parser {parser!r} was named, but syntax was switched off; give one or the other.")
-    checkpoint, source = open_checkpoint(model, tokenizer, revision, device, dtype, encoder_decoders=True)
-    refuse_target(checkpoint, pair, target)
-    options = Options(words, local_window, long_range_from)
-    tokens = checkpoint.tokenize(text, pair, truncate)
-    context = context_of(tokens, checkpoint.architecture.causal, options)
-    if checkpoint.stacks:
-        read = read_target(
-            checkpoint, tokens, context.units, target, options, truncate=truncate, max_new_tokens=max_new_tokens
-        )
-        return _of_two_texts(text, checkpoint, tokens, context, read, options, progress)
-    stored = _stored_profile(source, checkpoint, warn or _warn) if profile and source is not None else None
-    texts = texts_read([text] if pair is None else [text, pair], tokens)
-    parse, note = (
-        _parse(texts, tokens, parser) if syntax else (None, "it was switched off (--no-syntax, syntax=False).")
+    checkpoint, source = open_checkpoint(
+        model, tokenizer, revision, device, dtype, language_head=generate is not None, any_family=any_family
     )
-    windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
+    stored = None
+    if profile and source is not None and not checkpoint.stacks:
+        stored = _stored_profile(source, checkpoint, warn or _warn)
+    options = Options(words, local_window, long_range_from)
+    return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate)
+
+
+def _of_two_texts(
+    text: str,
+    pair: str | None,
+    checkpoint: Checkpoint,
+    tokens: Tokens,
+    context: TextContext,
+    target: Target,
+    options: Options,
+    progress: Progress | None,
+    parse: Parse | None,
+    note: str,
+) -> Analysis:
+    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own.
+
+    The parse is of the source, so relations are measured in the encoder.
+    """
+    contexts = {"E": context, "D": target.context, "X": target.cross}
+    heads: list[HeadFindings] = []
 
     def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, stored))
+        letter = letter_of(layer.check.layer)
+        heads.extend(_judged(layer, contexts[letter], tokens, parse if letter == "E" else None, None))
 
-    attention = verify_attention(checkpoint, tokens, judge_layer, progress)
+    attention = verify_attention(checkpoint, tokens, judge_layer, progress, target.tokens)
     return Analysis(
         text=text,
         pair=pair,
@@ -125,45 +229,9 @@ def analyze(
         tokens=tokens,
         context=context,
         attention=attention,
-        heads=tuple(heads),
+        heads=tuple(sorted(heads, key=lambda head: head.id)),  # they ran in another order
         parse=parse,
         syntax_note=note,
-        options=options,
-        profile=stored,
-        published=published_heads(
-            checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
-        ),
-        windowed=windowed,
-    )
-
-
-def _of_two_texts(
-    text: str,
-    checkpoint: Checkpoint,
-    tokens: Tokens,
-    context: TextContext,
-    target: Target,
-    options: Options,
-    progress: Progress | None,
-) -> Analysis:
-    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own."""
-    contexts = {"E": context, "D": target.context, "X": target.cross}
-    heads: list[HeadFindings] = []
-
-    def judge_layer(layer: VerifiedLayer) -> None:
-        heads.extend(_judged(layer, contexts[letter_of(layer.check.layer)], tokens, None, None))
-
-    attention = verify_attention(checkpoint, tokens, judge_layer, progress, target.tokens)
-    return Analysis(
-        text=text,
-        pair=None,
-        checkpoint=checkpoint,
-        tokens=tokens,
-        context=context,
-        attention=attention,
-        heads=tuple(sorted(heads, key=lambda head: head.id)),  # they ran in another order
-        parse=None,
-        syntax_note="encoder-decoders are not parsed.",
         options=options,
         target=target,
     )
@@ -176,10 +244,12 @@ def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str]
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=7)  # at the caller of analyze()
+    warnings.warn(message, stacklevel=8)  # at the caller of analyze()
 
 
-def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None) -> tuple[Parse | None, str]:
+def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:
+    if not getattr(tokenizer, "is_fast", True):
+        return None, "this tokenizer does not tell which characters its tokens stand for."
     pipeline, note = parser_for(texts, parser)
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.heads.drawn import MOSTLY_WHITE
+from attnviz.commands.heads.drawn import MOSTLY_WHITE, kinds_in_words
+from attnviz.commands.heads.inputs import MOST_NEW_TOKENS, Target
 from attnviz.commands.heads.lines_view import clearest_first
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.measure import Analysis, HeadFindings
@@ -17,14 +18,22 @@ from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
 from attnviz.page.data import ERROR, axis_entry, colours_entry, pack, rounded
-from attnviz.patterns.statistics import SCALARS
-from attnviz.results.facts import sentence
+from attnviz.patterns.statistics import DIAGONALITY, SCALARS
+from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
 
 __all__ = ["Evidence", "axis_of", "command_options", "head_entry", "kept_note", "page_data"]
 
 Evidence = Callable[[HeadFindings], str]
+
+_AXES = {
+    "": {"rows": 0, "columns": 0},
+    "E": {"rows": 0, "columns": 0},
+    "D": {"rows": 1, "columns": 1},
+    "X": {"rows": 1, "columns": 0},
+}
+"""Places of a kind's texts among the axes: the source, then the target."""
 
 
 def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[str, Any]:
@@ -35,42 +44,54 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[
         choices: the heads, token, scale and special tokens that it begins with.
         evidence: the score behind a head's label, in words.
     """
-    facts, model, n = analysis.facts, analysis.checkpoint, len(analysis.units)
+    facts, model, parts = analysis.facts, analysis.checkpoint, analysis.parts
+    of_layer = {head.id.layer: place for place, part in enumerate(parts) for head in part.heads}
+    cells = max(len(part.units) * len(part.keys) for part in parts)
     chosen = analysis.select(choices.select) if choices.select else []
     ranked = [head.id for head in [*chosen, *clearest_first([h for h in analysis.heads if h not in chosen])]]
 
     def patterns(ids: Sequence[HeadId]) -> Iterator[tuple[HeadId, Sequence[Tensor]]]:
         return ((head.id, [pattern]) for head, pattern in analysis.patterns(map(analysis.head, ids)))
 
-    causal = analysis.context.causal
-    kept = pack(ranked, patterns, n * n, causal, choices.budget)
+    kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     place = {head: at for at, head in enumerate(kept)}
+    recomputed = "verified" if analysis.verification.level == 4 else "recomputed"
     first = kept_note(len(kept), len(ranked), choices.budget)
     return {
         "command": "heads",
         "title": f"{facts.model} on {facts.text_line}",
         "caption": sentence(
-            f"Interactive page of {facts.subject}: {counted(len(analysis.heads), 'head')}, "
-            f"{counted(facts.n, facts.unit)}; opens from disk, without network",
+            f"Interactive page of {facts.subject}: {counted(len(analysis.heads), 'head')}"
+            f"{'' if analysis.target else f', {counted(facts.n, facts.unit)}'}; opens from disk, without network",
             first,
         ),
         "verification": verification_line(analysis.verification, model).plain,
         "notes": [
             *([first] if first else []),
             "Labels are of this text alone; ? marks an indication only.",
-            f"Statistics are those of heads.json; weights on the page are within {ERROR} of the verified ones.",
+            f"Statistics are those of heads.json; weights on the page are within {ERROR} of the {recomputed} ones.",
+            *([capital(f"{kinds_in_words(analysis)}.")] if analysis.target else []),
         ],
         "sides": [facts.model],
-        "axes": [axis_of(analysis)],
+        "axes": [axis_of(part) for part in parts[:2]],
+        "kinds": [part.stack.name for part in parts if part.stack is not None],
         "end": 1,
-        "rows": [f"L{layer}" for layer in range(model.n_layers)],
-        "columns": model.n_heads,
+        "rows": [HeadId(layer, 0).layer_name for layer in of_layer],
+        "columns": max(part.shape[1] for part in parts),
         "statistics": list(_statistics(analysis)),
         "heads": [
-            {**head_entry(analysis, head, evidence), "patterns": [place[head.id]] if head.id in place else []}
+            {
+                **head_entry(analysis, head, evidence),
+                "kind": of_layer[head.id.layer],
+                "patterns": [place[head.id]] if head.id in place else [],
+            }
             for head in analysis.heads
         ],
-        "patterns": [{"rows": 0, "columns": 0, "triangle": causal, "data": side[0]} for side in kept.values()],
+        "patterns": [
+            {**_AXES[parts[of_layer[head.layer]].stack_letter], "data": side[0]}
+            | {"triangle": parts[of_layer[head.layer]].context.causal}
+            for head, side in kept.items()
+        ],
         "dropped": analysis.sinks,
         "colours": colours_entry(),
         "command_line": {"program": ["heads"], "texts": [analysis.text], "options": command_options(analysis)},
@@ -88,7 +109,7 @@ def head_entry(analysis: Analysis, head: HeadFindings, evidence: Evidence) -> di
     mark = head.labelled.shown.removeprefix(head.label)
     return {
         "id": str(head.id),
-        "row": head.id.layer,
+        "row": int(head.id.layer),
         "column": head.id.head,
         "label": visible(head.label) + mark,
         "short": visible(shorter(head.label)) + mark,
@@ -100,8 +121,8 @@ def head_entry(analysis: Analysis, head: HeadFindings, evidence: Evidence) -> di
 
 def axis_of(analysis: Analysis) -> dict[str, Any]:
     """The tokens, with the words that they merge into; or the words."""
-    units, of_token = analysis.units, analysis.tokens.segments
-    words = None if analysis.options.words else merge_units(analysis.tokens, True)
+    units, of_token = analysis.units, analysis.row_tokens.segments
+    words = None if analysis.options.words else merge_units(analysis.row_tokens, True)
     return axis_entry(units, [of_token[members[0]] for members in units.members], words)
 
 
@@ -114,11 +135,21 @@ def command_options(analysis: Analysis) -> list[str]:
         *(("--revision", model.revision) if model.revision and model.name not in BUILT_IN else ()),
         *(("--dtype", dtype) if dtype != "float32" else ()),
         *(("--pair", analysis.pair) if analysis.pair is not None else ()),
+        *(("--generate", str(analysis.continuation.asked)) if analysis.continuation is not None else ()),
+        *(_target_options(analysis.target) if analysis.target is not None else ()),
+        *(("--any-family",) if analysis.verification.level < 4 else ()),
         *(("--words",) if asked.words else ()),
         *(("--local-window", str(asked.local_window)) if asked.local_window != 1 else ()),
         *(("--long-range-from", str(asked.long_range_from)) if asked.long_range_from != 4 else ()),
         *(("--truncate",) if analysis.tokens.truncated else ()),
     ]
+
+
+def _target_options(target: Target) -> list[str]:
+    """What gives the same target; one that was generated is generated again."""
+    if not target.generated:
+        return ["--target", target.text]
+    return ["--max-new-tokens", str(target.longest)] if target.longest != MOST_NEW_TOKENS else []
 
 
 def kept_note(kept: int, total: int, budget: int) -> str:
@@ -132,12 +163,12 @@ def kept_note(kept: int, total: int, budget: int) -> str:
 
 
 def _statistics(analysis: Analysis) -> Iterable[dict[str, Any]]:
-    for name in SCALARS:
+    for name in (*SCALARS, *([DIAGONALITY] if analysis.target else [])):
         title, reading, unit = statistic_meaning(analysis, name)
         yield {
             "key": name, "title": title, "reading": reading, "unit": unit,
-            "uniform": rounded(uniform_value(analysis, name)),
-            "values": [rounded(head.statistics[name]) for head in analysis.heads],
+            "uniform": [rounded(uniform_value(part, name)) for part in analysis.parts],
+            "values": [rounded(head.statistics.get(name)) for head in analysis.heads],
         }  # fmt: skip
 
 
@@ -146,5 +177,6 @@ def _start(analysis: Analysis, choices: Choices, head: HeadId) -> dict[str, Any]
     scale = choices.look.scale
     if scale == "shared" and len(analysis.units) > MOSTLY_WHITE:
         scale = "log"
-    token = () if choices.token is None else find_positions(analysis.units, choices.token)
+    (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
+    token = () if choices.token is None else find_positions(part.units, choices.token)
     return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

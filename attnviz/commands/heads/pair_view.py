@@ -7,20 +7,24 @@ For a pattern ``A`` over n positions, of which the texts A and B and the special
 
 Under uniform attention it is abs(Y) / n. The shares of one text sum to 1: what A and B do not get goes to the special
 tokens. As queries the special tokens are left out.
+
+Of an encoder-decoder A and B are the two texts of its source: X is one of these in the encoder, and the target T in
+cross-attention.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from attnviz.commands.heads.drawn import of_one_kind
+from attnviz.commands.heads.drawn import labels_of, parts_drawn, stem_of
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
+from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look
-from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.figures.matrix import Array, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted, quoted
@@ -44,23 +48,30 @@ def segment_positions(analysis: Analysis) -> Groups:
     return groups
 
 
-def pair_shares(patterns: Array, groups: Groups) -> Array:
+def pair_shares(patterns: Array, groups: Groups, queries: Sequence[list[int]] | None = None) -> Array:
     """Shares from A and from B to A, B and the special tokens; each row sums to 1.
 
     Args:
-        patterns: [.., n, n], rows sum to 1.
+        patterns: [.., n_queries, n], rows sum to 1.
         groups: from :func:`segment_positions`.
+        queries: the positions of each text that attends, where these are others than A and B.
 
     Returns:
-        [.., 2, 3].
+        [.., 2, 3], or a row for each of the queries' texts.
     """
     onto = np.stack([patterns[..., group].sum(-1, dtype=np.float64) for group in groups], -1)
-    return np.stack([onto[..., group, :].mean(-2) for group in groups[:2]], -2)
+    return np.stack([onto[..., group, :].mean(-2) for group in queries or groups[:2]], -2)
+
+
+def _queries(part: Analysis, groups: Groups) -> dict[str, list[int]]:
+    """The texts that attend, with their positions: A and B; of cross-attention the target, T."""
+    if part.context.source is None:
+        return dict(zip("AB", groups, strict=False))
+    content = [at for at, special in enumerate(part.units.special) if not special]
+    return {"T": content or [*range(len(part.units))]}
 
 
 def _missing(analysis: Analysis) -> str:
-    if why := of_one_kind(analysis):
-        return why
     if analysis.pair is None:
         return "it shows two texts; give the second one with --pair (pair=...)"
     left = [name for name, group in zip(("first", "second"), segment_positions(analysis), strict=False) if not group]
@@ -68,19 +79,26 @@ def _missing(analysis: Analysis) -> str:
 
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | TilesPlan]:
-    """All heads; where some are selected, then the pattern of each of these."""
-    groups = segment_positions(analysis)
-    yield _map_plan(analysis, groups, choices.look)
-    heads = analysis.select(choices.select)
-    for head, pattern in analysis.patterns(heads if len(heads) < len(analysis.heads) else ()):
-        yield _head_plan(analysis, head, pattern.float().numpy(), groups, choices.look)
+    """All heads, kind by kind; where some are selected, then the pattern of each of these."""
+    groups, parts = segment_positions(analysis), parts_drawn(analysis, choices)
+    parts = [part for part in parts if part.stack_letter != "D"]
+    if not parts:
+        raise UsageError("the figure pair shows attention to two texts, but the decoder's heads read the target alone: "
+                         "choose others with --select, such as E or X.")  # fmt: skip
+    for part in parts:
+        yield _map_plan(part, groups, choices.look)
+    if len(analysis.select(choices.select)) == len(analysis.heads):
+        return
+    for part in parts:
+        for head, pattern in part.patterns(part.select(choices.select)):
+            yield _head_plan(part, head, pattern.float().numpy(), groups, choices.look)
 
 
 def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
-    facts, n_layers = analysis.facts, analysis.checkpoint.n_layers
-    shares = 100 * np.stack(
-        [pair_shares(analysis.layer_patterns(layer).float().numpy(), groups) for layer in range(n_layers)]
-    )
+    facts, queries = analysis.facts, _queries(analysis, groups)
+    layers = dict.fromkeys(head.id.layer for head in analysis.heads)
+    patterns = (analysis.layer_patterns(layer).float().numpy() for layer in layers)
+    shares = 100 * np.stack([pair_shares(pattern, groups, [*queries.values()]) for pattern in patterns])
     norm, colours = {
         "shared": (Normalize(0, 100, clip=True), "colours from 0 to 100 %"),
         "per-head": (
@@ -91,38 +109,42 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
     wide = look.width is None or look.width >= _WIDE
     bar = f"share of a text’s attention (percent; {look.scale_of('this picture')})"
     maps = [
-        HeadMap(shares[..., source, target], f"{'AB'[source]} → {name}", norm=norm, bar=bar, write="{:.0f}".format)
-        for source in range(2)
+        HeadMap(shares[..., source, target], f"{text} → {name}", norm=norm, bar=bar, write="{:.0f}".format)
+        for source, text in enumerate(queries)
         for target, name in enumerate(("A", "B", "special"))
     ]
+    (whose, texts), (n_layers, n_heads) = _whose(analysis), analysis.shape
+    kind = f"{analysis.stack.name} " if analysis.stack is not None else ""
+    title = "attention within and between two texts" if len(queries) > 1 else "to two texts"
     return HeadMapPlan(
-        stem="pair",
+        stem=stem_of(analysis, "pair"),
         caption=sentence(
-            f"{facts.model} on {_both_texts(analysis)}: share of the attention of A and of B that lands "
+            f"{facts.model} on {_both_texts(analysis)}: share of the attention {whose} that lands "
             f"on A, on B and on the special tokens, mean over the {facts.unit}s of the attending text, in "
-            f"percent, for each of the {n_layers} × {analysis.checkpoint.n_heads} heads ({_uniform(groups)})",
+            f"percent, for each of the {n_layers} × {n_heads} {kind}heads ({_uniform(groups)})",
             colours,
         ),
-        title=f"{facts.model}: attention within and between two texts, by head",
+        title=f"{facts.model}: {kind}{title}, by head",
         notes=(
-            f"A / B: {facts.text_line}",
-            f"How the {facts.unit}s of A and of B share their attention out between A, B and the special tokens, in "
+            f"{texts}: {facts.text_line}",
+            f"How the {facts.unit}s {whose} share their attention out between A, B and the special tokens, in "
             f"percent; {_uniform(groups)}.",
         ),
         maps=tuple(maps if wide else [*maps[::3], *maps[1::3], *maps[2::3]]),
-        columns=3 if wide else 2,
+        columns=3 if wide else len(queries),
     )
 
 
 def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: Groups, look: Look) -> TilesPlan:
     """The pattern of one head, with rules around the blocks, and the shares of these."""
     facts, name = analysis.facts, f"{head.id} ({visible(head.labelled.shown)})"
-    labels = Labels(analysis.units.labels, analysis.units.sink)
-    pooled, every = tile_pooling(labels.texts, [1], _SIDE, look)
-    percent = 100 * pair_shares(pattern, groups)
+    labels, keys = labels_of(analysis)
+    pooled, every = tile_pooling(labels.texts, [1], _SIDE, look, keys.texts if keys else ())
+    queries = _queries(analysis, groups)
+    percent = 100 * pair_shares(pattern, groups, [*queries.values()])
     said = "; ".join(
         f"from {text} {a:.0f} % to A, {b:.0f} % to B, {special:.0f} % to special tokens"
-        for text, (a, b, special) in zip("AB", percent, strict=True)
+        for text, (a, b, special) in zip(queries, percent, strict=True)
     )
     colours = {
         "shared": "colours from 0 to 1",
@@ -141,11 +163,12 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
         ),
         title=f"{facts.model} {name}",
         notes=(
-            f"A / B: {facts.text_line}",
+            f"{_whose(analysis)[1]}: {facts.text_line}",
             *facts.notes(f"Attention {said}; {_uniform(groups)}.", facts.named(every), facts.pooled(pooled))[1:],
         ),
         groups=(("", (Tile("", max_pool(pattern, pooled)),)),),
         labels=labels,
+        keys=keys,
         norm=look.norm(float(pattern.max())),
         bar=f"attention weight ({look.scale_of('this head')})",
         pooled=pooled,
@@ -156,7 +179,14 @@ def _head_plan(analysis: Analysis, head: HeadFindings, pattern: Array, groups: G
 
 def _both_texts(analysis: Analysis) -> str:
     a, b = (quoted(text) for text in (analysis.text, analysis.pair or ""))
-    return f"text A, {a}, and text B, {b} ({counted(len(analysis.units), analysis.units.name)} in all)"
+    n = f"{counted(len(analysis.keys), analysis.units.name)} in all"
+    target = "" if analysis.target is None else f", with the target {quoted(analysis.target.text)}"
+    return f"text A, {a}, and text B, {b} ({n}){target}"
+
+
+def _whose(part: Analysis) -> tuple[str, str]:
+    """Whose attention is shared out, and how the texts of the first note are called."""
+    return ("of A and of B", "A / B") if part.context.source is None else ("of the target T", "A / B → T")
 
 
 def _uniform(groups: Groups) -> str:
@@ -170,5 +200,5 @@ def _figure(plan: HeadMapPlan | TilesPlan, look: Look, vector: bool) -> Figure:
 
 
 PAIR = View("pair", "how much each text attends to itself, to the other and to special tokens", _plans, _figure,
-            stems=r"pair/L\d+H\d+|pair", default=False, missing=_missing)  # fmt: skip
+            stems=r"pair/[LEX]\d+H\d+|pair(-[a-z-]+)?", default=False, missing=_missing)  # fmt: skip
 """Shares of attention within and between two texts."""

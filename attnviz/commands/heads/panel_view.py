@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from attnviz.commands.heads.drawn import drawn, of_one_kind
+from attnviz.commands.heads.drawn import drawn, labels_of, parts_drawn, stem_of
 from attnviz.commands.heads.lines_view import clearest_first
 from attnviz.commands.heads.measure import Analysis
-from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.matrix import max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted
@@ -20,12 +20,18 @@ MOST_HEADS = 12
 _TILE, _LEAST_TILE, _ACROSS = 2.2, 1.2, 4
 
 
-def _plan(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
+def _plans(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
+    """One figure; of an encoder-decoder one for each kind of attention."""
+    return (_plan(part, choices) for part in parts_drawn(analysis, choices))
+
+
+def _plan(analysis: Analysis, choices: Choices) -> TilesPlan:
     shown, look, asked = drawn(analysis, choices), choices.look, analysis.select(choices.select)
     clearest = clearest_first(asked)[:MOST_HEADS]
     heads = [head for head in asked if head in clearest]
     target = _TILE if look.width is None else max(_LEAST_TILE, look.width / min(len(heads), _ACROSS) - 0.3)
-    facts, (pooled, every) = shown.facts, tile_pooling(shown.units.labels, [len(heads)], target, look)
+    facts, (labels, keys) = shown.facts, labels_of(shown)
+    pooled, every = tile_pooling(labels.texts, [len(heads)], target, look, keys.texts if keys else ())
     patterns = [(head, max_pool(pattern.float().numpy(), pooled)) for head, pattern in shown.patterns(heads)]
     own = look.scale == "per-head"
     tiles = []
@@ -37,19 +43,23 @@ def _plan(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     count = (
         counted(len(heads), "head") if len(heads) == len(asked) else f"{len(heads)} of {len(asked)} heads, the clearest"
     )
+    of_target, of_source = (" (target)", " (source)") if keys else ("", "")
     named = ", ".join(f"{head.id} ({visible(head.labelled.shown)})" for head in heads)
-    yield TilesPlan(
-        stem="panel",
+    return TilesPlan(
+        stem=stem_of(analysis, "panel"),
         caption=sentence(
-            f"Attention of {facts.subject}, heads {named}: rows attend to columns",
+            f"Attention of {facts.subject}, heads {named}: rows{of_target} attend to columns{of_source}",
             f"colour = attention weight ({look.scale_of('each head')})",
             facts.dropped,
             facts.pooled(pooled),
         ),
         title=f"{facts.model}: {count}",
-        notes=facts.notes("Rows attend to columns.", f"{facts.named(every)} {facts.pooled(pooled)}".strip()),
+        notes=facts.notes(
+            f"Rows{of_target} attend to columns{of_source}.", f"{facts.named(every)} {facts.pooled(pooled)}".strip()
+        ),
         groups=(("", tuple(tiles)),),
-        labels=Labels(shown.units.labels, shown.units.sink),
+        labels=labels,
+        keys=keys,
         norm=look.norm(),
         bar="share of each head’s largest weight" if own else f"attention weight ({look.scale_of('each head')})",
         pooled=pooled,
@@ -57,6 +67,6 @@ def _plan(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     )
 
 
-PANEL = View("panel", "up to 12 chosen heads side by side, tokens named", _plan, tiles_figure, draw_last_tile,
-             default=False, missing=of_one_kind)  # fmt: skip
+PANEL = View("panel", "up to 12 chosen heads side by side, tokens named", _plans, tiles_figure, draw_last_tile,
+             stems="panel(-[a-z-]+)?", default=False)  # fmt: skip
 """Chosen heads in one figure."""

@@ -11,22 +11,30 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.heads.drawn import MOSTLY_WHITE
-from attnviz.commands.heads.lines_view import lines_left_out
+from attnviz.commands.heads.hints import hints
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.pattern_table import pattern_table
-from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables
-from attnviz.commands.heads.target_report import between_entry, cuts, stack_of, target_entry, target_note, tensor_name
+from attnviz.commands.heads.relations_report import relation_entries, relation_table
+from attnviz.commands.heads.summary import label_entry, summary_entry, summary_tables, windows_note
+from attnviz.commands.heads.target_report import (
+    between_entry,
+    cuts,
+    stack_of,
+    target_entry,
+    target_note,
+    tensor_name,
+    text_tokens,
+)
 from attnviz.model.head_ids import HeadId
-from attnviz.model.wording import counted, quoted, shortened, visible
+from attnviz.model.wording import shortened, visible
 from attnviz.patterns.profile_store import StoredRole
 from attnviz.patterns.published import published_entries
 from attnviz.patterns.registry import PATTERNS, REPEATS, SHARES
 from attnviz.patterns.statistics import DIAGONALITY
 from attnviz.patterns.syntax import Parse
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N, Verdict
-from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
+from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.facts import capital
 from attnviz.results.published import published_table, role_name
 from attnviz.results.report import Report
@@ -37,8 +45,8 @@ __all__ = ["REPORT"]
 
 _LABEL = ("label", "label_score", "label_baseline", "label_gain", "label_n", "label_certain")
 _SCALARS = (
-    "id", "layer", "head", "entropy", "entropy_uniform", "distance", "distance_content", "confidence",
-    "confidence_content", "sink", *SHARES, *_LABEL, "role", "role_score", "role_baseline",
+    "id", "layer", "head", "entropy", "entropy_uniform", "entropy_content", "distance", "distance_content",
+    "confidence", "confidence_content", "sink", *SHARES, *_LABEL, "role", "role_score", "role_baseline",
 )  # fmt: skip
 
 
@@ -46,6 +54,7 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     """The document of heads.json; what cannot be measured is None."""
     heads = analysis.select(choices.select)
     listed = {head.id for head in heads}
+    pairs = relation_entries(analysis, choices)
     parts = [(part, part.select(choices.select)) for part in analysis.parts]
     return {
         "model": model_entry(analysis.checkpoint),
@@ -57,12 +66,12 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
             "tokens_cut_off": analysis.tokens.truncated,
             "parser": analysis.parse.parser if analysis.parse else None,
         },
-        "tokens": tokens_entry(analysis.tokens),
+        "tokens": text_tokens(analysis),
         "verification": verification_entry(analysis.verification, stack_of),
         "summary": {_name(part): summary_entry(part, of_part) for part, of_part in parts if of_part}
         if analysis.target is not None
         else summary_entry(analysis, heads),
-        "heads": [_head(head, part) for part, of_part in parts for head in of_part],
+        "heads": [_head(head, part) | pairs(head.id) for part, of_part in parts for head in of_part],
         "words": list(analysis.units.labels) if analysis.options.words else None,
         "parse": None if analysis.parse is None else _parse(analysis.parse),
         "syntax_note": analysis.syntax_note or None,
@@ -76,7 +85,7 @@ def _name(part: Analysis) -> str:
 
 
 def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
-    names = ("distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
+    names = ("entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES)
     return {
         "id": str(head.id),
         "layer": head.id.layer,
@@ -125,6 +134,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     more = {
         "syntactic": ["direction", "offset", "baselines"],
         "repeats": ["on_repeats", "baseline_on_repeats", "types"],
+        "broad": ["on_content"],
     }
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}
@@ -166,6 +176,8 @@ def _tables_of(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, 
     if part.profile is not None:
         yield _profile_table(listed, width)
     yield pattern_table(heads, width)
+    if choices.relations:
+        yield from relation_table(part, choices, width)
 
 
 def _clearest(head: HeadFindings) -> tuple[bool, float, HeadId]:
@@ -266,18 +278,6 @@ def _role(role: StoredRole) -> str:
     return f"{role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
 
 
-def _windows(analysis: Analysis) -> str:
-    """Which layers have a window that is shorter than the text; empty where none has."""
-    if not analysis.windowed:
-        return ""
-    windows = sorted({context.window or 0 for context in analysis.windowed.values()})
-    layers, n = counted(len(analysis.windowed), "layer"), analysis.checkpoint.n_layers
-    return (
-        f"Windows: in {layers} of {n} a token sees the last {' or '.join(map(str, windows))} tokens alone, itself "
-        "included; baselines of these heads are of uniform attention within the window, the last row's of all."
-    )
-
-
 def _notes(analysis: Analysis) -> Text:
     unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
     repeats = profiled = ""
@@ -306,7 +306,7 @@ def _notes(analysis: Analysis) -> Text:
         "(after Voita et al. 2019).",
         target_note(analysis),
         repeats,
-        _windows(analysis),
+        windows_note(analysis),
         f"Syntax: {syntax}",
         profiled,
         *cuts(analysis),
@@ -319,31 +319,14 @@ def _relations(parse: Parse) -> str:
     return "" if mapped is None else f", its {mapped} labels as {parse.vocabulary.name}"
 
 
-def _afterwards(analysis: Analysis, choices: Choices, document: dict[str, Any]) -> Iterator[str]:
-    """Which heads have no picture of their lines; how small weights can be seen in a long text."""
-    n, unit = len(analysis.units), analysis.units.name
-    if analysis.target is not None and analysis.target.generated:
-        text = quoted(analysis.target.text)
-        yield f"the model generated the target, greedily: {text}; --target gives another."
-    if n > MOSTLY_WHITE and choices.look.scale == "shared" and {"overview", "heads"} & _drawn(document):
-        yield f"among {n} {unit}s most weights are near 0, and their cells white: --scale log shows them."
-    if any(name.startswith("lines") for name in document["figures"]) and (message := lines_left_out(analysis, choices)):
-        yield message
-
-
-def _drawn(document: dict[str, Any]) -> set[str]:
-    """The views of which there are pictures now."""
-    return {name.partition("/")[0].partition(".")[0] for name in document["figures"]}
-
-
 REPORT = Report(
     content=_content,
     columns=_SCALARS,
     rows=_rows,
     tables=_tables,
-    same=("attnviz", "model", "text", "pair", "target", "options", "profile"),
+    same=("attnviz", "model", "text", "pair", "target", "generate", "options", "profile"),
     more_columns=lambda content: ("stack", "diagonality") if "target" in content else (),
     tensors=("attention.safetensors", _attention_bytes),
-    afterwards=_afterwards,
+    afterwards=hints,
 )
 """How the command tells its results."""

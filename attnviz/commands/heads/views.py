@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import Normalize
 
-from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn, of_one_kind
+from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn, kinds_in_words, labels_of, parts_drawn, stem_of
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
@@ -15,14 +15,18 @@ from attnviz.commands.heads.naming import role_text, shorter
 from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
+from attnviz.commands.heads.relations import relations_of
+from attnviz.commands.heads.relations_view import RELATIONS, outlines_of, relations_note
+from attnviz.commands.heads.text_view import TEXT
 from attnviz.figures.families import family_of_label
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.look import FAINTEST, Look
-from attnviz.figures.matrix import Array, Labels, max_pool
+from attnviz.figures.matrix import Array, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
+from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
@@ -49,7 +53,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     facts, model, own = drawn(analysis, choices).facts, analysis.checkpoint, look.scale == "per-head"
     # a small selection, whose tokens are named
     few = analysis.target is None and len(heads) <= min(MOST_HEADS, len(analysis.heads) - 1)
-    labels = Labels(shown[0].units.labels, shown[0].units.sink) if few else None
+    labels = labels_of(shown[0])[0] if few else None
     named = shown[0].units.labels if few else ()
     n = max(len(units) for part in shown for units in (part.units, part.keys))
     pooled = grid_pooling(n, [head.id for head in heads], look, marked=True, labels=named)
@@ -67,7 +71,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {_kind(part)} layers" for part in shown)
     special = any(any(part.keys.special) for part in shown)
     ticks = f"ticks: {'special tokens' if special else f'the first {facts.unit}'}"
-    kinds = _kinds(analysis)
+    kinds = kinds_in_words(analysis)
     unsure = " (?: an indication only)" if any("?" in cell.beside for cell in cells) else ""
     profile = analysis.profile
     corpus = "" if profile is None else f"the role over a corpus ({visible(profile.measured_on)}; a stored profile)"
@@ -90,6 +94,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"Rows attend to columns{f'; {ticks}' if sinks else ''}.",
             f"{capital(kinds)}." if kinds else "",
             f"Below an id: the label on this text{unsure}.",
+            f"Bold: generated {facts.unit}s." if labels is not None and labels.bold else "",
             MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
             facts.pooled(pooled),
         ),
@@ -106,18 +111,6 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
 def _kind(part: Analysis) -> str:
     """``encoder``, ``decoder``, ``cross-attention``; nothing for models of one kind."""
     return "" if part.stack is None else part.stack.name
-
-
-def _kinds(analysis: Analysis) -> str:
-    """How to read the ids and the squares of an encoder-decoder; empty for models of one kind."""
-    if analysis.target is None:
-        return ""
-    whose = "generated, greedily" if analysis.target.generated else "given"
-    return (
-        "E: encoder, source to source; D: decoder, target to target; X: cross-attention, target (rows) to source "
-        f"(columns), stretched to squares; the target was {whose}, and its rows are what the decoder reads: each "
-        "predicts the next one"
-    )
 
 
 def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozenset[int]) -> HeadCell:
@@ -137,30 +130,34 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
 
 def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
     """The heatmap of each selected head."""
-    for part in analysis.parts:
-        if heads := part.select(choices.select):
-            yield from _heatmaps_of(part, heads, choices)
+    for part in parts_drawn(analysis, choices):
+        yield from _heatmaps_of(part, part.select(choices.select), choices)
 
 
 def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices) -> Iterator[HeatmapPlan]:
     """Those of one kind of attention."""
     shown, look = drawn(analysis, choices), choices.look
+    asked = relations_of(analysis, heads, choices.relation) if choices.relations else ()
+    relations = {each.head.id: each for each in asked}
     facts, own, between = shown.facts, look.scale == "per-head", analysis.context.source is not None
-    labels = Labels(shown.units.labels, shown.units.sink)
-    keys = Labels(shown.keys.labels, shown.keys.sink) if between else None
+    labels, keys = labels_of(shown)
     pooled, every = heatmap_pooling(labels.texts, look, len(shown.keys))
     which = f"row = {facts.unit} that attends, column = {facts.unit} attended to"
     if between:
         which = f"row = {facts.unit} that the decoder reads, column = {facts.unit} of the source"
     notes = (
         f"{facts.model} on {facts.text_line}",
-        *facts.notes(facts.named(every), facts.pooled(pooled))[1:],
+        *facts.notes(
+            f"Bold: generated {facts.unit}s." if labels.bold else "", facts.named(every), facts.pooled(pooled)
+        )[1:],
     )
     for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)
         largest, label = _largest(values), visible(head.labelled.shown)
         on_text, over = _evidence(head), _over_corpus(analysis, head)
         evidence = " · ".join(part for part in (on_text, over) if part)
+        relation = relations.get(head.id)
+        pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(
             stem=f"heads/{head.id.file_stem}",
             caption=sentence(
@@ -172,15 +169,17 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
                 f"label on this text: {label} ({on_text.replace(' · ', ', ')})",
                 "the question mark: an indication only" if label.endswith("?") else "",
                 over and f"{over}, measured on {visible(analysis.profile.measured_on)}" if analysis.profile else "",
+                pairs and f"{pairs}, {relations_note(analysis)}",
                 facts.dropped,
                 facts.pooled(pooled),
             ),
             title=f"{head.id}  {label}",
             evidence=f"{evidence} · largest weight {largest:.2g}" if own else evidence,
-            notes=notes,
+            notes=(*notes, f"{capital(pairs)}.") if pairs else notes,
             values=values,
             labels=labels,
             keys=keys,
+            outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=look.norm(largest),
             bar_norm=look.norm(),
             bar=_bar(look),
@@ -249,36 +248,42 @@ def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
 def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     """Every layer's mean with that of all heads, ``mean``; then the latter alone, large, ``mean-all``.
 
+    Of an encoder-decoder both of each kind of attention.
+
     A mean hides what its heads do: twelve heads that each look elsewhere have the mean of one that looks everywhere.
     So every picture says that no head need look like it.
     """
-    shown = drawn(analysis, choices)
-    patterns = [shown.layer_patterns(layer).double().mean(0).numpy() for layer in range(analysis.checkpoint.n_layers)]
-    means = [*patterns, np.mean(patterns, axis=0)]
-    pooled, _ = tile_pooling(shown.units.labels, [len(means)], _TILE, choices.look)
-    cells = np.concatenate([max_pool(mean, pooled).ravel() for mean in means])
-    top = next((top for top in _TOPS if top >= np.quantile(cells, _COVERED)), 1.0)
-    yield _mean(shown, means, top, choices.look)
-    yield _mean(shown, means[-1:], top, choices.look)
+    for part in parts_drawn(analysis, choices):
+        shown, (labels, keys) = drawn(part, choices), labels_of(drawn(part, choices))
+        layers = dict.fromkeys(head.id.layer for head in shown.heads)
+        patterns = [shown.layer_patterns(layer).double().mean(0).numpy() for layer in layers]
+        means = [*patterns, np.mean(patterns, axis=0)]
+        pooled, _ = tile_pooling(labels.texts, [len(means)], _TILE, choices.look, keys.texts if keys else ())
+        cells = np.concatenate([max_pool(mean, pooled).ravel() for mean in means])
+        top = next((top for top in _TOPS if top >= np.quantile(cells, _COVERED)), 1.0)
+        names = [*(HeadId(layer, 0).layer_name for layer in layers), "all"]
+        yield _mean(shown, names, means, top, choices.look)
+        yield _mean(shown, names[-1:], means[-1:], top, choices.look)
 
 
-def _mean(shown: Analysis, means: list[Array], top: float, look: Look) -> TilesPlan:
+def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, look: Look) -> TilesPlan:
     facts, alone, target = shown.facts, len(means) == 1, _ALONE if len(means) == 1 else _TILE
-    pooled, every = tile_pooling(shown.units.labels, [len(means)], target, look)
+    labels, keys = labels_of(shown)
+    pooled, every = tile_pooling(labels.texts, [len(means)], target, look, keys.texts if keys else ())
+    kind, rows = f"{_kind(shown)} " if _kind(shown) else "", "Rows (target) attend to columns (source)."
     largest = max(float(mean.max()) for mean in means)
     own, cut = look.scale == "per-head" and not alone, look.scale == "shared" and largest > top
-    of_layer, of_all = counted(shown.checkpoint.n_heads, "head"), counted(len(shown.heads), "head")
+    of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")
     of_all = f"all {of_all}" if len(shown.heads) > 1 else of_all
-    whose = of_all if alone else f"the {of_layer} of each layer, and of all layers"
+    whose = of_all if alone else f"the {of_layer} of each {kind}layer, and of all layers"
     colours = {
         "shared": f"colours from 0 to {top:g}{' (larger weights look the same)' if cut else ''}",
         "per-head": f"colours from 0 to the largest weight{'' if alone else ' of each picture'}",
         "log": f"logarithmic colours from {FAINTEST:g} to 1",
     }
-    names = [*(f"layer {layer}" for layer in range(shown.checkpoint.n_layers)), "all layers"][-len(means) :]
     tiles = tuple(_mean_tile(name, max_pool(mean, pooled), own) for name, mean in zip(names, means, strict=True))
     return TilesPlan(
-        stem="mean-all" if alone else "mean",
+        stem=stem_of(shown, "mean-all" if alone else "mean"),
         caption=sentence(
             f"{facts.model} on {facts.text_line}: mean attention pattern of {whose} (a mean: no head need look like "
             "it)",
@@ -286,14 +291,15 @@ def _mean(shown: Analysis, means: list[Array], top: float, look: Look) -> TilesP
             colours[look.scale],
             facts.pooled(pooled),
         ),
-        title=f"{facts.model}: {f'mean of {of_all}' if alone else f'mean pattern of each layer’s {of_layer}'}",
+        title=f"{facts.model}: {f'mean of {of_all}' if alone else f'mean pattern of each {kind}layer’s {of_layer}'}",
         notes=facts.notes(
-            "A mean: no head need look like it. Rows attend to columns.",
+            f"A mean: no head need look like it. {rows if keys else 'Rows attend to columns.'}",
             f"{facts.named(every)} {facts.pooled(pooled)}".strip(),
             "Each picture has its own scale, from 0 to the weight beside its name." if own else "",
         ),
         groups=(("", tiles),),
-        labels=Labels(shown.units.labels, shown.units.sink),
+        labels=labels,
+        keys=keys,
         norm=Normalize(0, 1 if own else top, clip=True) if own or look.scale == "shared" else look.norm(largest),
         bar="share of each picture’s largest weight (own scales)"
         if own
@@ -306,11 +312,12 @@ def _mean(shown: Analysis, means: list[Array], top: float, look: Look) -> TilesP
 
 def _mean_tile(name: str, mean: Array, own: bool) -> Tile:
     """One mean, with a scale of its own where that is asked for."""
+    full = "all layers" if name == "all" else f"layer {name.removeprefix('L')}"
     if not own:
-        return Tile(name, mean)
-    short, end = name.replace("layer ", "L").removesuffix(" layers"), f"0–{mean.max():.2f}"
-    shorter = f"{short} · {end}", f"{short}·{end}".replace("0.", ".")
-    return Tile(f"{name} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
+        return Tile(full, mean, (name,))
+    end = f"0–{mean.max():.2f}"
+    shorter = f"{name} · {end}", f"{name}·{end}".replace("0.", ".")
+    return Tile(f"{full} · {end}", mean, shorter, Normalize(0, _largest(mean), clip=True))
 
 
 VIEWS: tuple[View[Any, Any], ...] = (
@@ -323,14 +330,15 @@ VIEWS: tuple[View[Any, Any], ...] = (
     MAP,
     View(
         "mean", "mean pattern of each layer's heads and of all", _means, tiles_figure, draw_last_tile,
-        stems="mean(-all)?", default=False, missing=of_one_kind,
+        stems="mean(-[a-z-]+)?", default=False,
     ),
     PAIR,
     PANEL,
+    RELATIONS,
+    TEXT,
     page_view(
         "heads", "every head to hover over, click and compare, in one HTML file",
         partial(page_data, evidence=_evidence),
-        of_one_kind,
     ),
 )  # fmt: skip
 """Every figure of the command, in the order of its documentation."""

@@ -19,6 +19,7 @@ class Configuration:
         source: of a paper's model the paper, of a hub model its commit; None otherwise.
         architecture: the ``model_type`` of its config; ``gpt3`` has none in transformers.
         n_layers, n_heads: of an encoder-decoder those of the encoder; heads in each layer.
+        n_decoder_layers, n_decoder_heads: of an encoder-decoder those of its decoder, with as much cross-attention.
         n_kv_heads: keys and values in each layer, where the config names a number.
         d_model, d_head: width of the residual stream, and of a head.
         positions: the longest text, in tokens, as the config or the paper has it.
@@ -50,6 +51,8 @@ class Configuration:
     reason: str | None = None
     origins: dict[str, str] = field(default_factory=dict, hash=False)
     notes: tuple[str, ...] = ()
+    n_decoder_layers: int | None = None
+    n_decoder_heads: int | None = None
 
     @property
     def level(self) -> int | None:

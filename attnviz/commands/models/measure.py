@@ -161,8 +161,10 @@ def _with_sizes_of(model: Configuration, config: Any) -> Configuration:
         if inner is not config:
             notes.append(f"sizes are those of its part {inner.model_type!r}; parameters are counted for the whole")
     elif getattr(config, "is_encoder_decoder", False):
-        notes.append("encoder and decoder: sizes are the encoder's; parameters are counted for both")
+        notes.append("encoder and decoder: layers and heads are those of the encoder + those of the decoder")
     model = _with_sizes(replace(model, notes=tuple(notes)), setting)
+    if inner is config and getattr(config, "is_encoder_decoder", False):
+        model = _with_decoder(model, setting)
     if not varying:
         return model
     origins = {size: origin for size, origin in model.origins.items() if size != "d_head"}
@@ -236,6 +238,17 @@ def _with_sizes(model: Configuration, get: Callable[[str], Any]) -> Configuratio
     if stated is None and sizes["d_head"] is not None:
         origins["d_head"] = "derived"
     return replace(model, **sizes, origins=origins, notes=(*model.notes, *([odd] if odd else [])))  # type: ignore[arg-type]
+
+
+def _with_decoder(model: Configuration, get: Callable[[str], Any]) -> Configuration:
+    """The configuration with the decoder's layers and heads; a name that both share stands for both."""
+    layers, heads = (
+        next(filter(None, map(_number, map(get, names))), None)
+        for names in (("decoder_layers", "num_decoder_layers"), ("decoder_attention_heads", "num_heads"))
+    )
+    known = {"n_decoder_layers": layers, "n_decoder_heads": heads}
+    origins = {size: "config" for size, number in known.items() if number is not None}
+    return replace(model, n_decoder_layers=layers, n_decoder_heads=heads, origins={**model.origins, **origins})
 
 
 def _number(value: Any) -> int | None:

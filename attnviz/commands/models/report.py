@@ -69,7 +69,9 @@ def _source(model: Configuration) -> str:
 def _size(model: Configuration, name: str) -> str:
     """A size, with a star before it where it is not the paper's own."""
     size = getattr(model, name)
-    return "–" if size is None else "*" * (model.origins.get(name) == "released") + str(size)
+    of_decoder = getattr(model, name.replace("n_", "n_decoder_")) if name in ("n_layers", "n_heads") else None
+    star = "*" * (model.origins.get(name) == "released")
+    return "–" if size is None else f"{star}{size}" + (f"+{of_decoder}" if of_decoder is not None else "")
 
 
 def _parameters(model: Configuration, wide: bool) -> str:
@@ -99,7 +101,7 @@ def _notes(models: Sequence[Configuration], wide: bool) -> Text:
     if any(model.level for model in models):
         lines.append(
             "Level 4: patterns and outputs are recomputed from input and weights, and compared with a run whose final "
-            "states are those of the untouched model. –: not reproduced."
+            "states are those of the untouched model. –: not reproduced. --families lists which commands take which."
         )
     if any("released" in (model.origins.get(name) for name in _SIZES.values()) for model in papers):
         lines.append("*: not in the paper, but in the config that its authors released.")

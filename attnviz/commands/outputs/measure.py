@@ -4,88 +4,36 @@ For o_h, o, b_O and f see :mod:`attnviz.attention.contributions`. C are the cont
 GPT-2 not the first), S the others; means and sums over queries are over C.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.arguments import check_texts, checked
-from attnviz.attention.contributions import LayerContributions, check_sum, layer_contributions, without_gradients
+from attnviz.attention.contributions import LayerContributions, layer_contributions
+from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.verify import VerifiedAttention, verify_attention
-from attnviz.commands.outputs.promoted_tokens import (
-    Attribution,
-    HeadPromotion,
-    ResidualStream,
-    attribute_logits,
-    recording_stream,
-    why_no_attribution,
-)
+from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
+from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
+from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
+from attnviz.commands.outputs.stream import ResidualStream, recording_stream, why_no_attribution
 from attnviz.errors import UsageError
-from attnviz.model.head_ids import HeadId
-from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.head_ids import HeadId, Stack
+from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.positions import only_position
 from attnviz.model.tokens import Tokens, merge_units
 from attnviz.model.wording import quoted, rounded
 from attnviz.progress import Progress, tell
+from attnviz.results.facts import Facts
 from attnviz.results.text_result import OfHeads, TextResult
 
 __all__ = ["HeadContribution", "HeadOutputs", "Numbers", "OutputShares", "head_outputs", "measure_contributions"]
 
 Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class HeadContribution:
-    """How much one head writes, and from where; None where the text has no content positions.
-
-    Attributes:
-        norm: mean over q in C of ||o_h(q)||, in the units of the residual stream.
-        norm_share: sum over q in C of ||o_h(q)||, over the same sum of all heads of the layer; 0-1, sums to 1.
-        projection_share: sum over q in C of the length of o_h(q) along o(q), over that of ||o(q)||; with the share of
-            b_O it sums to 1 over the layer; negative where the head works against the others.
-        sink: mean over q in C of sum over k in S of A[q, k], 0-1, as in ``heads.json``; None without sinks.
-        sink_by_norm: the same of A[q, k] ||f(x_k)||, each query's divided by their sum over all k.
-        value_norm: mean over k in C of ||f(x_k)||.
-        value_norm_of_sinks: mean over k in S of ||f(x_k)||; None without sinks.
-        largest: the largest ||A[q, k] f(x_k)|| over all q and k.
-    """
-
-    id: HeadId
-    norm: float | None
-    norm_share: float | None
-    projection_share: float | None
-    sink: float | None
-    sink_by_norm: float | None
-    value_norm: float | None
-    value_norm_of_sinks: float | None
-    largest: float
-
-
-@dataclass(frozen=True)
-class OutputShares:
-    """What the heads of one layer and the bias make up together.
-
-    Attributes:
-        norm: mean over q in C of ||o(q)||, the model's own attention output; None without content positions.
-        bias_norm: ||b_O||, which no head writes.
-        bias_projection_share: as that of a head.
-        sum_error: largest absolute difference of the sum of all o_h and b_O from the model's own output, divided by
-            ``output_scale``.
-        output_scale: the layer's largest absolute output in the model.
-    """
-
-    layer: int
-    norm: float | None
-    bias_norm: float
-    bias_projection_share: float | None
-    sum_error: float
-    output_scale: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,6 +49,10 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         heads: by share of the output's norm, the largest first.
         stream: what the rest of the model gave in the same forward pass, for promoted tokens.
         attribution: the logits at one position, taken apart; None where the sentence ``no_attribution`` says why.
+        target: of an encoder-decoder, what its decoder reads.
+        stack: of a part of one (:attr:`parts`), which kind of attention that is.
+        decision: of a model with a head for sequence classification, the difference of two classes' logits, taken
+            apart; else None.
     """
 
     command: ClassVar[str] = "outputs"
@@ -111,6 +63,53 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     stream: ResidualStream
     attribution: Attribution | None
     no_attribution: str
+    decision: Decision | None = None
+    target: TargetTokens | None = None
+    stack: Stack | None = None
+
+    @property
+    def parts(self) -> "tuple[HeadOutputs, ...]":
+        """Of an encoder-decoder one for each kind of attention, with its layers and heads; else the whole."""
+        if self.stack is not None or not self.checkpoint.stacks:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                stack=stack,
+                layers=tuple(layer for layer in self.layers if layer.layer in stack.layers),
+                heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
+            )
+            for stack in self.checkpoint.stacks
+        )
+
+    def part_of(self, head: HeadContribution) -> "HeadOutputs":
+        """The part that a head is of."""
+        return next(part for part in self.parts if part.stack is None or head.id.layer in part.stack.layers)
+
+    @property
+    def queries(self) -> Tokens:
+        """The tokens that a part's heads attend from."""
+        return self.attention.tokens_of(self.layers[0].layer)[0]
+
+    @property
+    def keys(self) -> Tokens:
+        """The tokens that they attend to."""
+        return self.attention.tokens_of(self.layers[0].layer)[1]
+
+    @property
+    def read(self) -> Tokens:
+        """The text whose next tokens are predicted: the target, or in models of one kind the text."""
+        return self.tokens if self.target is None else self.target.tokens
+
+    @property
+    def facts(self) -> Facts:
+        """What every figure, caption and table must say of it; of a part, its own texts."""
+        facts, letter = super().facts, "X" if self.stack is None else self.stack.letter
+        if self.target is None or letter == "E":
+            return facts
+        if letter == "D":
+            return replace(facts, texts=(self.target.text,), n=len(self.read))
+        return replace(facts, texts=(*facts.texts, self.target.text), sizes=(len(self.tokens), len(self.read)))
 
     def output(self, head: str | HeadId) -> Tensor:
         """What a head adds to the residual stream, (A V) W_O, [n, d_model], on the CPU.
@@ -157,7 +156,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
         """
         if self.no_attribution:
             raise UsageError(self.no_attribution)
-        return attribute_logits(self.attention, self.stream, _position(self.tokens, token))
+        return attribute_logits(self.attention, self.stream, _position(self.read, token))
 
     def promoted(self, head: str | HeadId, token: str | int | None = None) -> HeadPromotion:
         """The tokens that a head's output promotes and suppresses (GPT-2).
@@ -175,7 +174,7 @@ class HeadOutputs(TextResult, OfHeads[HeadContribution]):
     def table(self, number: str) -> Numbers:
         """One of the numbers of :class:`HeadContribution` of every head, [n_layers, n_heads]; NaN for None."""
         numbers = np.array([getattr(head, number) for head in sorted(self.heads, key=lambda head: head.id)], np.float64)
-        return numbers.reshape(self.checkpoint.n_layers, self.checkpoint.n_heads)
+        return numbers.reshape(len(self.layers), -1)
 
     @cached_property
     def largest(self) -> float:
@@ -202,6 +201,10 @@ def head_outputs(
     dtype: str | None = None,
     truncate: bool = False,
     token: str | int | None = None,
+    label: str | int | None = None,
+    against: str | int | None = None,
+    target: str | None = None,
+    max_new_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> HeadOutputs:
     """What every head of a model adds to the residual stream on a text, verified and measured.
@@ -220,95 +223,54 @@ def head_outputs(
         dtype: ``float32`` (default), ``float64``, ``bfloat16``, ``float16``.
         truncate: cut a text that is longer than the model instead of raising.
         token: where the tokens that heads promote are read (GPT-2): a token or word of the text, ``cat#2``, ``#3`` or a
-            position counted from 0; default the last.
+            position counted from 0; default the last. Of an encoder-decoder (T5) one of the decoder's.
+        label: of a classifier, the class whose logit is taken apart, by name or number; default the most probable.
+        against: the class that it is held against; default the most probable other one.
+        target: of an encoder-decoder, the text that its decoder reads; default one that it generates, greedily.
+        max_new_tokens: of that text, at most; default 40.
         progress: told of every layer verified and measured.
 
     Raises:
         AttnvizError: see :mod:`attnviz.errors` for the kinds; VerificationError where the heads do not reproduce the
-            model, do not sum to its attention outputs, or the parts of its logits do not sum to these.
+            model, do not sum to its attention outputs, or the parts of its logits do not sum to these; UsageError for
+            a class that the model lacks.
     """
     check_texts(text, pair, "give one text at a time")
     checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype, language_head=True)
+    refuse_target(checkpoint, target, max_new_tokens)
     n_layers, why_not = checkpoint.n_layers, why_no_attribution(checkpoint)
     if token is not None and why_not:
         raise UsageError(f"a position (--token, token=...) is for promoted tokens. {why_not}")
+    check_classes(checkpoint, label, against)
     tokens = checkpoint.tokenize(text, pair, truncate)
-    position = _position(tokens, token)
+    read = target_tokens(checkpoint, tokens, target, truncate, max_new_tokens) if checkpoint.stacks else None
+    position = _position(tokens if read is None else read.tokens, token)
     with recording_stream(checkpoint) as stream:
-        verified = verify_attention(checkpoint, tokens, progress=progress)
+        verified = verify_attention(checkpoint, tokens, progress=progress, target=read and read.tokens)
     layers, heads = [], []
-    for layer in range(n_layers):
+    for layer in checkpoint.layers:
         shares, of_heads = measure_contributions(verified, layer)
         layers.append(shares)
         heads += of_heads
         tell(progress, "measuring", layer + 1, n_layers)
     heads.sort(key=lambda head: (-(head.projection_share or 0.0), head.id))
     attribution = None if why_not else attribute_logits(verified, stream, position)
+    decision = take_apart(verified, stream, label, against)
     return HeadOutputs(
-        text, pair, checkpoint, tokens, verified, tuple(layers), tuple(heads), stream, attribution, why_not
+        text,
+        pair,
+        checkpoint,
+        tokens,
+        verified,
+        tuple(layers),
+        tuple(heads),
+        stream,
+        attribution,
+        why_not,
+        decision,
+        read,
     )
 
 
 def _position(tokens: Tokens, token: str | int | None) -> int:
     return len(tokens) - 1 if token is None else only_position(merge_units(tokens, words=False), token)
-
-
-def measure_contributions(verified: VerifiedAttention, layer: int) -> tuple[OutputShares, list[HeadContribution]]:
-    """Norms and shares of every head of a layer, once the heads and the bias are found to sum to the model's output.
-
-    One head's [n, d_model] is in memory at a time.
-
-    Raises:
-        VerificationError: the heads and the bias do not sum to the model's own attention output.
-    """
-    writing = layer_contributions(verified, layer)
-    with without_gradients(verified.checkpoint.device):
-        own = verified.model_output(layer)[0].to(writing.pattern.dtype)
-        lengths, bias = own.norm(dim=-1), writing.output_bias
-        direction = own / lengths[:, None].clamp_min(torch.finfo(own.dtype).tiny)
-        total, norms, along = bias.expand_as(own).clone(), [], []
-        for head in range(verified.checkpoint.n_heads):
-            output = writing.output(head)
-            total += output
-            norms.append(output.norm(dim=-1))
-            along.append((output * direction).sum(-1))
-        parts = f"the outputs of the {len(norms)} heads of layer {layer} and the bias b_O do not sum"
-        error, scale = check_sum(verified, layer, total, parts)
-        content = ~torch.tensor(verified.tokens.sink, dtype=torch.bool, device=own.device)
-        lengths, of_bias = lengths[content], (direction @ bias)[content]
-        bias_share = _number(of_bias.sum() / lengths.sum())
-        shares = OutputShares(layer, _number(lengths.mean()), float(bias.norm()), bias_share, error, scale)
-        heads = list(_heads(writing, torch.stack(norms)[:, content], torch.stack(along)[:, content], lengths, content))
-    return shares, heads
-
-
-def _heads(
-    writing: LayerContributions, norms: Tensor, along: Tensor, lengths: Tensor, content: Tensor
-) -> Iterator[HeadContribution]:
-    """Args: norms of o_h and their lengths along o, both [n_heads, n of C]; norms of o, [n of C]; C, boolean [n]."""
-    for head, pattern in enumerate(writing.pattern):
-        values = writing.value_norms(head)
-        weighted = pattern * values
-        yield HeadContribution(
-            id=HeadId(writing.layer, head),
-            norm=_number(norms[head].mean()),
-            norm_share=_number(norms[head].sum() / norms.sum()),
-            projection_share=_number(along[head].sum() / lengths.sum()),
-            sink=_on_sinks(pattern, content),
-            sink_by_norm=_on_sinks(weighted, content),
-            value_norm=_number(values[content].mean()),
-            value_norm_of_sinks=_number(values[~content].mean()),
-            largest=float(weighted.max()),
-        )
-
-
-def _on_sinks(weights: Tensor, content: Tensor) -> float | None:
-    """Mean over q in C of the share of its weights that is on S; None without either, or without weights."""
-    rows = weights[content]
-    return None if content.all() else _number((rows[:, ~content].sum(-1) / rows.sum(-1)).mean())
-
-
-def _number(value: Tensor) -> float | None:
-    """None where the text has nothing to measure it on: a mean of nothing, or a share of nothing, is NaN."""
-    number = float(value)
-    return number if math.isfinite(number) else None

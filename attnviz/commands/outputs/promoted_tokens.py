@@ -15,24 +15,24 @@ what later layers make of a head's output is in their parts.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
 from attnviz.attention.norms import Norm
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.errors import VerificationError
+from attnviz.commands.outputs.stream import ResidualStream, last_stream
+from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.pieces import vocabulary_labels
 
-__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "ResidualStream", "TokenLogit",
-           "attribute_logits", "recording_stream", "why_no_attribution"]  # fmt: skip
+__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "TokenLogit",
+           "attribute_logits", "output_norm"]  # fmt: skip
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""
@@ -122,71 +122,21 @@ class Attribution:
     tolerance: float
 
     def of(self, head: HeadId) -> HeadPromotion:
-        """What one head promotes."""
-        return next(promotion for promotion in self.heads if promotion.id == head)
+        """What one head promotes.
 
+        Raises:
+            UsageError: it is of an encoder, from whose residual stream no logits are made.
+        """
+        if (found := self.find(head)) is None:
+            raise UsageError(
+                f"{head} writes into the encoder's residual stream, of which no logits are made; expected a head of "
+                "the decoder or of cross-attention."
+            )
+        return found
 
-@dataclass
-class ResidualStream:
-    """What the model's own modules gave in one forward pass, of one text.
-
-    Attributes:
-        feed_forward: a layer each, what its feed-forward network added, [n, d_model].
-        last: the residual stream after the last layer, [n, d_model].
-        normed: the same after the final layer norm, [n, d_model].
-    """
-
-    feed_forward: list[Tensor] = field(default_factory=list)
-    last: Tensor | None = None
-    normed: Tensor | None = None
-
-
-def why_no_attribution(checkpoint: Checkpoint) -> str:
-    """Why the logits of this model are no sum over heads, in one sentence; empty where they are."""
-    if not checkpoint.architecture.pre_norm or checkpoint.architecture.final_norm(checkpoint.model) is None:
-        return (
-            "Promoted tokens are not given: in BERT and its relatives every residual passes through later layer norms, "
-            "and a masked-LM head begins with a transform that is not linear, so that no head's part of the logits can "
-            "be told apart."
-        )
-    if checkpoint.language_head is None:
-        return (
-            "Promoted tokens are not given: the model has no language-modelling head; load one that has "
-            f"({checkpoint.architecture.language_class})."
-        )
-    if not hasattr(checkpoint.language_head, "weight"):
-        return (
-            "Promoted tokens are not given: this model bounds its logits (final_logit_softcapping), so that they are "
-            "no sum of parts."
-        )
-    return ""
-
-
-@contextmanager
-def recording_stream(checkpoint: Checkpoint) -> Iterator[ResidualStream]:
-    """Read the feed-forward networks and the final norm in the last forward pass inside, where logits are a sum."""
-    stream = ResidualStream()
-    if why_no_attribution(checkpoint):
-        yield stream
-        return
-    norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
-    modules = checkpoint.architecture.modules(checkpoint.model)
-
-    added = [layer.feed_forward_output_norm or layer.contract for layer in modules]
-
-    def after_feed_forward(module: nn.Module, _: Any, output: Tensor) -> None:
-        if module is added[0]:
-            stream.feed_forward.clear()
-        stream.feed_forward.append(output[0])
-
-    def after_norm(_: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        stream.last, stream.normed = given[0][0], output[0]
-
-    with ExitStack() as stack:
-        hooks = [module.register_forward_hook(after_feed_forward) for module in added]
-        for handle in (*hooks, norm.register_forward_hook(after_norm)):
-            stack.callback(handle.remove)
-        yield stream
+    def find(self, head: HeadId) -> HeadPromotion | None:
+        """The same; None of a head of an encoder."""
+        return next((promotion for promotion in self.heads if promotion.id == head), None)
 
 
 def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Attribution:
@@ -196,7 +146,10 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         VerificationError: the parts do not sum to the model's own logits, within the tolerance for outputs of the
             number format (:data:`attnviz.attention.tolerances.TOLERANCES`), or the model was changed since.
     """
-    checkpoint, tokens = verified.checkpoint, verified.tokens
+    checkpoint = verified.checkpoint
+    layers = last_stream(checkpoint)
+    of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
+    tokens, _ = verified.tokens_of(layers[0])
     heads: list[HeadPromotion] = []
     parts: list[PartEffect] = []
     assert stream.last is not None
@@ -217,8 +170,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
 
         for name, vector in _embeddings(checkpoint, tokens.ids[position], position):
             add(name, None, unembedding(vector))
-        for layer in range(checkpoint.n_layers):
-            writing, through = layer_contributions(verified, layer), _output_norm(verified, layer, position)
+        for place, layer in enumerate(layers, start=1):
+            writing, through = layer_contributions(verified, layer), output_norm(verified, layer, position)
             of_heads = unembedding(through(writing.outputs_at(position)))
             total += of_heads.sum(0)
             for head, logits in enumerate(of_heads):
@@ -226,7 +179,9 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
                 heads.append(HeadPromotion(HeadId(layer, head), promoted, suppressed, *effects(logits)))
             if checkpoint.architecture.parameters(checkpoint.model, layer).output_bias is not None:
                 add("attention bias", layer, unembedding(through(writing.output_bias)))
-            add("feed-forward", layer, unembedding(stream.feed_forward[layer][position]))
+            if place % of_block == 0:
+                network = stream.feed_forward[place // of_block - 1]
+                add("feed-forward", layers[place - of_block], unembedding(network[position]))
         for name, logits in unembedding.constants():
             add(name, None, logits)
     refuse_not_finite(given, f"logits at position {position}")
@@ -249,7 +204,8 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
         position,
         predicted=named(predicted, label),
         actual=None if actual is None else named(actual, tokens.labels[position + 1]),
-        heads=tuple(heads), parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,
+        heads=tuple(sorted(heads, key=lambda head: head.id)),
+        parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,
         tolerance=tolerance,
     )  # fmt: skip
 
@@ -297,7 +253,7 @@ class _Unembedding:
             yield "unembedding bias", _centred(self._bias)
 
 
-def _output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:
+def output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:
     """What becomes of parts of a layer's attention output before they are added, with the norm's scale held fixed."""
     checkpoint = verified.checkpoint
     module = checkpoint.architecture.modules(checkpoint.model)[layer].attention_output_norm

@@ -13,12 +13,13 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
+from attnviz.commands.outputs.decision_report import decision_entry, decision_table, decision_text, how_it_is_read
 from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
-from attnviz.model.wording import counted, percent, shortened, signed
-from attnviz.results.documents import model_entry, tokens_entry, verification_entry
+from attnviz.model.wording import counted, percent, quoted, shortened, signed
+from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, verification_line
 from attnviz.results.view import Choices
@@ -42,9 +43,12 @@ def chosen(result: HeadOutputs, choices: Choices) -> list[HeadContribution]:
 
 def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
     attribution, verification = result.attribution, result.attention.verification
+    decision = result.decision
     ranks = {head.id: rank for rank, head in enumerate(result.heads, start=1)}
     logits = attribution and {name: getattr(attribution, name) for name in ("error", "scale", "tolerance")}
-    sum_errors = verification_entry(verification, lambda check: {"sum_error": result.layers[check.layer].sum_error})
+    sum_errors = verification_entry(
+        verification, lambda check: {"sum_error": result.layers[check.layer].sum_error, **stack_entry(check.layer)}
+    )
     of_layers = ("layer", "norm", "bias_norm", "bias_projection_share")
     return {
         "model": model_entry(result.checkpoint),
@@ -53,12 +57,16 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
         "options": {"at": attribution and attribution.position, "tokens_cut_off": result.tokens.truncated},
         "tokens": tokens_entry(result.tokens),
         "verification": {**sum_errors, "logits": logits},
-        "layers": [{name: getattr(layer, name) for name in of_layers} for layer in result.layers],
+        **_target_entry(result),
+        "layers": [
+            {name: getattr(layer, name) for name in of_layers} | stack_entry(layer.layer) for layer in result.layers
+        ],
         "heads": [
             {
-                "id": str(head.id), **head.id._asdict(), "rank": ranks[head.id],
+                "id": str(head.id), **head.id._asdict(), **stack_entry(head.id.layer), "rank": ranks[head.id],
                 **{name: getattr(head, name) for name in _NUMBERS},
-                "promotion": attribution and _promotion(attribution.of(head.id)),
+                "promotion": attribution and _promotion(attribution.find(head.id)),
+                "decision": decision and decision.heads[head.id],
             }
             for head in result.select(choices.select)
         ],
@@ -67,13 +75,26 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
             "predicted": asdict(attribution.predicted),
             "actual": attribution.actual and asdict(attribution.actual),
             "deviation": attribution.deviation,
-            "parts": [asdict(part) for part in attribution.parts],
+            "parts": [
+                asdict(part) | (stack_entry(part.layer) if part.layer is not None else {}) for part in attribution.parts
+            ],
         },
         "no_attribution": result.no_attribution or None,
+        "decision": decision and decision_entry(decision),
     }  # fmt: skip
 
 
-def _promotion(promotion: HeadPromotion) -> dict[str, Any]:
+def _target_entry(result: HeadOutputs) -> dict[str, Any]:
+    """What the decoder of an encoder-decoder reads; nothing of other models."""
+    target = result.target
+    if target is None:
+        return {}
+    return {"target": target.text, "target_generated": target.generated, "target_tokens": tokens_entry(target.tokens)}
+
+
+def _promotion(promotion: HeadPromotion | None) -> dict[str, Any] | None:
+    if promotion is None:
+        return None
     named = {name: [asdict(token) for token in getattr(promotion, name)] for name in ("promoted", "suppressed")}
     return {"predicted": promotion.predicted, "actual": promotion.actual, **named}
 
@@ -96,9 +117,12 @@ def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, list[int]] = {}
     for layer, group in groupby(result.by_layer(heads), key=itemgetter(1)):
-        numbers[f"layer.{layer.layer}"] = of_layer = [head.id.head for head, _ in group]
-        tensors[f"layer.{layer.layer}"] = torch.stack([layer.output(number).cpu() for number in of_layer])
-        tensors[f"bias.{layer.layer}"] = layer.output_bias.cpu().clone()
+        of_kind = stack_entry(layer.layer)
+        name, place = of_kind.get("stack", "layer"), of_kind.get("layer", layer.layer)
+        bias = f"{name}.bias" if of_kind else "bias"
+        numbers[f"{name}.{place}"] = of_layer = [head.id.head for head, _ in group]
+        tensors[f"{name}.{place}"] = torch.stack([layer.output(number).cpu() for number in of_layer])
+        tensors[f"{bias}.{place}"] = layer.output_bias.cpu().clone()
     labels = json.dumps(list(result.tokens.labels))
     content: bytes = save(tensors, {"model": model.name, "labels": labels, "heads": json.dumps(numbers)})
     return content
@@ -107,6 +131,7 @@ def _tensors(result: HeadOutputs, choices: Choices) -> bytes:
 def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[RenderableType]:
     """What was verified, the heads by share, the tokens they promote, how to read the numbers."""
     attribution, cut = result.attribution, result.tokens.truncated
+    decision = result.decision
     worst = max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
@@ -114,6 +139,11 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         verified.append(
             f" All parts sum to the model's logits at #{attribution.position} within {error(attribution.error)} of "
             f"the largest (tolerance {attribution.tolerance:.0e})."
+        )
+    if decision is not None:
+        verified.append(
+            f" All parts sum to the difference of two classes' logits within {error(decision.error)} of the largest "
+            f"(tolerance {decision.tolerance:.0e})."
         )
     yield verified
     heads, count = chosen(result, choices), len(result.select(choices.select))
@@ -127,6 +157,9 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
     if attribution is not None:
         yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
         yield _rest(result, attribution)
+    if decision is not None:
+        yield decision_table(decision, result.select(choices.select), choices.top or count, width)
+        yield decision_text(result, decision)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
         "reaches along o (the sum of all heads and b_O), divided by ‖o‖; below 0 it works against the others. Share of "
@@ -136,8 +169,23 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         "Promoted tokens: direct effect alone, through the final norm with its scale at the last residual stream held "
         "fixed; mean over the vocabulary removed. ## continues a word."
         if attribution is not None
-        else result.no_attribution,
+        else result.no_attribution
+        if decision is None
+        else how_it_is_read(result, decision),
+        _target_note(result),
         f"The text was cut: its last {counted(cut, 'token')} were left out (--truncate)." if cut else "",
+    )
+
+
+def _target_note(result: HeadOutputs) -> str:
+    """How to read the heads of an encoder-decoder; empty of other models."""
+    target = result.target
+    if target is None:
+        return ""
+    whose = "generated by the model, greedily" if target.generated else "given"
+    return (
+        f"Target ({whose}): {quoted(target.text)}. D and X attend from what the decoder reads, a start token and the "
+        "target without its last token. X: keys, and so f(x) and sinks, are of the source."
     )
 
 
@@ -155,10 +203,11 @@ _COLUMNS: tuple[Column[HeadContribution], ...] = (
 
 def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
     """What heads add to the logits directly: to the predicted and the next token, and the tokens they move most."""
-    ranked = sorted((attribution.of(head.id) for head in heads), key=lambda head: (-abs(head.predicted), head.id))[:top]
+    known = [promotion for head in heads if (promotion := attribution.find(head.id)) is not None]
+    ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))[:top]
     promoted: Callable[..., str] = lambda head, room=999: _tokens(head.promoted, room)  # noqa: E731
     suppressed: Callable[..., str] = lambda head, room=999: _tokens(head.suppressed[:_SUPPRESSED], room)  # noqa: E731
-    count = f"{_of(len(ranked), len(heads))} head{'s' * (len(heads) != 1)}"
+    count = f"{_of(len(ranked), len(known))} head{'s' * (len(known) != 1)}"
     following: list[Column[HeadPromotion]] = [Column("Next", lambda head: signed(head.actual or 0.0))]
     return column_table(
         f"Tokens promoted ({count}, the largest direct effect first)",
@@ -171,7 +220,7 @@ def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top
         ],
         ranked,
         width=width,
-        caption=left_out(len(ranked), len(heads), "head", "outputs.csv"),
+        caption=left_out(len(ranked), len(known), "head", "outputs.csv"),
     )
 
 
@@ -185,7 +234,7 @@ def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
         name = kinds.get(part.name, part.name)
         sums[name] = sums.get(name, 0.0) + part.predicted
     return Text(
-        f"At #{attribution.position} (‘{result.tokens.labels[attribution.position]}’) the model predicts "
+        f"At #{attribution.position} (‘{result.read.labels[attribution.position]}’) the model predicts "
         f"‘{predicted.text}’ {signed(predicted.logit)} above the mean of all logits, {signed(predicted.mean_logit)} "
         f"(the model's own: {signed(predicted.model_logit)}){following}. Of "
         f"{'this' if actual is None else 'the former'}, "
@@ -208,9 +257,10 @@ def _of(listed: int, count: int) -> str:
 
 REPORT = Report(
     content=_content,
-    columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual"),
+    columns=("id", "layer", "head", "rank", *_NUMBERS, "predicted", "actual", "decision"),
     rows=_rows,
     tables=_tables,
+    more_columns=lambda content: ("stack",) if "target" in content else (),
     all_selected=True,
     look=Look(scale="per-head"),
     tensors=("outputs.safetensors", _tensors),

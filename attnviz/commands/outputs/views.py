@@ -1,6 +1,5 @@
 """The figures of what heads write: all heads by norm, maps of shares and effects, one head by weight and by norm."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +13,15 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from attnviz.attention.contributions import LayerContributions
-from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs, Numbers
+from attnviz.commands.outputs.map_views import plan_effects, plan_shares
+from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
 from attnviz.commands.outputs.report import chosen
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, text_width
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
-from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.head_map import draw_head_map, head_map_figure
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import (
     LONGEST,
@@ -34,8 +34,8 @@ from attnviz.figures.matrix import (
     pooled_for,
     write_numbers,
 )
-from attnviz.figures.page import MARGIN, PIXEL, ColourScale, Mark, colour_bar, new_page, page_width, settled, written
-from attnviz.model.wording import percent, rounded, signed
+from attnviz.figures.page import MARGIN, PIXEL, ColourScale, colour_bar, new_page, page_width, settled, written
+from attnviz.model.wording import percent
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
@@ -44,7 +44,7 @@ __all__ = ["VIEWS", "HeadPlan", "check_scale"]
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6
 
-_Columns = tuple[tuple[str, Numbers], ...]
+_KINDS = "E: encoder, D: decoder, X: cross-attention, from the target (rows) to the source, stretched to squares"
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class HeadPlan:
     weighted: Array
     value_norms: Array
     labels: Labels
+    keys: Labels | None
     pooled: int
     norms: tuple[Normalize, Normalize]
     bars: tuple[str, str]
@@ -80,7 +81,8 @@ def check_scale(scale: str) -> None:
 def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
     check_scale(choices.look.scale)
     heads, own = result.select(choices.select), choices.look.scale == "per-head"
-    pooled = grid_pooling(len(result.tokens), [head.id for head in heads], choices.look)
+    n = max(len(tokens) for part in result.parts for tokens in (part.queries, part.keys))
+    pooled = grid_pooling(n, [head.id for head in heads], choices.look)
     cells = []
     for head, layer in result.by_layer(heads):
         norms = max_pool(layer.norms(head.id.head).float().cpu().numpy(), pooled) / ((own and head.largest) or 1.0)
@@ -95,71 +97,18 @@ def _overview(result: HeadOutputs, choices: Choices) -> Iterator[HeadGridPlan]:
         caption=sentence(
             f"{facts.subject}, norm-weighted attention {shown} of {count}: one row per layer, one column per "
             f"head, rows attend to columns, colours from {scale}",
+            _KINDS if result.target else "",
             f"beside the names {shares}, where there is room",
             facts.pooled(pooled),
         ),
         title=f"{facts.model}: norm-weighted attention of {count}",
-        notes=facts.notes(f"{shown}: rows attend to columns.", facts.pooled(pooled)),
+        notes=facts.notes(
+            f"{shown}: rows attend to columns.", f"{_KINDS}." if result.target else "", facts.pooled(pooled)
+        ),
         cells=tuple(cells),
         norm=Normalize(0.0, largest, clip=True),
         bar="share of the head’s largest ‖A f(x)‖" if own else "norm-weighted ‖A f(x)‖ (scale of all heads)",
         beside=f"In %: {shares}.",
-    )
-
-
-def _shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
-    facts = result.facts
-    biases = 100 * np.array([layer.bias_projection_share for layer in result.layers], np.float64)
-    over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
-    yield HeadMapPlan(
-        stem="outputs-shares",
-        caption=sentence(
-            f"{facts.subject}: share of every head in its layer’s attention output in per cent, one row per "
-            "layer, one column per head: above, how far the head’s output reaches along the sum o of all heads and "
-            "b_O, divided by ‖o‖ (negative where it works against the others)",
-            "below, ‖o_h‖ divided by its sum over the layer’s heads",
-            f"{over}, every row sums to 100 %",
-        ),
-        title=f"{facts.model}: share of each head in its layer’s attention output",
-        notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
-        maps=(
-            _map(
-                100 * result.table("projection_share"), choices.look, "% of ‖o‖; below 0: against the others",
-                name="Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
-                diverging=True, write=_whole,
-            ),
-            _map(
-                100 * result.table("norm_share"), choices.look, "% of the sum of ‖o_h‖",
-                name="Length, in any direction", mark=Mark(100 / result.checkpoint.n_heads, "equal shares"),
-                write=_whole,
-            ),
-        ),
-    )  # fmt: skip
-
-
-def _effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
-    facts, attribution = result.facts, result.attribution
-    assert attribution is not None
-    values = np.array([head.predicted for head in attribution.heads]).reshape(result.table("norm").shape)
-    beside = tuple(
-        (short, np.array([part.predicted for part in attribution.parts if part.name == name]))
-        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"))
-    )
-    target = f"“{attribution.predicted.text}”"
-    rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
-    at = f"position #{attribution.position} (“{result.tokens.labels[attribution.position]}”)"
-    reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
-    logit = rounded(attribution.predicted.logit)
-    yield HeadMapPlan(
-        stem="outputs-effects",
-        caption=sentence(
-            f"{facts.subject}, at {at}: what every head adds directly to the logit of the predicted token {target}, "
-            f"and what biases (b_O) and feed-forward networks (FFN) of each layer add ({reading})",
-            f"with {rest} they sum to the logit, {logit}",
-        ),
-        title=f"{facts.model}: direct effect of each head on the predicted token {target}",
-        notes=facts.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
-        maps=(_map(values, choices.look, f"logits added to {target}", beside=beside, diverging=True),),
     )
 
 
@@ -170,11 +119,13 @@ def _heads(result: HeadOutputs, choices: Choices) -> Iterator[HeadPlan]:
 
 
 def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions, look: Look) -> HeadPlan:
-    facts, number, own = result.facts, head.id.head, look.scale == "per-head"
+    part, number, own = result.part_of(head), head.id.head, look.scale == "per-head"
+    facts = part.facts
     tensors = layer.pattern[number], layer.norms(number), layer.value_norms(number)
     pattern, weighted, norms = (values.float().cpu().numpy() for values in tensors)
-    labels = Labels(result.tokens.labels, result.tokens.sink)
-    pooled = pooled_for(len(labels.texts), _geometry(labels.texts, look)[0])
+    labels, keys = (Labels(tokens.labels, tokens.sink) for tokens in (part.queries, part.keys))
+    most = max(labels.texts, keys.texts, key=len)
+    pooled = pooled_for(len(most), _geometry(most, look)[0])
     tops = (float(pattern.max()), head.largest or 1.0) if own else (1.0, result.largest or 1.0)
     scale = "scale of this head" if own else "scale of all heads"
     amounts = _amounts(result, head)
@@ -199,6 +150,7 @@ def _head(result: HeadOutputs, head: HeadContribution, layer: LayerContributions
         weighted=max_pool(weighted, pooled),
         value_norms=np.maximum.reduceat(norms, np.arange(0, len(norms), pooled)),
         labels=labels,
+        keys=keys if part.queries is not part.keys else None,
         pooled=pooled,
         norms=(Normalize(0.0, tops[0], clip=True), Normalize(0.0, tops[1], clip=True)),
         bars=(f"attention weight A ({scale if own else '0–1'})", f"norm-weighted ‖A f(x)‖ ({scale})"),
@@ -211,15 +163,18 @@ def _amounts(result: HeadOutputs, head: HeadContribution) -> str:
         return "No share of the output is given: the text has no content tokens."
     sinks = f"{percent(head.sink)} by weight, {percent(head.sink_by_norm)} by norm"
     return (
-        f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer} "
+        f"{percent(head.projection_share)} of the attention output’s norm in layer {head.id.layer!s} "
         f"({percent(head.norm_share)} of its heads’ norms){f'; on {result.sinks}: {sinks}' if result.sinks else ''}."
     )
 
 
 def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
-    side, beside, stacked = _geometry(plan.labels.texts, look)
-    width = page_width(look, beside + side + 2 * MARGIN + (0 if stacked else _BETWEEN + side))
-    panel = side + _BAR + 0.3 * (side < 2)  # where the names of colour bars take several lines
+    keys = plan.keys or plan.labels
+    side, beside, stacked = _geometry(max(plan.labels.texts, keys.texts, key=len), look)
+    rows, columns = plan.pattern.shape
+    wide, tall = side * columns / max(rows, columns), side * rows / max(rows, columns)
+    width = page_width(look, beside + wide + 2 * MARGIN + (0 if stacked else _BETWEEN + wide))
+    panel = tall + _BAR + 0.3 * (wide < 2)  # where the names of colour bars take several lines
     body = _STRIP + 2 * _NAME + 0.8 * beside + (2 * panel + _NAME if stacked else panel)
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=body)
@@ -230,16 +185,16 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
             panels, (plan.pattern, plan.weighted), plan.norms, all_sides, names, plan.bars, strict=True
         ):
             cells = draw_matrix(
-                ax, values, norm, look, labels=plan.labels, sides=sides, pooled=plan.pooled, vector=vector,
-                cell=side * 72 / len(values),
+                ax, values, norm, look, labels=plan.labels, keys=plan.keys, sides=sides, pooled=plan.pooled,
+                vector=vector, cell=side * 72 / max(values.shape),
             )  # fmt: skip
-            ax.set_box_aspect(1)
-            _name(ax, name, side, look)
-            colour_bar(page, ax, ColourScale(norm=norm, bar=bar), look, across=side)
+            ax.set_box_aspect(rows / columns)
+            _name(ax, name, wide, look)
+            colour_bar(page, ax, ColourScale(norm=norm, bar=bar), look, across=wide)
             drawn.append((ax, values, cells))
-        strip = panels[1].inset_axes((0, 1 + _NAME / side, 1, _STRIP / side))
+        strip = panels[1].inset_axes((0, 1 + _NAME / tall, 1, _STRIP / tall))
         _draw_value_norms(strip, plan, look)
-        _name(strip, "‖f(x)‖ of each key", side, look)
+        _name(strip, "‖f(x)‖ of each key", wide, look)
         for _ in range(1 + stacked):  # the bars above a panel are as high as the panel makes them
             settled(page)
         page.set_layout_engine("none")  # or it would all be laid out again when it is written
@@ -249,7 +204,7 @@ def _head_figure(plan: HeadPlan, look: Look, vector: bool = False) -> Figure:
 
 
 def _draw_head(ax: Axes, plan: HeadPlan, look: Look) -> AxesImage | QuadMesh:
-    cells = draw_matrix(ax, plan.weighted, plan.norms[1], look, labels=plan.labels, pooled=plan.pooled)
+    cells = draw_matrix(ax, plan.weighted, plan.norms[1], look, labels=plan.labels, keys=plan.keys, pooled=plan.pooled)
     settled(ax.figure)
     write_numbers(ax, plan.weighted, cells, _norm, air=4)
     return cells
@@ -258,7 +213,8 @@ def _draw_head(ax: Axes, plan: HeadPlan, look: Look) -> AxesImage | QuadMesh:
 def _draw_value_norms(ax: Axes, plan: HeadPlan, look: Look) -> None:
     """||f(x)|| of every key as bars over the columns of the matrix below; grey where a cell holds sinks only."""
     edges = np.arange(len(plan.value_norms) + 1) - 0.5
-    muted = np.minimum.reduceat(plan.labels.muted, np.arange(0, len(plan.labels.muted), plan.pooled))
+    of_keys = (plan.keys or plan.labels).muted
+    muted = np.minimum.reduceat(of_keys, np.arange(0, len(of_keys), plan.pooled))
     for which, colour in ((~muted, look.colour_map()(0.75)), (muted, look.greys.quiet)):
         ax.stairs(plan.value_norms * which, edges, fill=True, facecolor=colour, edgecolor="none")
     top = 1.08 * float(plan.value_norms.max()) or 1.0
@@ -287,21 +243,6 @@ def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
     return min(room if stacked else (room - _BETWEEN) / 2, largest), beside, stacked
 
 
-def _map(
-    values: Numbers, look: Look, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
-) -> HeadMap:
-    """A map whose colours end at the largest absolute number of heads and columns beside, whole where cells are."""
-    top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
-    top = float(math.ceil(top)) if more.get("write") is _whole else top
-    norm = Normalize(-top if diverging else 0.0, top, clip=True)
-    colours = look.diverging_map() if diverging else None
-    return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)
-
-
-def _whole(value: float) -> str:
-    return percent(value / 100).removesuffix(" %") if math.isfinite(value) else "–"
-
-
 def _norm(value: float) -> str:
     return "" if value < 0.005 else written(value)
 
@@ -311,14 +252,15 @@ VIEWS: tuple[View[Any, Any], ...] = (
         "overview", "norm-weighted attention of all heads", _overview, head_grid_figure, draw_head_grid, stems="outputs"
     ),
     View(
-        "shares", "each head's share of its layer's attention output", _shares, head_map_figure, draw_head_map,
+        "shares", "each head's share of its layer's attention output", plan_shares, head_map_figure, draw_head_map,
         stems="outputs-shares",
     ),
     View(
-        "effects", "what each head adds to the logit of the predicted token (GPT-2)", _effects, head_map_figure,
-        draw_head_map, stems="outputs-effects", missing=lambda result: str(result.no_attribution).removesuffix("."),
+        "effects", "what each head adds to the logit of the predicted token (GPT-2), or to a classifier's decision",
+        plan_effects, head_map_figure, draw_head_map, stems="outputs-effects",
+        missing=lambda result: "" if result.decision else str(result.no_attribution).removesuffix("."),
     ),
     View(
-        "heads", "one head by weight and by norm", _heads, _head_figure, _draw_head, stems=r"outputs/L\d+H\d+"
+        "heads", "one head by weight and by norm", _heads, _head_figure, _draw_head, stems=r"outputs/[LEDX]\d+H\d+"
     ),
 )  # fmt: skip

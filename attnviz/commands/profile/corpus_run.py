@@ -96,7 +96,8 @@ class CorpusRun:
         shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
         self.settings = settings
         self.tallies: dict[str, Tally] = {
-            "statistics": StatisticsTally(*shape, causal), "relations": RelationTally(*shape, causal),
+            "statistics": StatisticsTally(*shape, causal, windows=checkpoint.windows),
+            "relations": RelationTally(*shape, causal),
             "meanings": MeaningTally(checkpoint), "names": NameTally(*shape, causal),
             "distances": HeadDistanceTally(*shape),
         }  # fmt: skip

@@ -1,10 +1,10 @@
 """What each head of a model does, measured on corpora."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,12 @@ from attnviz.corpora.parsing import find_parser
 from attnviz.corpora.reading import Corpus, open_corpus
 from attnviz.errors import CorpusError, UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
-from attnviz.model.head_ids import HeadId, all_heads
-from attnviz.model.opening import named_source, refuse_encoder_decoder, resolve_device, resolve_dtype
+from attnviz.model.head_ids import HeadId, select_heads
+from attnviz.model.opening import named_source, resolve_device, resolve_dtype
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.examples import RoleExamples
-from attnviz.patterns.registry import GENERAL, NAMES, REPEATS
+from attnviz.patterns.registry import ROLES_ON_REPEATS
 from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import Result
 from attnviz.version import __version__
@@ -42,7 +42,7 @@ PARTS = "", "untrained copy", "confirmation"
 CONTROL_TEXTS = 500
 """Texts of each corpus, at most, on which the untrained copy is measured."""
 
-_ON_REPEATS = tuple(NAMES[statistic] for statistic in REPEATS)
+_OfHead = TypeVar("_OfHead", Role, RoleExamples)
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,9 @@ class Profile(Result):
     examples: tuple[RoleExamples, ...] = ()
 
     def passed_roles(self) -> dict[HeadId, list[Role]]:
-        """The roles that each head passes, the largest error reduction first; all heads are there.
-
-        Local, long-range and broad come last: many heads with a role of their own show them, too.
-        """
-        heads = all_heads(self.checkpoint.n_layers, self.checkpoint.n_heads)
-        passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
-        for role in sorted(self.roles, key=lambda role: (role.role in GENERAL, -(role.gain or 0.0), role.role)):
-            if role.passed:
-                passed[role.id].append(role)
-        return passed
+        """The roles that each head passes, the largest error reduction first; all heads are there."""
+        model = self.checkpoint
+        return judged.passed_by_head(self.roles, select_heads((), model.n_layers, model.n_heads, model.stacks))
 
     @property
     def trees(self) -> str:
@@ -121,7 +114,7 @@ class Profile(Result):
             kinds |= {"gap", "repeats"}
         elif role == "coreference":
             kinds = {"gap"}
-        elif role in _ON_REPEATS:
+        elif role in ROLES_ON_REPEATS:
             kinds = {"repeats"}
         elif role.startswith("syntactic"):
             kinds = {"conllu" if self.gold else "txt"}
@@ -131,7 +124,7 @@ class Profile(Result):
             if count.corpus.kind in kinds
         ]
         if self.repeats is not None and "repeats" in kinds:
-            read.append(f"{len(self.repeats.scores['previous'])} × {self.repeats.length} random tokens, repeated")
+            read += [f"{n} × {what}" for what, n in self.repeats.sequences(role).items()]
         return " · ".join([visible(self.checkpoint.short_name), *read, *more])
 
     def __repr__(self) -> str:
@@ -166,7 +159,7 @@ def profile_heads(
     Under torchrun the corpora are split over the processes; the first one returns the profile.
 
     Args:
-        model: a built-in name, folder or hub id; a Source found before; or a Checkpoint.
+        model: a built-in name, folder or hub id, a Source found before, a Checkpoint; of encoder-decoders the encoder.
         paths: ``.conllu`` (gold trees), ``.txt`` (a sentence a line), GAP ``.tsv`` (coreference).
         repeats: also random tokens, repeated.
         limit: sentences, or rows, of each corpus that are read.
@@ -206,8 +199,7 @@ def profile_heads(
         if one.sha256 == other.sha256:  # its texts would count twice, and every interval would be too narrow
             raise UsageError(f"expected different corpora, found the same content twice: {one.path}, {other.path}.")
     parse = find_parser([*corpora, *others], parser) if syntax else None
-    checkpoint = _checkpoint(model, revision, device, dtype, process)
-    refuse_encoder_decoder(checkpoint)
+    checkpoint = _checkpoint(model, revision, device, dtype, process).encoder
     weights = checkpoint.weights_sha256
     tell = told_once(warn)
 
@@ -308,16 +300,24 @@ def _profile(
     counts, others = _counts(run), _counts(again)
     tallies: dict[str, Any] = dict(run.tallies)
     sentences = any(corpus.kind != "gap" for corpus in run.settings.corpora)
+    checkpoint, relations = run.settings.checkpoint, tallies["relations"].results()
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
+    confirmed = judged.confirmed_roles(roles, _candidates(again, False))
     return Profile(
-        run.settings.checkpoint, weights, counts, run.settings.seed, run.attention.verification,
-        run.attention.texts_verified, tallies["statistics"] if sentences else None,
-        tuple(tallies["relations"].results()) or None, run.settings.gold, tallies["names"].results(),
+        checkpoint, weights, counts, run.settings.seed, run.attention.verification, run.attention.texts_verified,
+        tallies["statistics"] if sentences else None,
+        tuple(replace(each, layers=checkpoint.layers) for each in relations) or None, run.settings.gold,
+        tallies["names"].results(),
         None if fresh is None else sum(done.texts for done in fresh.measured), others,
         run.repeats.results() if repeats else None, tallies["distances"].results() if sentences else None,
-        tallies["distances"].n_queries, tuple(judged.confirmed_roles(roles, _candidates(again, False))),
-        role_examples(roles, tallies.values()),
+        tallies["distances"].n_queries, _placed(confirmed, checkpoint),
+        _placed(role_examples(roles, tallies.values()), checkpoint),
     )  # fmt: skip
+
+
+def _placed(found: Iterable[_OfHead], checkpoint: Checkpoint) -> tuple[_OfHead, ...]:
+    """Heads by their ids in the whole model, of which an encoder alone may have been measured."""
+    return tuple(replace(each, id=HeadId(checkpoint.layers[each.id.layer], each.id.head)) for each in found)
 
 
 def _checkpoint(

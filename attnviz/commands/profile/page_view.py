@@ -45,7 +45,7 @@ def page_data(profile: Profile, _: Choices) -> dict[str, Any]:
         "sides": [],
         "axes": [],
         "end": 1,
-        "rows": [f"L{layer}" for layer in range(model.n_layers)],
+        "rows": [HeadId(layer, 0).layer_name for layer in model.layers],
         "columns": model.n_heads,
         "statistics": list(_statistics(profile)),
         "heads": [_entry(head, roles) for head, roles in passed.items()],
@@ -88,7 +88,7 @@ def _statistics(profile: Profile) -> Iterator[dict[str, Any]]:
     def column(key: str, title: str, reading: str, uniform: float | None, values: dict[HeadId, float]) -> Any:
         numbers = (values.get(head, math.nan) for head in heads)
         return {
-            "key": key, "title": title, "reading": reading, "unit": "", "uniform": rounded(uniform),
+            "key": key, "title": title, "reading": reading, "unit": "", "uniform": [rounded(uniform)],
             "values": [rounded(number) if math.isfinite(number) else None for number in numbers],
         }  # fmt: skip
 

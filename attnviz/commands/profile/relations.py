@@ -72,11 +72,13 @@ class RelationCount:
         relation: its name.
         offset: the best fixed guess: +1 means that the head is the word after the dependent.
         accuracy: of every head by direction, beside the guesses of :data:`attnviz.patterns.guesses.BASELINES`.
+        layers: of the model, which name its heads; of an encoder-decoder those of its encoder.
     """
 
     relation: str
     offset: int
     accuracy: Estimate
+    layers: Sequence[int] = ()
 
     @property
     def n(self) -> int:
@@ -93,7 +95,11 @@ class RelationCount:
         """The head that is right most often, its direction, and how often."""
         scores = self.accuracy.scores
         direction, layer, head = map(int, torch.unravel_index(scores.argmax(), scores.shape))
-        return HeadId(layer, head), self.accuracy.directions[direction], float(scores.max())
+        return (
+            HeadId(self.layers[layer] if self.layers else layer, head),
+            self.accuracy.directions[direction],
+            float(scores.max()),
+        )
 
 
 class RelationTally(SumTally):

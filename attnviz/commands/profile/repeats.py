@@ -1,15 +1,17 @@
-"""Scores on random tokens, repeated: induction, duplicate-token and previous-token heads."""
+"""Scores on random tokens, repeated: induction, duplicate-token, previous-token and retrieval heads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from attnviz.commands.profile.retrieval import Needles
 from attnviz.commands.profile.tallies import SumTally, ordinary_ids
 from attnviz.corpora.batches import Item, SampledAttention, Text, collate
 from attnviz.errors import CheckpointError
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.patterns.registry import RETRIEVAL, allowed_units
 
 __all__ = ["SEQUENCES", "RepeatScores", "RepeatTally"]
 
@@ -23,14 +25,25 @@ class RepeatScores:
 
     Attributes:
         scores: by ``previous``, ``duplicate``, ``induction``, means on a diagonal, [n_sequences, n_layers, n_heads]; of
-            the last two over the second half, whose tokens have a copy before them.
+            the last two over the second half, whose tokens have a copy before them. Of causal models also
+            ``retrieval``, a share of tokens (:mod:`attnviz.commands.profile.retrieval`).
         length: tokens before they are repeated.
-        baselines: the scores of uniform attention.
+        baselines: the scores of uniform attention in each layer, [n_layers, 1].
+        needle: tokens of a sequence with a needle, and of the needle; None without ``retrieval``.
     """
 
     scores: dict[str, Tensor]
     length: int
-    baselines: dict[str, float]
+    baselines: dict[str, Tensor]
+    needle: tuple[int, int] | None = None
+
+    def sequences(self, role: str = "") -> dict[str, int]:
+        """What was measured on, in words, each with its number of sequences: for one role, or for all."""
+        found = {f"{self.length} random tokens, repeated": len(self.scores["previous"])} if role != RETRIEVAL else {}
+        if self.needle is not None and role in ("", RETRIEVAL):
+            context, needle = self.needle
+            found[f"{context} random tokens, {needle} of them copied"] = len(self.scores[RETRIEVAL])
+        return found
 
 
 class RepeatTally(SumTally):
@@ -40,7 +53,9 @@ class RepeatTally(SumTally):
         self._checkpoint, self._seed = checkpoint, seed
         self._length = min(LENGTH, checkpoint.positions // 2)
         self._offsets = {"previous": -1, "duplicate": -self._length, "induction": 1 - self._length}
-        super().__init__(**dict.fromkeys(self._offsets, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
+        self._needles = Needles(checkpoint, seed, SEQUENCES)
+        names = [*self._offsets, *[RETRIEVAL] * self._needles.measurable]
+        super().__init__(**dict.fromkeys(names, (SEQUENCES, checkpoint.n_layers, checkpoint.n_heads)))
 
     def measure(
         self, attention: SampledAttention, numbers: list[int], batch_size: int, tell: Callable[[int], None]
@@ -50,11 +65,11 @@ class RepeatTally(SumTally):
             raise CheckpointError(
                 "the model has a single position; --repeats needs two at least, for a token and its copy"
             )
-        sequences = self._drawn()
+        sequences, needles = self._drawn(), self._needles.drawn() if self._needles.measurable else None
         for first in range(0, len(numbers), batch_size):
             chosen = numbers[first : first + batch_size]
             drawn = sequences[chosen].tolist()
-            items = [Item((*once, *once), (False,) * (2 * self._length), (), Text("")) for once in drawn]
+            items = [_item((*once, *once)) for once in drawn]
 
             def visit(layer: int, pattern: Tensor, chosen: list[int] = chosen) -> None:
                 for name, offset in self._offsets.items():
@@ -62,7 +77,12 @@ class RepeatTally(SumTally):
                     means = torch.diagonal(queries, self._first_query(name) + offset, -2, -1).double().mean(-1)
                     self._counts[name][chosen, layer] = means.cpu()
 
+            def visit_needle(layer: int, pattern: Tensor, chosen: list[int] = chosen) -> None:
+                self._counts[RETRIEVAL][chosen, layer] = self._needles.retrieved(pattern, chosen)
+
             attention.run(collate(self._checkpoint, items), visit)
+            if needles is not None:
+                attention.run(collate(self._checkpoint, [_item(row) for row in needles[chosen].tolist()]), visit_needle)
             tell(first + len(chosen))
 
     def _drawn(self) -> Tensor:
@@ -77,11 +97,28 @@ class RepeatTally(SumTally):
 
     def results(self) -> RepeatScores:
         """The scores, beside those of uniform attention."""
-        n = 2 * self._length
-        seen = torch.arange(1, n + 1) if self._checkpoint.architecture.causal else torch.full((n,), n)
-        baselines = {name: float((1 / seen[self._first_query(name) :]).mean()) for name in self._offsets}
-        return RepeatScores(self._counts, self._length, baselines)
+        windows = self._checkpoint.windows
+        layers = [self._uniform(window) for window in windows]
+        baselines = {name: torch.tensor([of_layer[name] for of_layer in layers])[:, None] for name in self._offsets}
+        if not self._needles.measurable:
+            return RepeatScores(self._counts, self._length, baselines)
+        baselines[RETRIEVAL] = torch.tensor([self._needles.uniform(window) for window in windows])[:, None]
+        return RepeatScores(self._counts, self._length, baselines, (self._needles.context, self._needles.needle))
+
+    def _uniform(self, window: int | None) -> dict[str, float]:
+        """The scores of attention that is uniform over the keys that a query may see."""
+        allowed = allowed_units(2 * self._length, self._checkpoint.architecture.causal, window)
+        pattern = allowed / allowed.sum(-1, keepdim=True)
+        return {
+            name: float(torch.diagonal(pattern[first:], first + offset, -2, -1).mean())
+            for name, offset in self._offsets.items()
+            for first in [self._first_query(name)]
+        }
 
     def _first_query(self, name: str) -> int:
         """The first position with a token before it, or with a copy of its own before it."""
         return 1 if name == "previous" else self._length
+
+
+def _item(ids: Sequence[int]) -> Item:
+    return Item(tuple(ids), (False,) * len(ids), (), Text(""))

@@ -18,11 +18,12 @@ from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.reading import LONGEST, SHORTEST
 from attnviz.model.head_ids import HeadId
+from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.examples import examples_entry
 from attnviz.patterns.guesses import BASELINES
 from attnviz.patterns.published import PublishedHead, published_entries, published_heads
-from attnviz.patterns.registry import PATTERNS
+from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table
 from attnviz.results.report import Report
@@ -50,7 +51,8 @@ def _content(profile: Profile, _: Choices) -> dict[str, Any]:
         },
         "coreference": _coreference(profile.coreference),
         "repeats": None if profile.repeats is None else {
-            name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()
+            RETRIEVAL: None,
+            **{name: _numbers(scores.mean(0)) for name, scores in profile.repeats.scores.items()},
         },
         "roles": [_role(role) for role in profile.roles],
         "published": published_entries(_published(profile)),
@@ -128,7 +130,7 @@ def _numbers(values: Tensor) -> list[list[float | None]]:
 
 def _tables(profile: Profile, choices: Choices, width: int) -> Iterator[RenderableType]:
     """What was verified, and the tables that these corpora can give."""
-    sequences = 0 if profile.repeats is None else len(profile.repeats.scores["previous"])
+    sequences = 0 if profile.repeats is None else sum(profile.repeats.sequences().values())
     texts = sum(count.texts for count in profile.corpora) + sequences
     sample = f" on a sample, {profile.texts_verified:,} of {counted(texts, 'text')}"
     sample += ", the random ones included" if sequences else ""
@@ -299,6 +301,9 @@ def _notes(profile: Profile) -> RenderableType:
         f"Trees: {trees}. Baseline: the largest of six guesses (+1: the head is the next word after the dependent; "
         "other words: the same head, asked from other words). Pass: heads that pass for the relation; – where it is "
         "too rare." if profile.relations is not None else "",
+        "Windows: baselines of each layer's heads are of uniform attention within its window; the table's last row is "
+        "the mean of the layers." if profile.statistics is not None and profile.statistics.windowed else "",
+        encoder_note(profile.checkpoint),
         "Confirmed: score and baseline on the other corpus; no: it does not pass there."
         if profile.confirmed_on else "",
         *(

@@ -22,12 +22,12 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.tallies import OFFSETS, MeaningTally, StatisticsTally
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.patterns.guesses import error_reduction
-from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, SHARES
+from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, RETRIEVAL, SHARES, told_after
 from attnviz.patterns.verdicts import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
 __all__ = ["ENOUGH_INSTANCES", "ENOUGH_SEQUENCES", "ENOUGH_TEXTS", "ERROR_RATE", "Candidate", "Confirmation", "Role",
-           "confirmed_roles", "coreference_candidates", "judged_roles", "repeat_candidates", "semantic_candidates",
-           "statistic_candidates", "syntax_candidates", "untrained_scores"]  # fmt: skip
+           "confirmed_roles", "coreference_candidates", "judged_roles", "passed_by_head", "repeat_candidates",
+           "semantic_candidates", "statistic_candidates", "syntax_candidates", "untrained_scores"]  # fmt: skip
 
 ERROR_RATE = 0.05
 """The chance that any of a role's intervals misses, over all heads together (Bonferroni); and the false discovery rate
@@ -41,6 +41,9 @@ ENOUGH_TEXTS = 100
 
 ENOUGH_SEQUENCES = 30
 """The same of random sequences, which are alike."""
+
+RETRIEVED = 0.1
+"""Of the needle's tokens, what a retrieval head finds at least (Wu et al. 2024)."""
 
 _ROUNDING = 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
 _STANDS = (
@@ -141,7 +144,7 @@ class Candidate:
         estimate: scores beside baselines.
         scale: ``share``, ``proportion`` or ``cosine``: which intervals hold for it.
         enough: texts that a verdict takes.
-        above: what the score has to exceed.
+        above: what the score has to exceed; of each direction, layer and head, where they differ.
         least: likewise its lower end, in place of the baseline; of ``broad``.
         measurable: of each head, [n_layers, n_heads], the share of its attention that the score is about; None for all.
         heads: of each head, [n_layers, n_heads], whether it is judged; None for all.
@@ -153,7 +156,7 @@ class Candidate:
     estimate: Estimate
     scale: str = "share"
     enough: int = ENOUGH_TEXTS
-    above: float = -math.inf
+    above: float | Tensor = -math.inf
     least: float | None = None
     measurable: Tensor | None = None
     heads: Tensor | None = None
@@ -170,7 +173,8 @@ class Candidate:
         found = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
         if enough:
             found = self._evidence(score, against, errors, rate)
-        far = score > self.above and (self.least is not None or score - baseline >= MARGIN - _ROUNDING)
+        above = float(self.above[place]) if isinstance(self.above, Tensor) else self.above
+        far = score > above and (self.least is not None or score - baseline >= MARGIN - _ROUNDING)
         resting = self.measurable is not None and float(self.measurable[id]) < 1 - SINK_ONLY - _ROUNDING
         return Role(
             id, self.role, score, baseline, estimate.n, estimate.texts, found.interval, found.difference, self.rule,
@@ -206,11 +210,12 @@ def statistic_candidates(tally: StatisticsTally) -> Iterator[Candidate]:
     on_content = 1 - estimates["sink"].scores[0]
     for name in SHARES:
         if name in estimates:
-            rule, above = _POSITIONAL, MAJORITY
-            if NAMES[name] in GENERAL:  # what can be reached depends on the lengths of the texts
-                uniform = float(estimates[name].baseline.flatten()[0])
-                rule, above = _DISTANCE, uniform + HALF_OF_THE_REST * (1 - uniform)
-            yield Candidate(NAMES[name], rule, estimates[name], above=above, measurable=on_content)
+            general, uniform = NAMES[name] in GENERAL, estimates[name].baseline
+            yield Candidate(
+                NAMES[name], _DISTANCE if general else _POSITIONAL, estimates[name], measurable=on_content,
+                # what can be reached depends on the lengths of the texts
+                above=uniform + HALF_OF_THE_REST * (1 - uniform) if general else MAJORITY,
+            )  # fmt: skip
     rule = f"over {SINK_SHARE} (plotting code of Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
     yield Candidate("sink", rule, estimates["sink"], above=SINK_SHARE)
     yield Candidate("broad", _BROAD, estimates["broad"], least=BROAD_SHARE)
@@ -256,18 +261,24 @@ def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
 
 
 def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -> Iterator[Candidate]:
-    """Induction and duplicate-token heads; on request previous-token heads, which are better judged by text."""
+    """Induction, duplicate-token and retrieval; on request previous-token heads, which are better judged by text."""
     if repeats is None:
         return
     rule = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
-    for name in ("previous", *REPEATS) if previous else REPEATS:
+    found = f"largest attention on the token to be copied, over {RETRIEVED} of the time (Wu et al. 2024), "
+    found += f"{MARGIN} above uniform attention{_STANDS}"
+    names = [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]
+    for name in names:
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
-        baseline = torch.full_like(errors, repeats.baselines[name])
+        baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
         estimate = Estimate(
             scores.mean(0)[None], errors, {"uniform attention": baseline}, baseline, errors, n, n
         )  # fmt: skip
-        yield Candidate(NAMES[name], rule, estimate, enough=ENOUGH_SEQUENCES, above=MAJORITY)
+        if name == RETRIEVAL:
+            yield Candidate(name, found, estimate, enough=ENOUGH_SEQUENCES, above=RETRIEVED)
+        else:
+            yield Candidate(NAMES[name], rule, estimate, enough=ENOUGH_SEQUENCES, above=MAJORITY)
 
 
 def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
@@ -297,6 +308,18 @@ def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]
         passed = role.passed and q is not None and q <= ERROR_RATE and above
         judged.append(replace(role, q=q, untrained=control, passed=passed))
     return judged
+
+
+def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadId, list[Role]]:
+    """The roles that each of these heads passes, the largest error reduction first.
+
+    Local, long-range and broad come last: many heads with a role of their own show them, too.
+    """
+    passed: dict[HeadId, list[Role]] = {head: [] for head in heads}
+    for role in sorted(roles, key=lambda role: (told_after(role.role), -(role.gain or 0.0), role.role)):
+        if role.passed:
+            passed[role.id].append(role)
+    return passed
 
 
 def confirmed_roles(roles: Sequence[Role], candidates: Iterable[Candidate]) -> list[Role]:

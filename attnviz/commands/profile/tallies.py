@@ -1,6 +1,6 @@
 """What is counted over a corpus, layer by layer and batch by batch: sums that never grow with it."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -119,8 +119,16 @@ class StatisticsTally(_TextTally):
         entropies: of the layer added last, in nats, [n_texts, n_heads, n].
     """
 
-    def __init__(self, n_layers: int, n_heads: int, causal: bool, replicates: int = REPLICATES) -> None:
+    def __init__(
+        self,
+        n_layers: int,
+        n_heads: int,
+        causal: bool,
+        replicates: int = REPLICATES,
+        windows: Sequence[int | None] = (),
+    ) -> None:
         self.causal = causal
+        self._windows, self._of_layer = _different(windows or [None] * n_layers)
         self._patterns = [*(spec for spec in PATTERNS if not spec.on_repeats), *_OFFSETS]
         self.roles = [spec.name for spec in self._patterns]
         without = masks_of(MaskInput(("",), (0,), causal), self._patterns)
@@ -129,7 +137,7 @@ class StatisticsTally(_TextTally):
         super().__init__(
             sums=(replicates + 1, n_layers, n_heads, len(_MEANS) + 1 + n_shares),
             positions=(replicates + 1, 2),  # all, content
-            baselines=(replicates + 1, n_shares + 2),  # of the shares, of the sink, and entropy
+            baselines=(replicates + 1, len(self._windows), n_shares + 2),  # of the shares, of the sink, and entropy
         )
         self.masks = self.entropies = torch.empty(0)
 
@@ -139,15 +147,20 @@ class StatisticsTally(_TextTally):
         positions = torch.stack([batch.valid.sum(1), batch.content.sum(1)], 1)
         self._counts["positions"] += weights @ positions.double().cpu()
         self.masks = self._masks_of(batch)
+        uniform = torch.stack([self._uniform_in(batch, window) for window in self._windows], 1)
+        self._counts["baselines"] += torch.einsum("rt,twk->rwk", weights, uniform)
+
+    def _uniform_in(self, batch: Batch, window: int | None) -> Tensor:
+        """What uniform attention within a window does in each text, [n_texts, n_shares + 2]."""
         content, valid = batch.content.cpu(), batch.valid.cpu()
-        allowed = allowed_units(valid.shape[1], self.causal)
+        allowed = allowed_units(valid.shape[1], self.causal, window)
         keys = content[:, None, :] & allowed & content[:, :, None]
         count = keys.sum(-1).clamp(min=1).double()
         uniform = [((keys & mask).sum(-1) / count).sum(1) for mask in self.masks.unbind(1)]
         seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1).double()
         sinks = (valid & ~content)[:, None, :] & allowed
         uniform += [(sinks.sum(-1) / seen * content).sum(1), (seen.log() * valid).sum(1)]
-        self._counts["baselines"] += weights @ torch.stack([each.expand(len(valid)) for each in uniform], 1)
+        return torch.stack([each.expand(len(valid)) for each in uniform], 1)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]."""
@@ -186,9 +199,9 @@ class StatisticsTally(_TextTally):
         return values
 
     def _uniform(self) -> dict[str, Tensor | None]:
-        """Baselines in every bootstrap sample, [1 + replicates]; None of a pattern that the model cannot have."""
-        n_queries, n_content = self._counts["positions"].T
-        *shares, sink, entropy = self._counts["baselines"].T
+        """Baselines in every bootstrap sample, [1 + replicates, n_layers]; None of a pattern it cannot have."""
+        n_queries, n_content = self._counts["positions"].T[..., None]
+        *shares, sink, entropy = self._counts["baselines"][:, self._of_layer].unbind(-1)
         means = zip(self._possible.items(), shares, strict=True)
         baselines = {name: share / n_content if possible else None for (name, possible), share in means}
         return baselines | {"sink": sink / n_content, "entropy": entropy / n_queries}
@@ -202,17 +215,32 @@ class StatisticsTally(_TextTally):
         samples, uniform = self._samples(), self._uniform()
         entropy = uniform.pop("entropy")
         assert entropy is not None
-        broad = samples["entropy"] / entropy[:, None, None]
+        broad = samples["entropy"] / entropy[..., None]
         found = {name: self._estimate(samples[name], each) for name, each in uniform.items() if each is not None}
         return found | {"broad": self._estimate(broad, torch.ones_like(entropy))}
 
     def _estimate(self, values: Tensor, uniform: Tensor) -> Estimate:
-        baselines = {"uniform attention": uniform[:, None, None, None]}
+        baselines = {"uniform attention": uniform[:, None, :, None]}
         return estimated(values[:, None], baselines, self.n_content, self.n_texts)
 
     def baselines(self) -> dict[str, float | None]:
-        """The same under uniform attention: of each share, of the sink, and the uniform entropy in nats."""
-        return {name: None if values is None else float(values[0]) for name, values in self._uniform().items()}
+        """The same under uniform attention: of each share, of the sink, and the uniform entropy in nats.
+
+        Where layers have windows of their own, the mean over the layers.
+        """
+        layers = slice(None) if self.windowed else slice(1)
+        return {name: None if each is None else float(each[0, layers].mean()) for name, each in self._uniform().items()}
+
+    @property
+    def windowed(self) -> bool:
+        """Whether layers differ in how many tokens a query sees."""
+        return len(self._windows) > 1
+
+
+def _different(windows: Sequence[int | None]) -> tuple[list[int | None], list[int]]:
+    """The different windows of a model's layers, and for each layer the place of its own among them."""
+    different = list(dict.fromkeys(windows))
+    return different, [different.index(window) for window in windows]
 
 
 def ordinary_ids(checkpoint: Checkpoint) -> list[int]:
@@ -249,9 +277,10 @@ class MeaningTally(_TextTally):
     def __init__(self, checkpoint: Checkpoint, replicates: int = REPLICATES) -> None:
         self._embeddings, self._mean = _embeddings(checkpoint), mean_embedding(checkpoint)
         self._causal = checkpoint.architecture.causal
+        self._windows, self._of_layer = _different(checkpoint.windows)
         super().__init__(
             sums=(replicates + 1, checkpoint.n_layers, checkpoint.n_heads, 2),  # attention times cosine, and attention
-            uniform=(replicates + 1, 2),  # mean cosines, and queries
+            uniform=(replicates + 1, len(self._windows), 2),  # mean cosines, and queries
         )
         self._masks = self.pairs = self.alike = torch.empty(0)
 
@@ -261,11 +290,14 @@ class MeaningTally(_TextTally):
         ids, content = batch.inputs["input_ids"], batch.content
         vectors = torch.nn.functional.normalize((self._embeddings[ids].double() - self._mean).float(), dim=-1)
         cosines = vectors @ vectors.mT  # 0 for an embedding that is the mean itself
-        allowed = allowed_units(ids.shape[1], self._causal).to(ids.device)
-        pairs = content[:, :, None] & content[:, None, :] & allowed & (ids[:, :, None] != ids[:, None, :])
-        keys = pairs.sum(-1)
-        means = (cosines * pairs).sum(-1) / keys.clamp(min=1)
-        self._counts["uniform"] += weights @ torch.stack([means.sum(1), (keys > 0).sum(1)], 1).double().cpu()
+        other = content[:, :, None] & content[:, None, :] & (ids[:, :, None] != ids[:, None, :])
+        for place, window in enumerate(self._windows):
+            pairs = other & allowed_units(ids.shape[1], self._causal, window).to(ids.device)
+            keys = pairs.sum(-1)
+            means = (cosines * pairs).sum(-1) / keys.clamp(min=1)
+            counts = torch.stack([means.sum(1), (keys > 0).sum(1)], 1).double().cpu()
+            self._counts["uniform"][:, place] += weights @ counts
+        pairs = other & allowed_units(ids.shape[1], self._causal).to(ids.device)
         self._masks = torch.stack([cosines * pairs, pairs.to(cosines)], -1).flatten(1, 2)
         self.pairs, self.alike = pairs, pairs & (cosines >= MARGIN)
 
@@ -279,18 +311,18 @@ class MeaningTally(_TextTally):
         The score is sum A cos / sum A over the pairs; NaN for a head that leaves none of its attention there. The
         baseline is the mean over queries with a pair of the mean cosine of their pairs; NaN where there are none.
         """
-        sums, uniform = self._counts["sums"], self._counts["uniform"]
-        baselines = {"uniform attention": (uniform[:, 0] / uniform[:, 1])[:, None, None, None]}
+        sums, uniform = self._counts["sums"], self._counts["uniform"][:, self._of_layer]
+        baselines = {"uniform attention": (uniform[..., 0] / uniform[..., 1])[:, None, :, None]}
         return estimated((sums[..., 0] / sums[..., 1])[:, None], baselines, self.n_queries, self.n_texts)
 
     def on_pairs(self) -> Tensor:
         """Share of the attention of those queries that lands on such pairs, [n_layers, n_heads]."""
-        return self._counts["sums"][0, ..., 1] / self._counts["uniform"][0, 1]
+        return self._counts["sums"][0, ..., 1] / self._counts["uniform"][0, self._of_layer, 1][:, None]
 
     @property
     def n_queries(self) -> int:
-        """Content queries with at least one pair."""
-        return int(self._counts["uniform"][0, 1])
+        """Content queries with at least one pair, in the layer with the shortest window."""
+        return int(self._counts["uniform"][0, :, 1].min())
 
 
 def _embeddings(checkpoint: Checkpoint) -> Tensor:

@@ -44,6 +44,7 @@ _READING = {
     "coreference": (_ACCURACY, "largest of a head's guesses", "pronouns"),
     "induction": ("mean attention to the token after the copy", "uniform attention", "random sequences"),
     "duplicate-token": ("mean attention to the copy", "uniform attention", "random sequences"),
+    "retrieval": ("share of tokens to be copied with the largest attention", "any visible token", "random sequences"),
 }
 """By role or its kind: what the score is, what the baseline is, and what n counts."""
 

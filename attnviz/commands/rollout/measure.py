@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -106,7 +105,7 @@ class Rollout(TextResult):
         norm_means: [n_layers, n, n], the norms of what attention adds, rows divided by their sum.
         weights: [n_layers, n, n], rollout up to each layer from the mean patterns.
         norms: [n_layers, n, n], the same from the norms.
-        uniform: [n, n], uniform attention.
+        uniform: [n, n], uniform attention in the layer shown.
         uniform_rollout: [n, n], the rollout of uniform attention up to the layer shown.
         layers: one entry a layer; where a layer was chosen, up to that one, as all of the above.
         positions: of the output token whose inputs are ranked; several where it occurs more than once.
@@ -177,6 +176,8 @@ def rollout(
 ) -> Rollout:
     """Roll the attention of a model out: how much of each input token has come to each position, through all layers.
 
+    Of an encoder-decoder the encoder alone is rolled out.
+
     >>> attnviz.rollout("The cat ran away", "minilm").weights[-1][0]  # of [CLS], over the inputs  # doctest: +SKIP
 
     Args:
@@ -202,7 +203,8 @@ def rollout(
     check_texts(text, pair, "roll out one text at a time")
     options = RolloutOptions(words, layer, residual, token, flow or all_flows, all_flows)
     _check(options)
-    checkpoint, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
+    opened, _ = open_checkpoint(model, tokenizer, revision, device, dtype)
+    checkpoint = opened.encoder
     if layer is not None and not 0 <= layer < checkpoint.n_layers:
         raise UsageError(f"the model has no layer {layer}: expected 0 to {checkpoint.n_layers - 1}.")
     n_layers = checkpoint.n_layers if layer is None else layer + 1
@@ -217,11 +219,12 @@ def rollout(
     plain, shares = _flows(means, residual, queries, progress)
     flows = None if shares is None else merge_pattern(shares, units.members)
     means, norm_means = merge_pattern(means, units.members), merge_pattern(norm_means, units.members)
-    layers, uniform, uniform_rollout = _summaries(units, causal, residual, errors, (means, weights, norms))
+    uniform = [uniform_pattern(len(tokens), causal, window) for window in checkpoint.windows[:n_layers]]
+    layers, uniform_rollout = _summaries(units, uniform, residual, errors, (means, weights, norms))
     here = list(positions)
     return Rollout(
-        text, pair, checkpoint, tokens, units, attention, options, means, norm_means, weights, norms, uniform,
-        uniform_rollout, layers, positions,
+        text, pair, checkpoint, tokens, units, attention, options, means, norm_means, weights, norms,
+        merge_pattern(uniform[-1], units.members), uniform_rollout, layers, positions,
         flow=None if flows is None else flows[here].mean(0),
         max_flow=None if plain is None or words else plain[here].mean(0),
         flows=flows if all_flows else None,
@@ -294,20 +297,18 @@ def _flows(
 
 
 def _summaries(
-    units: Units, causal: bool, residual: float, errors: Sequence[float], stacks: Sequence[Tensor]
-) -> tuple[tuple[LayerShares, ...], Tensor, Tensor]:
-    """What can be said of each layer; uniform attention over units, and its rollout up to the last of these."""
-    uniform = uniform_pattern(sum(map(len, units.members)), causal)
-    rolled = rolled_out(repeat(mixed_with_identity(uniform, residual), len(errors)))
-    uniform = merge_pattern(uniform, units.members)
+    units: Units, uniform: Sequence[Tensor], residual: float, errors: Sequence[float], stacks: Sequence[Tensor]
+) -> tuple[tuple[LayerShares, ...], Tensor]:
+    """What can be said of each layer, and the rollout of uniform attention, [n, n] a layer, up to the last of these."""
+    rolled = rolled_out(mixed_with_identity(pattern, residual) for pattern in uniform)
     layers = []
     for layer, (matrix, error) in enumerate(zip(rolled, errors, strict=True)):
-        merged = merge_pattern(matrix, units.members)
-        named = dict(zip(_SUMMARISED, (*(stack[layer] for stack in stacks), uniform, merged), strict=True))
+        own, merged = merge_pattern(uniform[layer], units.members), merge_pattern(matrix, units.members)
+        named = dict(zip(_SUMMARISED, (*(stack[layer] for stack in stacks), own, merged), strict=True))
         sink = {name: _on_sinks(of_method, units) for name, of_method in named.items()}
         apart = {name: rows_apart(of_method) for name, of_method in named.items()}
         layers.append(LayerShares(layer, sink, apart, error))
-    return tuple(layers), uniform, merged
+    return tuple(layers), merged
 
 
 def _on_sinks(matrix: Tensor, units: Units) -> float | None:

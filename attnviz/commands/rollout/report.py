@@ -9,6 +9,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
+from attnviz.model.opening import encoder_note
 from attnviz.model.positions import text_at
 from attnviz.model.wording import shortened
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
@@ -158,6 +159,7 @@ def _tables(result: Rollout, choices: Choices, width: int) -> Iterator[Renderabl
         flow_sentence(result.flow),
         sink_sentence(result),
         spread_sentence(result),
+        encoder_note(result.checkpoint),
     )
 
 

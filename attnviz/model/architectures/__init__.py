@@ -22,11 +22,13 @@ from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
 from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
 from attnviz.model.architectures.t5 import MT5, T5
+from attnviz.model.architectures.undeclared import EAGER, Undeclared, undeclared
 from attnviz.model.head_ids import Stack
 
 __all__ = [
-    "ARCHITECTURES", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules", "architecture_of",
-    "first_position", "n_layers_of", "norm_of", "position_rows", "stacks_of",
+    "ARCHITECTURES", "COMMANDS", "EAGER", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules",
+    "Undeclared", "architecture_of", "commands_of", "first_position", "instead_of", "n_layers_of", "norm_of",
+    "position_rows", "stacks_of",
 ]  # fmt: skip
 
 SIZES = {
@@ -45,18 +47,21 @@ _FAMILIES: tuple[Architecture, ...] = (
 ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAMILIES}
 
 
-def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
+def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -> Architecture:
     """The architecture of a transformers config, checked to be one that is reproduced in this dtype.
+
+    With ``any_family`` it may also be one of which the patterns alone are recomputed, :class:`Undeclared`.
 
     Raises:
         ArchitectureError: an unknown ``model_type``, a setting that is not reproduced, or a model
             without layers, heads or words.
     """
     model_type = getattr(config, "model_type", None)
+    if any_family and isinstance(model_type, str) and model_type not in ARCHITECTURES:
+        return undeclared(config)
     if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
         raise ArchitectureError(
-            f"the reference attention does not reproduce the architecture {model_type!r}; expected one of: {known}."
+            f"the reference attention does not reproduce the architecture {model_type!r}{instead_of(model_type)}."
         )
     for size, what in SIZES.items():
         if getattr(config, size, 1) < 1:  # T5 has no limit of positions
@@ -72,6 +77,26 @@ def architecture_of(config: Any, dtype: torch.dtype) -> Architecture:
         )
     architecture.refuse(config, dtype)
     return architecture
+
+
+def instead_of(model_type: object) -> str:
+    """Why an architecture is not reproduced, where there is more to say, and those that are."""
+    sound = ", whose encoder reads sound, not text" if model_type == "whisper" else ""
+    others = "heads --any-family (any_family=True) shows the patterns of some others, not verified"
+    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}"
+
+
+COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain")
+"""The commands that run a model."""
+
+
+def commands_of(architecture: Architecture) -> dict[str, str | None]:
+    """By command, which part of the family's models it measures: the ``model``, its ``encoder`` alone, or None."""
+    parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "model")
+    if isinstance(architecture, EncoderDecoder):
+        parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
+        parts |= dict.fromkeys(architecture.refused_commands)
+    return parts if architecture.explained else parts | {"explain": None}
 
 
 def stacks_of(architecture: Architecture, config: Any) -> tuple[Stack, ...]:

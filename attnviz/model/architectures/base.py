@@ -38,6 +38,12 @@ class LayerModules:
             own attention (pre-norm) the one before its cross-attention, which comes next.
         attention_output_norm: a norm of the attention's output before the residual is added (Gemma); None elsewhere.
         feed_forward_output_norm: likewise of the feed-forward network's.
+        head_norms: the norms of queries and keys, a head at a time; empty where there are none.
+        heads_first: whether these give [batch, n_heads, n, d_head], else [batch, n, n_heads, d_head].
+        gate: of a gated network (Shazeer 2020, "GLU Variants Improve Transformer") the linear map whose activation the
+            numbers of ``expand`` are multiplied by; ``expand`` itself where one map gives the gate and those numbers
+            side by side; None without a gate.
+        activation: of a gated network, the activation of the gate.
     """
 
     block: nn.Module
@@ -51,6 +57,10 @@ class LayerModules:
     feed_forward_norm: nn.Module
     attention_output_norm: nn.Module | None = None
     feed_forward_output_norm: nn.Module | None = None
+    head_norms: tuple[nn.Module, ...] = ()
+    heads_first: bool = False
+    gate: nn.Module | None = None
+    activation: nn.Module | None = None
 
     def after_attention(self, pre_norm: bool) -> nn.Module:
         """The norm that is given the sum of the residual stream and the attention's output."""
@@ -138,6 +148,9 @@ class Architecture(Protocol):
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """What makes logits [.., vocabulary] of the last hidden state, in a model with any head; None without one."""
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """What makes class logits of the final state that it reads, in a model for sequence classification; or None."""
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """Where to read each layer's own steps, first layer first."""

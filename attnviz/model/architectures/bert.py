@@ -7,7 +7,7 @@ from torch import nn
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, chained
 
 __all__ = ["Bert"]
 
@@ -68,6 +68,12 @@ class Bert:
         """``BertLMPredictionHead`` of ``BertForMaskedLM`` and ``BertForPreTraining``."""
         head: nn.Module | None = getattr(getattr(model, "cls", None), "predictions", None)
         return head
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """The pooler and ``classifier`` of ``BertForSequenceClassification``, of the final state of [CLS]."""
+        pooler: Any = getattr(self.base_model(model), "pooler", None)
+        steps = (getattr(pooler, step, None) for step in ("dense", "activation"))
+        return chained(*steps, getattr(model, "classifier", None))
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """Of every layer, see :meth:`layer_modules`."""

@@ -32,6 +32,10 @@ class DistilBert(Bert):
         steps = ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
         return chained(*(getattr(model, step, None) for step in steps))
 
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """The three steps that ``DistilBertForSequenceClassification`` takes one by one."""
+        return chained(getattr(model, "pre_classifier", None), nn.ReLU(), getattr(model, "classifier", None))
+
     def layer_modules(self, layer: Any) -> LayerModules:
         """``DistilBertSelfAttention`` gives pattern and output: it returns (output after W_O, pattern)."""
         attention = layer.attention

@@ -1,5 +1,7 @@
 """ELECTRA (Clark et al. 2020) under transformers' names: generator and discriminator."""
 
+from typing import Any
+
 from torch import nn
 
 from attnviz.model.architectures.base import chained
@@ -25,3 +27,8 @@ class Electra(Bert):
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """That of the generator; the discriminator has none."""
         return chained(getattr(model, "generator_predictions", None), getattr(model, "generator_lm_head", None))
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``ElectraClassificationHead``."""
+        head: Any = getattr(model, "classifier", None)
+        return chained(*(getattr(head, step, None) for step in ("dense", "activation", "out_proj")))

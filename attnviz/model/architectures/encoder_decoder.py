@@ -28,6 +28,12 @@ class LogitsHead(nn.Module):
         self.linear, self.scale = linear, scale
         self.bias = None if bias is None else nn.Buffer(bias)
 
+    @property
+    def weight(self) -> Tensor:
+        """From hidden states to logits, [vocabulary, d_model], the scale included."""
+        weight: Tensor = self.linear.weight * self.scale  # type: ignore[operator,assignment]
+        return weight
+
     def forward(self, hidden: Tensor) -> Tensor:
         """Scaled, projected on the vocabulary, and with the bias added."""
         logits: Tensor = self.linear(hidden * self.scale)
@@ -53,6 +59,10 @@ class EncoderDecoder(ABC):
     epsilon_setting: str | float = 1e-5
     activation_setting = "activation_function"
     explained = False
+    encoder_commands = ("rollout", "profile")
+    """The commands that measure the encoder alone."""
+    refused_commands: tuple[str, ...] = ()
+    """The commands that take none of these models."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse an encoder or a decoder alone, and heads that do not divide the model.
@@ -103,6 +113,10 @@ class EncoderDecoder(ABC):
     @abstractmethod
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """What makes logits of the decoder's last hidden states; None without it."""
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - of no encoder-decoder
+        """None: classes of an encoder-decoder are not measured."""
+        return None
 
     @abstractmethod
     def modules(self, base_model: nn.Module) -> list[LayerModules]:

@@ -73,6 +73,9 @@ class Gemma3(Gemma2):
     language_class = "Gemma3ForCausalLM"
     normed_heads = True
 
+    def _modules(self, layer: Any) -> LayerModules:
+        return replace(super()._modules(layer), heads_first=True)
+
     def rotary(self, config: Any, d_head: int, layer: int) -> Rotary | None:
         """Those of the layer's type: short ones with a window, long ones without."""
         return rotary_of(config, d_head, self.layer_type(config, layer))

@@ -7,7 +7,7 @@ from torch import nn
 
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, chained
 
 __all__ = ["GPT2"]
 
@@ -58,6 +58,10 @@ class GPT2:
         """``lm_head`` of ``GPT2LMHeadModel``."""
         head: nn.Module | None = getattr(model, "lm_head", None)
         return head
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``score`` of ``GPT2ForSequenceClassification``."""
+        return chained(getattr(model, "score", None))
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """``GPT2Attention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""

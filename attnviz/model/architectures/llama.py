@@ -12,7 +12,7 @@ from attnviz.attention.norms import RMSNorm
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.attention.rotary import Rotary
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, norm_of
+from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, chained, norm_of
 from attnviz.model.architectures.rope import refuse_rope, rotary_of
 
 __all__ = ["Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3", "projection"]
@@ -37,7 +37,7 @@ class Llama:
     float32_steps = True
     epsilon_setting = "rms_norm_eps"
     activation_setting = "hidden_act"
-    explained = False
+    explained = True
     language_class = "LlamaForCausalLM"
     partial_rotary = False
     normed_heads = False
@@ -81,6 +81,10 @@ class Llama:
         head: nn.Module | None = getattr(model, "lm_head", None)
         return head
 
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``score`` of ``LlamaForSequenceClassification``."""
+        return chained(getattr(model, "score", None))
+
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
         layers: Any = base_model.layers
@@ -98,6 +102,9 @@ class Llama:
             expand=network.up_proj,
             contract=network.down_proj,
             feed_forward_norm=layer.post_attention_layernorm,
+            head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
+            gate=network.gate_proj,
+            activation=network.act_fn,
         )
 
     def embeddings(self, base_model: nn.Module) -> Embeddings:
@@ -224,6 +231,8 @@ class Phi3(Mistral):
             expand=network.gate_up_proj,
             contract=network.down_proj,
             feed_forward_norm=layer.post_attention_layernorm,
+            gate=network.gate_up_proj,
+            activation=network.activation_fn,
         )
 
     def _projections(self, attention: Any, n_heads: int, n_kv_heads: int) -> tuple[Projection, Projection, Projection]:

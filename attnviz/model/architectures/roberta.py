@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from attnviz.errors import ArchitectureError
+from attnviz.model.architectures.base import chained
 from attnviz.model.architectures.bert import Bert
 
 __all__ = ["Camembert", "Roberta", "XLMRoberta"]
@@ -41,6 +42,11 @@ class Roberta(Bert):
         """``RobertaLMHead``."""
         head: nn.Module | None = getattr(model, "lm_head", None)
         return head
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``RobertaClassificationHead``."""
+        head: Any = getattr(model, "classifier", None)
+        return chained(getattr(head, "dense", None), nn.Tanh(), getattr(head, "out_proj", None))
 
 
 class XLMRoberta(Roberta):

@@ -1,0 +1,3 @@
+"""The form ``attnviz compare --corpus``: how differently the heads of two models attend, over many texts."""
+
+__all__: list[str] = []

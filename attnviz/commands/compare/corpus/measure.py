@@ -1,0 +1,335 @@
+"""Compare every head of two models over a corpus: the mean distance with an interval, beside two yardsticks.
+
+Of one text the distance of a head is the one of :mod:`attnviz.commands.compare.measure`, the square root of the mean
+Jensen-Shannon divergence over its queries. Over a corpus it is the mean over texts, with an interval from a bootstrap
+over texts. Beside it stand the distance that dropout makes between two passes of A over the same texts, and the
+largest possible one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnviz.arguments import check_sampling, checked
+from attnviz.attention.capture import capture_layers
+from attnviz.attention.verify import Verification
+from attnviz.commands.compare.corpus.noise import dropping_out
+from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorpus, pieces
+from attnviz.commands.compare.sides import check_shapes, model_names
+from attnviz.commands.profile.intervals import Evidence, cosine_evidence, false_discovery
+from attnviz.commands.profile.roles import ERROR_RATE, Role
+from attnviz.corpora.batches import Batch, SampledAttention, batches, encode
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.corpora.parsing import Parser, find_parser, ready
+from attnviz.corpora.reading import Corpus, Text, open_corpus, read_texts
+from attnviz.errors import CorpusError, TextError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.wording import counted, visible
+from attnviz.progress import Progress, tell
+from attnviz.results.result import Result
+from attnviz.results.text_result import OfHeads
+
+__all__ = ["CorpusComparison", "HeadChange", "compare_corpus"]
+
+
+@dataclass(frozen=True)
+class HeadChange:
+    """How differently one head attends in two models over a corpus.
+
+    Attributes:
+        rank: 1 for the head that differs most.
+        distance: mean over texts of the Jensen-Shannon distance, root nats, 0 to 0.833.
+        interval: of it, at 0.05 over all heads together (Bonferroni); None where there are too few texts.
+        divergence, total_variation: means over texts; as for :class:`attnviz.commands.compare.measure.HeadDifference`.
+        noise: the same distance between two passes of A with dropout; None where A has none.
+        above_noise: the interval of distance less noise, paired by text; of the distance where there is no noise.
+        p: one-sided, of no more distance than noise; None where there are too few texts.
+        q: its false discovery rate over all heads (Benjamini-Yekutieli 2001).
+        changed: whether the head differs by more than noise: both intervals above it, and q at most 0.05.
+        before, after: its clearest role on this corpus in A and in B; None where it passes none.
+    """
+
+    id: HeadId
+    rank: int
+    distance: float
+    interval: tuple[float, float] | None
+    divergence: float
+    total_variation: float
+    noise: float | None
+    above_noise: tuple[float, float] | None
+    p: float | None
+    q: float | None
+    changed: bool
+    before: Role | None
+    after: Role | None
+
+    @property
+    def role_changed(self) -> bool:
+        """Whether its clearest role is another one in B."""
+        return _name(self.before) != _name(self.after)
+
+
+def _name(role: Role | None) -> str | None:
+    return None if role is None else role.role
+
+
+@dataclass(frozen=True, repr=False)
+class CorpusComparison(Result, OfHeads[HeadChange]):
+    """What :func:`compare_corpus` measured; both models are verified on a sample of the texts.
+
+    Attributes:
+        first, second: the models, A and B.
+        corpus: the file.
+        texts, tokens, left_out: how many were compared, and how many texts were not.
+        seed: of everything random.
+        verifications: of A and of B.
+        texts_verified: on how many texts.
+        parser: that found relations where the corpus has none; None without one.
+        heads: one entry a head, the most different first.
+        largest: the largest distance that is possible, the mean over texts: in a causal model the first token of a
+            text sees itself alone and cannot differ.
+        dropout: probability of dropout of hidden states in A, the largest of any module; 0 where it has none.
+        judged: whether there are texts enough for intervals.
+    """
+
+    command: ClassVar[str] = "compare.corpus"
+
+    first: Checkpoint
+    second: Checkpoint
+    corpus: Corpus
+    texts: int
+    tokens: int
+    left_out: int
+    seed: int
+    verifications: tuple[Verification, Verification]
+    texts_verified: int
+    parser: str | None
+    heads: tuple[HeadChange, ...]
+    largest: float
+    dropout: float
+
+    @property
+    def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
+        """A, which has as many layers and heads as B."""
+        return self.first
+
+    @property
+    def judged(self) -> bool:
+        """Whether there are texts enough for intervals and verdicts."""
+        return self.texts >= ENOUGH_TEXTS
+
+    @property
+    def changed(self) -> list[HeadChange]:
+        """The heads that differ by more than noise, the most different first."""
+        return [head for head in self.heads if head.changed]
+
+    @property
+    def source(self) -> str:
+        """The corpus and how much of it was read, on a line."""
+        counts = f"{counted(self.texts, 'text')}, {counted(self.tokens, 'token')}"
+        return f"{visible(self.corpus.path.name)} ({counts})"
+
+    def __repr__(self) -> str:
+        """One line: what was compared, and how many heads changed."""
+        first, second = model_names(self.first, self.second)
+        heads = f"{len(self.changed)} of {counted(len(self.heads), 'head')} changed"
+        return f"<CorpusComparison of {first} with {second} on {self.source}: {heads}>"
+
+
+@checked
+def compare_corpus(
+    first: Model,
+    second: Model,
+    corpus: str | Path,
+    *,
+    limit: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    syntax: bool = True,
+    parser: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> CorpusComparison:
+    """Compare every head of two models over the texts of a corpus, which is read as a stream.
+
+    Of encoder-decoders the encoders alone are compared.
+
+    Args:
+        first: A, the model before; a name, a folder, a Source or a Checkpoint.
+        second: B, of the same architecture, with as many layers and heads and the same tokenizer.
+        corpus: ``.txt`` (a text a line) or ``.conllu`` (gold trees).
+        limit: texts that are read.
+        batch_size: texts that the models read at once; it changes no result but by rounding.
+        seed: of the bootstrap, of dropout, and of which batches are verified.
+        syntax: find relations in a ``.txt`` file where spaCy and a pipeline are installed, for the roles of heads.
+        parser: the spaCy pipeline to use; default an installed English one.
+        device: as for :func:`attnviz.analyze`, for models by name.
+        dtype: likewise.
+        progress: told how many texts are done, and about how many there are.
+        warn: told of each text that was left out because the models cannot read it.
+
+    Raises:
+        UsageError: models of other shapes.
+        TextError: a text that the models read as different tokens, with its line.
+        CorpusError: the corpus cannot be read, or has no text to compare.
+        VerificationError: the heads do not reproduce a model.
+    """
+    check_sampling(limit, batch_size, seed)
+    file = open_corpus(Path(corpus))
+    if file.kind == "gap":
+        raise CorpusError(f"expected a corpus of texts (.txt or .conllu), found {file.path}; profile reads GAP.")
+    parse = find_parser([file], parser) if syntax else None
+    a, _ = open_checkpoint(first, None, None, _for_name(first, device), _for_name(first, dtype))
+    b, _ = open_checkpoint(second, None, None, _for_name(second, device), _for_name(second, dtype))
+    check_shapes(a, b)
+    run = _Run(a.encoder, b.encoder, file, parse, seed)
+    run.measure(limit, batch_size, progress, warn)
+    return run.result()
+
+
+def _for_name(model: Model, option: str | None) -> str | None:
+    """Device and number format are for models by name."""
+    return None if isinstance(model, Checkpoint) else option
+
+
+class _Run:
+    """One pass over a corpus with both models; memory does not grow with it."""
+
+    def __init__(self, a: Checkpoint, b: Checkpoint, corpus: Corpus, parse: Parser | None, seed: int) -> None:
+        self.models, self.corpus, self.parse, self.seed = (a, b), corpus, parse, seed
+        self.attention = tuple(SampledAttention(model, seed) for model in self.models)
+        shape = a.n_layers, a.n_heads
+        self.roles = tuple(RolesOfCorpus(model) for model in self.models)
+        self.dropout: float | None = None  # of A, once a batch was read
+        self.tally = DifferenceTally(*shape)
+        self.left_out = 0
+
+    def measure(
+        self, limit: int | None, batch_size: int, progress: Progress | None, warn: Callable[[str], None] | None
+    ) -> None:
+        """Compare all texts, batch by batch."""
+
+        def texts() -> Iterator[Text]:
+            for text in read_texts(self.corpus, limit):
+                prepared = ready(text, self.parse)
+                self.left_out += prepared is None
+                if prepared is not None:
+                    yield prepared
+
+        def skipped(text: Text, why: str) -> None:
+            self.left_out += 1
+            if warn is not None:
+                warn(f"{text.place}: left out: {why}.")
+
+        total = self.corpus.size if limit is None else min(limit, self.corpus.size)
+        a, b = self.models
+        for whole in batches(a, texts(), batch_size, skipped):
+            _check_same_tokens(b, whole)
+            for batch in pieces(a, whole):
+                self._count(batch)
+                tell(progress, self.corpus.path.name, self.tally.texts + self.left_out, total)
+        if not self.tally.texts:
+            raise CorpusError(
+                f"no text of {self.corpus.path} could be compared: all {self.left_out} are too long or too short."
+            )
+
+    def _count(self, batch: Batch) -> None:
+        """One batch through both models, and twice through A with dropout."""
+        weights = text_weights(self.seed, [item.source.number for item in batch.items])
+        self.tally.begin(batch, weights, self.models[0].architecture.causal)
+        kept: dict[int, Tensor] = {}  # of A, until B comes
+        for attention, roles, compare in zip(self.attention, self.roles, (False, True), strict=True):
+            roles.begin(batch, weights)
+
+            def visit(layer: int, pattern: Tensor, roles: RolesOfCorpus = roles, compare: bool = compare) -> None:
+                roles.add(layer, pattern, batch)
+                if compare:
+                    self.tally.add(layer, kept.pop(layer), pattern)
+                else:
+                    kept[layer] = pattern
+
+            attention.run(batch, visit)
+        if self.dropout != 0:
+            self._count_noise(batch)
+
+    def _count_noise(self, batch: Batch) -> None:
+        a, kept = self.models[0], dict[int, Tensor]()
+        with dropping_out(a, batch, self.seed, 0) as dropped:
+            capture_layers(a, batch.inputs, lambda record: kept.update({record.layer: record.pattern}))
+        self.dropout = max(dropped, default=0.0)
+        if not dropped:
+            return
+        with dropping_out(a, batch, self.seed, 1):
+            capture_layers(
+                a, batch.inputs, lambda each: self.tally.add_noise(each.layer, kept.pop(each.layer), each.pattern)
+            )
+
+    def result(self) -> CorpusComparison:
+        """From sums to heads."""
+        a, b = self.models
+        verified = self.attention[0].verification, self.attention[1].verification
+        return CorpusComparison(
+            a, b, self.corpus, self.tally.texts, self.tally.tokens, self.left_out, self.seed, verified,
+            self.attention[0].texts_verified, None if self.parse is None else self.parse.name, self._heads(),
+            self.tally.largest, self.dropout or 0.0,
+        )  # fmt: skip
+
+    def _heads(self) -> tuple[HeadChange, ...]:
+        """Every head with its verdict, the most different first."""
+        model, means = self.models[0], self.tally.means()
+        ids = all_heads(model.n_layers, model.n_heads)
+        ranked = sorted(ids, key=lambda id: (-float(means["distance"][id]), id))
+        evidence = self._evidence(ranked, means) if self.tally.texts >= ENOUGH_TEXTS else {}
+        q = dict(zip(evidence, false_discovery([each.p for each in evidence.values()]), strict=True))
+        before, after = (roles.clearest() for roles in self.roles)
+        heads = []
+        for rank, id in enumerate(ranked, start=1):
+            found, values = evidence.get(id), {name: float(each[id]) for name, each in means.items()}
+            noise = values.get("noise")
+            heads.append(
+                HeadChange(
+                    HeadId(model.layers[id.layer], id.head), rank, values["distance"],
+                    None if found is None else (max(0.0, found.interval[0]), found.interval[1]), values["divergence"],
+                    values["total_variation"], noise, found and found.difference, found and found.p, q.get(id),
+                    found is not None and q[id] <= ERROR_RATE and _above(found, noise or 0.0), before[id], after[id],
+                )
+            )  # fmt: skip
+        return tuple(heads)
+
+    def _evidence(self, ids: Sequence[HeadId], means: dict[str, Tensor]) -> dict[HeadId, Evidence]:
+        """Of each head, the intervals of its distance and of its distance less noise, over all heads together."""
+        noise = means.get("noise", torch.zeros_like(means["distance"]))
+        errors, of_difference = self.tally.errors()
+
+        def of(id: HeadId) -> Evidence:
+            both = float(errors[id]), float(of_difference[id])
+            score, baseline = float(means["distance"][id]), float(noise[id])
+            return cosine_evidence(score, baseline, both, self.tally.texts, ERROR_RATE / len(ids))
+
+        return {id: of(id) for id in ids}
+
+
+def _above(evidence: Evidence, noise: float) -> bool:
+    """Whether the interval of the distance is above noise, and that of their difference above 0."""
+    return evidence.interval[0] > noise and evidence.difference[0] > 0
+
+
+def _check_same_tokens(b: Checkpoint, batch: Batch) -> None:
+    """Refuse a text that B reads as other tokens than A."""
+    others = encode(b, [item.source for item in batch.items])
+    for item, other in zip(batch.items, others, strict=True):
+        if (item.ids, item.sink, item.type_ids) != (other.ids, other.sink, other.type_ids):
+            pairs = zip([*item.ids, None], [*other.ids, None], strict=False)
+            place = next((place for place, (one, two) in enumerate(pairs) if one != two), 0)
+            raise TextError(
+                f"{item.source.place}: the models read the text differently, from token {place} on ({len(item)} and "
+                f"{len(other)} tokens); expected models with the same tokenizer."
+            )

@@ -1,0 +1,144 @@
+"""How a comparison over a corpus is told: JSON, CSV, and the heads that differ most beside both yardsticks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
+from attnviz.commands.compare.corpus.wording import changed_line, side_lines
+from attnviz.commands.profile.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
+from attnviz.commands.profile.roles import ERROR_RATE, Role
+from attnviz.corpora.bootstrap import ENOUGH_TEXTS
+from attnviz.model.opening import encoder_note
+from attnviz.model.wording import counted, visible
+from attnviz.results.documents import model_entry, stack_entry, verification_entry
+from attnviz.results.published import role_name
+from attnviz.results.report import Report
+from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
+from attnviz.results.view import Choices
+
+__all__ = ["REPORT"]
+
+
+def _content(result: CorpusComparison, choices: Choices) -> dict[str, Any]:
+    return {
+        "models": [model_entry(model) for model in (result.first, result.second)],
+        "corpora": [
+            {
+                "path": str(result.corpus.path), "sha256": result.corpus.sha256, "texts": result.texts,
+                "tokens": result.tokens, "left_out": result.left_out, "parser": result.parser,
+            }
+        ],
+        "seed": result.seed,
+        "verification": [
+            {**verification_entry(each), "texts_verified": result.texts_verified} for each in result.verifications
+        ],
+        "yardsticks": {"dropout": result.dropout or None, "largest": result.largest},
+        "changed": len(result.changed) if result.judged else None,
+        "heads": [_head(head, result.judged) for head in result.select(choices.select)],
+    }  # fmt: skip
+
+
+def _head(head: HeadChange, judged: bool) -> dict[str, Any]:
+    names = ("rank", "distance", "divergence", "total_variation", "noise", "p", "q")
+    intervals = {"interval": head.interval, "above_noise": head.above_noise}
+    return {
+        "id": str(head.id), "layer": head.id.layer, **stack_entry(head.id.layer), "head": head.id.head,
+        **{name: getattr(head, name) for name in names},
+        **{name: None if interval is None else list(interval) for name, interval in intervals.items()},
+        "changed": head.changed if judged else None,
+        "role_before": _role(head.before), "role_after": _role(head.after), "role_changed": head.role_changed,
+    }  # fmt: skip
+
+
+def _role(role: Role | None) -> dict[str, Any] | None:
+    if role is None:
+        return None
+    return {"name": role.role, **{name: getattr(role, name) for name in ("direction", "score", "baseline", "n")}}
+
+
+def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for head in document["heads"]:
+        low, high = head["interval"] or (None, None)
+        roles = {side: (head[side] or {}).get("name") for side in ("role_before", "role_after")}
+        yield {**head, "low": low, "high": high, **roles}
+
+
+def _tables(result: CorpusComparison, choices: Choices, width: int) -> Iterator[RenderableType]:
+    sample = f" on {counted(result.texts_verified, 'text')}"
+    yield Text("\n".join(side_lines(result)), style="bold")
+    models = zip(result.verifications, (result.first, result.second), strict=True)
+    yield Text("\n").join(verification_line(each, model, sample=sample) for each, model in models)
+    yield Text(changed_line(result), style="bold")
+    heads = result.select(choices.select)
+    listed = heads[: choices.top or None]
+    columns: list[Column[HeadChange]] = [
+        Column("Rank", lambda head: head.rank),
+        Column("Head", lambda head: head.id, left=True),
+        Column("Distance", lambda head: f"{head.distance:.3f}", "√nats"),
+        Column("Interval", lambda head: _interval(head.interval), optional=2),
+        Column("Dropout", lambda head: "–" if head.noise is None else f"{head.noise:.3f}"),
+        Column("Changed", lambda head: ("yes" if head.changed else "no") if result.judged else "–", left=True),
+        Column("Role (A → B)", _roles, left=True, least=12),
+        Column("Variation", lambda head: f"{head.total_variation:.3f}", "0–1", optional=3),
+    ]
+    count = str(len(listed)) if len(listed) == len(heads) else f"{len(listed)} of {len(heads)}"
+    caption = left_out(len(listed), len(heads), "head", "compare-corpus.csv")
+    last = ["", "largest", f"{result.largest:.3f}", *[""] * 5]
+    title = f"Heads ({count}, the most different first)"
+    yield column_table(title, columns, listed, width=width, last=last, caption=caption)
+    yield _notes(result)
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "–" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
+
+
+def _roles(head: HeadChange) -> str:
+    names = ["none" if role is None else role_name(role.role, None) for role in (head.before, head.after)]
+    return visible(f"{names[0]} → {names[1]}" if head.role_changed else names[1])
+
+
+def _notes(result: CorpusComparison) -> Text:
+    few = f"With fewer than {ENOUGH_TEXTS} texts there are no intervals, and no head is said to have changed."
+    changed = (
+        "Changed: the interval of the distance is above dropout, and so is that of their difference, text by text; "
+        f"both at {ERROR_RATE} over all heads together (Bonferroni), and the rate of false discoveries is at most "
+        f"{ERROR_RATE} (Benjamini-Yekutieli 2001)."
+    )
+    dropout = (
+        f"Dropout: the distance between two passes of A over the same texts with its own dropout (up to "
+        f"{result.dropout:g}), which a trained model withstands."
+        if result.dropout
+        else "A has no module that drops hidden states, so there is no noise to compare with: changed means different "
+        "from 0."
+    )
+    many = "" if result.texts >= ENOUGH_FOR_ROLES else (
+        f" Shares of attention give no role with fewer than {ENOUGH_FOR_ROLES} texts."
+    )  # fmt: skip
+    return notes(
+        "Distance: square root of the Jensen-Shannon divergence averaged over the queries of a text, then the mean "
+        f"over texts. The largest possible here is {result.largest:.3f}.",
+        dropout,
+        changed if result.judged else few,
+        f"Role: the clearest on this corpus, without the control by an untrained copy that profile has.{many} "
+        f"It is another in B for {counted(sum(head.role_changed for head in result.heads), 'head')}.",
+        encoder_note(result.first),
+        f"{counted(result.left_out, 'text')} left out." if result.left_out else "",
+    )
+
+
+REPORT = Report(
+    content=_content,
+    columns=(
+        "id", "layer", "head", "rank", "distance", "low", "high", "divergence", "total_variation", "noise", "p", "q",
+        "changed", "role_before", "role_after", "role_changed",
+    ),
+    rows=_rows,
+    tables=_tables,
+    same=("attnviz", "models", "corpora", "seed"),
+    all_selected=True,
+)  # fmt: skip
+"""How a comparison over a corpus is told."""

@@ -1,0 +1,142 @@
+"""What a comparison counts over a corpus, batch by batch: sums that do not grow with it."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnviz.commands.compare.measure import LARGEST_DISTANCE
+from attnviz.commands.profile.relations import RelationTally
+from attnviz.commands.profile.roles import (
+    Role,
+    judged_roles,
+    passed_by_head,
+    statistic_candidates,
+    syntax_candidates,
+)
+from attnviz.commands.profile.tallies import StatisticsTally
+from attnviz.corpora.batches import Batch, collate
+from attnviz.corpora.bootstrap import REPLICATES, standard_error
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId, all_heads
+
+__all__ = ["DifferenceTally", "RolesOfCorpus", "differences", "pieces"]
+
+_MOST_WEIGHTS = 1 << 26
+"""Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
+
+_NAMES = ("distance", "divergence", "total_variation")
+
+
+def pieces(checkpoint: Checkpoint, batch: Batch) -> Iterator[Batch]:
+    """The batch in parts of which all layers' patterns can be kept."""
+    n = batch.valid.shape[1]
+    of_text = checkpoint.n_layers * checkpoint.n_heads * n * n
+    size = max(1, _MOST_WEIGHTS // of_text)
+    if size >= len(batch.items):
+        yield batch
+        return
+    for first in range(0, len(batch.items), size):
+        yield collate(checkpoint, batch.items[first : first + size])
+
+
+class DifferenceTally:
+    """Mean distances of every head, and of the same texts' noise, with those of bootstrap samples of the texts.
+
+    Attributes:
+        texts, tokens: counted so far.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int, replicates: int = REPLICATES) -> None:
+        shape = 1 + replicates, n_layers, n_heads
+        self._sums = {name: torch.zeros(shape, dtype=torch.float64) for name in (*_NAMES, "noise")}
+        self._counts = torch.zeros(1 + replicates, dtype=torch.float64)
+        self._largest = 0.0
+        self.texts = self.tokens = self._noisy = 0
+        self._valid = self._weights = torch.empty(0)
+
+    def begin(self, batch: Batch, weights: Tensor, causal: bool) -> None:
+        """Take up a batch; ``weights`` as for :func:`attnviz.corpora.bootstrap.text_weights`."""
+        self._valid, self._weights = batch.valid, weights
+        self._counts += weights.sum(1)
+        self.texts += len(batch.items)
+        self.tokens += batch.n_tokens
+        for item in batch.items:  # a query that sees one key alone attends to it in any model
+            differing = len(item) - 1 if causal or len(item) == 1 else len(item)
+            self._largest += LARGEST_DISTANCE * math.sqrt(differing / len(item))
+
+    def add(self, layer: int, first: Tensor, second: Tensor) -> None:
+        """Compare one layer's patterns on A and on B, [batch, n_heads, n, n]."""
+        divergence, variation = differences(first, second, self._valid)
+        for name, values in zip(_NAMES, (divergence.sqrt(), divergence, variation), strict=True):
+            self._sums[name][:, layer] += self._weights @ values
+
+    def add_noise(self, layer: int, first: Tensor, second: Tensor) -> None:
+        """The same of two passes with dropout."""
+        self._noisy += 1
+        self._sums["noise"][:, layer] += self._weights @ differences(first, second, self._valid)[0].sqrt()
+
+    @property
+    def largest(self) -> float:
+        """The mean over texts of the largest distance that is possible."""
+        return self._largest / self.texts
+
+    def _samples(self, name: str) -> Tensor:
+        """Means over texts as measured and in every bootstrap sample, [1 + replicates, n_layers, n_heads]."""
+        return self._sums[name] / self._counts[:, None, None]
+
+    def means(self) -> dict[str, Tensor]:
+        """By name, [n_layers, n_heads] each; ``noise`` only where it was measured."""
+        return {name: self._samples(name)[0] for name in (*_NAMES, *["noise"] * bool(self._noisy))}
+
+    def errors(self) -> tuple[Tensor, Tensor]:
+        """Standard errors of the distance, and of distance less noise on the same texts, [n_layers, n_heads] each."""
+        distance, noise = self._samples("distance")[1:], self._samples("noise")[1:]
+        return standard_error(distance), standard_error(distance - noise)
+
+
+def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean Jensen-Shannon divergence (nats) and total variation over the queries of each text.
+
+    Args:
+        first: [batch, n_heads, n, n], rows sum to 1.
+        second: the same on the other side.
+        valid: boolean [batch, n], True where there is a token.
+
+    Returns:
+        [batch, n_heads] each, float64, on the CPU.
+    """
+    device = "cpu" if first.device.type == "mps" else first.device  # which has no float64
+    p, q = (pattern.to(device, torch.float64) for pattern in (first, second))
+    of_mean, of_p, of_q = (torch.special.entr(rows).sum(-1) for rows in ((p + q) / 2, p, q))
+    divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2))
+    variation = (q - p).abs().sum(-1) / 2
+    queries = valid.to(device, torch.float64)[:, None]
+    means = [(values * queries).sum(-1) / queries.sum(-1) for values in (divergence, variation)]
+    return means[0].cpu(), means[1].cpu()
+
+
+class RolesOfCorpus:
+    """What each head of one model does on the corpus, as ``profile`` judges it, without an untrained copy."""
+
+    def __init__(self, model: Checkpoint) -> None:
+        self._shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
+        self._statistics = StatisticsTally(*self._shape, causal, windows=model.windows)
+        self._relations = RelationTally(*self._shape, causal)
+
+    def begin(self, batch: Batch, weights: Tensor) -> None:
+        """Take up a batch."""
+        for tally in (self._statistics, self._relations):
+            tally.begin(batch, weights)
+
+    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
+        """Count one layer's patterns, [batch, n_heads, n, n]."""
+        for tally in (self._statistics, self._relations):
+            tally.add(layer, pattern, batch)
+
+    def clearest(self) -> dict[HeadId, Role | None]:
+        """The role of the largest error reduction of each head; None where it passes none."""
+        candidates = [*statistic_candidates(self._statistics), *syntax_candidates(self._relations.results())]
+        passed = passed_by_head(judged_roles(candidates, {}), all_heads(*self._shape))
+        return {head: next(iter(roles), None) for head, roles in passed.items()}

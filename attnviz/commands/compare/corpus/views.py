@@ -1,0 +1,202 @@
+"""The figures of a comparison over a corpus: the map of mean distances, and all heads ranked beside the yardsticks."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
+from attnviz.commands.compare.corpus.wording import changed_line, side_lines, sides_in_words
+from attnviz.commands.compare.views import rounded_up
+from attnviz.figures.files import figure_style
+from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.page import PIXEL, Mark, PagePlan, add_legend, legend_height, new_page, page_width
+from attnviz.model.wording import counted
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["VIEWS"]
+
+_NOISE = "#D55E00"
+_ROOM = 1.3
+_ID_INCHES, _AXES_SHARE = 0.11, 0.85
+"""Inches from one id to the next at least, and share of the figure's width that the Axes have, about."""
+
+
+def _plan_map(result: CorpusComparison, _: Choices) -> Iterator[HeadMapPlan]:
+    """Mean distance of every head, those that changed outlined."""
+    heads = result.heads
+    distances = np.zeros((result.first.n_layers, result.first.n_heads))
+    for head in heads:
+        distances[head.id] = head.distance
+    end = min(rounded_up(max(head.distance for head in heads)), result.largest)
+    end = end if any(head.distance for head in heads) else result.largest
+    changed = frozenset((head.id.layer, head.id.head) for head in heads if head.changed)
+    corners = frozenset((head.id.layer, head.id.head) for head in heads if head.role_changed)
+    notes = ["Outlined: heads that changed."] if changed else []
+    notes += [f"Corner marked: another clearest role in B ({counted(len(corners), 'head')})."] if corners else []
+    noise = [head.noise for head in heads if head.noise is not None]
+    mark = Mark(median(noise), "dropout, median head") if noise else None
+    yield HeadMapPlan(
+        stem="compare-corpus-map",
+        caption=sentence(
+            f"Mean Jensen-Shannon distance (root nats) between the attention of every head in A and in B, "
+            f"{sides_in_words(result)}, with the mean of every layer",
+            changed_line(result),
+            f"the largest possible distance is {result.largest:.2f}",
+            "outlined: heads that changed" if changed else "",
+            f"a marked corner is a head whose clearest role differs ({len(corners)})" if corners else "",
+        ),
+        title=changed_line(result),
+        notes=(*side_lines(result), *notes),
+        maps=(
+            HeadMap(
+                distances, norm=Normalize(0, end, clip=True), mark=mark,
+                bar=f"mean Jensen-Shannon distance (root nats; largest possible: {result.largest:.2f})",
+                write=lambda value: f"{value:.{2 if end >= 0.1 else 3}f}", beside=(("mean", distances.mean(axis=1)),),
+                corners=corners, outlined=changed,
+            ),
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _RankedPlan(PagePlan):
+    """Heads, the most different first, and the largest distance that is possible."""
+
+    heads: tuple[HeadChange, ...]
+    largest: float
+    dropout: float
+
+
+def _plan_ranked(result: CorpusComparison, choices: Choices) -> Iterator[_RankedPlan]:
+    heads = tuple(result.select(choices.select))
+    intervals = "lines: intervals at 0.05 over all heads together" if result.judged else "too few texts for intervals"
+    noise = "each beside its distance between two passes of A with dropout" if result.dropout else ""
+    yield _RankedPlan(
+        "compare-corpus-distances",
+        sentence(
+            "Mean Jensen-Shannon distance (root nats) between the attention of each head in A and in B, the most "
+            f"different head first, {sides_in_words(result)}",
+            noise,
+            intervals,
+            f"the largest possible distance is {result.largest:.2f}",
+            changed_line(result),
+        ),
+        changed_line(result),
+        (*side_lines(result), "The most different head first."),
+        heads,
+        result.largest,
+        result.dropout,
+    )
+
+
+def _draw_ranked(ax: Axes, plan: _RankedPlan, look: Look) -> PathCollection:
+    """Draw distances by rank with intervals and both yardsticks; returns the dots."""
+    greys, (strong, pale) = look.greys, _blues(look)
+    x, y = np.arange(1, len(plan.heads) + 1), np.array([head.distance for head in plan.heads])
+    highs = [head.interval[1] for head in plan.heads if head.interval]
+    noise = [(at, head.noise) for at, head in zip(x, plan.heads, strict=True) if head.noise is not None]
+    top = max([*y, *highs, *(value for _, value in noise)]) or plan.largest
+    top = min(top * _ROOM, plan.largest * 1.08)
+    ends = [(at, *head.interval) for at, head in zip(x, plan.heads, strict=True) if head.interval]
+    if ends:
+        places, low, high = zip(*ends, strict=True)
+        ax.vlines(places, low, high, colors=greys.quiet, lw=0.8, zorder=2)
+    size = float(np.clip(1400 / len(x), 5, 26))
+    if noise:
+        places, values = zip(*noise, strict=True)
+        ax.scatter(places, values, s=size, marker="_", color=_NOISE, lw=1, zorder=3)
+    colours = [strong if head.changed else pale for head in plan.heads]
+    dots = ax.scatter(x, y, s=size, c=colours, edgecolors=greys.paper, lw=0.3, zorder=4)
+    ax.set(xlim=(0, len(x) + 1), ylim=(0, top), facecolor=greys.paper)
+    _name_largest(ax, plan.largest, top, look)
+    _name_changed(ax, plan.heads, look)
+    n = len(x)
+    ax.set_xticks(x if n < 20 else [1, *range(10, n + 1, 10 * math.ceil(n / 120))])
+    ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
+    ax.set_ylabel("mean distance (root nats)", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
+    ax.set_axisbelow(True)
+    ax.grid(axis="y", color=greys.frame, alpha=0.3, lw=PIXEL)
+    ax.grid(visible=False, axis="x")
+    ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(look, "xtick.color"))
+    for side, spine in ax.spines.items():
+        spine.set(visible=side in ("left", "bottom"), linewidth=PIXEL, edgecolor=greys.frame)
+    return dots
+
+
+def _name_changed(ax: Axes, heads: Sequence[HeadChange], look: Look) -> None:
+    """The ids of changed heads, the most different first, as far as there is room for them side by side."""
+    page = ax.get_figure(root=True)
+    assert page is not None
+    apart, last = _ID_INCHES * (len(heads) + 1) / (_AXES_SHARE * page.get_figwidth()), -math.inf
+    for head in heads:
+        if not head.changed or (at := heads.index(head) + 1) - last < apart:
+            continue
+        last = at
+        top = max(head.interval[1] if head.interval else 0.0, head.distance)
+        ax.annotate(str(head.id), (at, top), xytext=(0, 4), textcoords="offset points", rotation=90, ha="center",
+                    va="bottom", fontsize=6, color=look.greys.ink, zorder=5)  # fmt: skip
+
+
+def _name_largest(ax: Axes, largest: float, top: float, look: Look) -> None:
+    """The largest possible distance as a line, or where it lies if that is above the Axes."""
+    text, place = f"largest possible {largest:.2f}", top
+    if largest <= top:
+        ax.axhline(largest, color=look.greys.ink, lw=0.8, ls=(0, (4, 3)), zorder=1)
+        place = largest
+    else:
+        text += " ↑"
+    ax.annotate(text, (1, place), xycoords=("axes fraction", "data"), xytext=(-2, -3), textcoords="offset points",
+                ha="right", va="top", fontsize=7, color=look.greys.ink)  # fmt: skip
+
+
+def _handles(plan: _RankedPlan, look: Look) -> Sequence[Artist]:
+    strong, pale = _blues(look)
+    dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": look.greys.paper, "mew": 0.3, "ms": 5}
+    handles: list[Artist] = [Line2D([], [], **dot, mfc=pale, label="head")]
+    if any(head.changed for head in plan.heads):
+        handles = [Line2D([], [], **dot, mfc=strong, label="head that changed"),
+                   Line2D([], [], **dot, mfc=pale, label="other head")]  # fmt: skip
+    if any(head.interval for head in plan.heads):
+        handles.append(Line2D([], [], color=look.greys.quiet, lw=0.8, label="interval"))
+    if plan.dropout:
+        handles.append(Line2D([], [], marker="_", ls="", color=_NOISE, ms=6, label="A twice, with dropout"))
+    return handles
+
+
+def _ranked_figure(plan: _RankedPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
+    handles, width = _handles(plan, look), page_width(look, 5.6)
+    with figure_style():
+        page = new_page(plan.title, plan.notes, look, width=width, body=2.7 + legend_height(handles, width))
+        _draw_ranked(page.subplots(), plan, look)
+        add_legend(page, handles, look)
+        return page
+
+
+def _blues(look: Look) -> tuple[str, str]:
+    """Of heads that changed and of others: a strong and a pale colour of the scale."""
+    return to_hex(look.colour_map()(0.75)), to_hex(look.colour_map()(0.4))
+
+
+VIEWS: tuple[View[Any, Any], ...] = (
+    View(
+        "map", "layers × heads by mean distance, those that changed outlined", _plan_map, head_map_figure,
+        draw_head_map, stems="compare-corpus-map",
+    ),
+    View(
+        "distances", "all heads by rank with intervals, beside dropout and the largest possible distance",
+        _plan_ranked, _ranked_figure, _draw_ranked, stems="compare-corpus-distances",
+    ),
+)  # fmt: skip
+"""What ``attnviz compare --corpus`` draws."""

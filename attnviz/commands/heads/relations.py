@@ -1,0 +1,146 @@
+"""A head's relation on a text: the parsed pairs that it is about, and which of them the head finds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from torch import Tensor
+
+from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.errors import UsageError
+from attnviz.model.tokens import merge_pattern
+from attnviz.model.wording import visible
+from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.patterns.syntax import DIRECTIONS, instances_of, most_attended_other, pieces_of_words
+from attnviz.patterns.verdicts import Verdict
+from attnviz.results.published import role_name
+
+__all__ = ["HeadRelation", "Pair", "places_of", "relations_of", "without_relations"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One pair of a relation, by the places of its words in the parse: who attends, to whom it should, and does.
+
+    ``guess`` is the other word that ``query`` attends to most; None where it attends to none.
+    """
+
+    query: int
+    key: int
+    guess: int | None
+
+    @property
+    def found(self) -> bool:
+        """Whether the head finds the other end."""
+        return self.guess == self.key
+
+
+@dataclass(frozen=True)
+class HeadRelation:
+    """The relation of a head on this text.
+
+    Attributes:
+        head: with its label and role.
+        name: of the relation; a subtype counts for its base.
+        direction: who attends, one of :data:`attnviz.patterns.syntax.DIRECTIONS`.
+        pairs: every instance that the parse has.
+    """
+
+    head: HeadFindings
+    name: str
+    direction: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def found(self) -> int:
+        """How many pairs the head finds."""
+        return sum(pair.found for pair in self.pairs)
+
+    @property
+    def count(self) -> str:
+        """``2 of 3 found``."""
+        return f"{self.found} of {len(self.pairs)} found"
+
+    @property
+    def arrow(self) -> str:
+        """``obj dep→head``: who attends to whom."""
+        return visible(role_name(self.name, self.direction))
+
+
+def relations_of(analysis: Analysis, heads: Sequence[HeadFindings], named: str | None = None) -> Iterator[HeadRelation]:
+    """The heads that have a relation on this text, with what they find of it, in the model's order.
+
+    It is that of the head's label, or else of its role over the corpus, in their direction.
+
+    Args:
+        analysis: of one text, with a parse.
+        heads: those asked for.
+        named: the relation for all of them instead, in the direction in which each is furthest above its baselines.
+
+    Raises:
+        UsageError: there is no parse, or none with this relation.
+    """
+    if why := without_relations(analysis):
+        raise UsageError(f"no relations can be shown: {why}.")
+    parse, wanted = analysis.parse, None if named is None else named.removeprefix(SYNTACTIC)
+    assert parse is not None
+    words = pieces_of_words(parse, analysis.tokens.sinks)
+    instances = instances_of(parse, list(words))
+    if wanted is not None and wanted not in instances:
+        raise UsageError(f"the parse has no relation {visible(wanted)!r} in this text: it has {_listed(instances)}.")
+    chosen = [(head, relation) for head in heads if (relation := _of_head(head, wanted)) is not None]
+    places = list(words)
+    for layer, of_layer in groupby(chosen, key=lambda each: each[0].id.layer):
+        guesses = _guesses(analysis, layer, list(words.values()))
+        for head, (name, direction) in of_layer:
+            guess, forwards = guesses[head.id.head].tolist(), direction == DIRECTIONS[0]
+            ends = [pair if forwards else pair[::-1] for pair in instances[name]]
+            yield HeadRelation(head, name, direction, tuple(
+                Pair(places[query], places[key], None if guess[query] < 0 else places[guess[query]])
+                for query, key in ends
+            ))  # fmt: skip
+
+
+def without_relations(analysis: Analysis) -> str:
+    """Why a text has no relations to show; empty where it has."""
+    if analysis.parse is None:
+        return f"the text has no parse, because {analysis.syntax_note.removesuffix('.')}"
+    words = pieces_of_words(analysis.parse, analysis.tokens.sinks)
+    return "" if instances_of(analysis.parse, list(words)) else "the parse of this text has none"
+
+
+def places_of(analysis: Analysis, word: int) -> list[int]:
+    """The positions, tokens or words, in which a word of the parse stands, without sinks."""
+    assert analysis.parse is not None
+    units, positions = analysis.units, set(analysis.parse.words[word].positions)
+    return [place for place, members in enumerate(units.members)
+            if not positions.isdisjoint(members) and not units.sink[place]]  # fmt: skip
+
+
+def _of_head(head: HeadFindings, named: str | None) -> tuple[str, str] | None:
+    """The relation of a head and its direction; None where this text has none for it."""
+    verdicts = {each.name: each for each in head.patterns if each.kind == "syntactic"}
+    if named is not None:
+        return named, _direction(verdicts[named])
+    label = head.labelled.verdict
+    if label is not None and label.kind == "syntactic":
+        return label.name, _direction(label)
+    if head.role is None or head.role.relation not in verdicts:
+        return None
+    return head.role.relation, head.role.direction or _direction(verdicts[head.role.relation])
+
+
+def _direction(verdict: Verdict) -> str:
+    assert verdict.direction is not None  # every relation has one
+    return verdict.direction
+
+
+def _guesses(analysis: Analysis, layer: int, pieces: Sequence[tuple[int, ...]]) -> Tensor:
+    """[n_heads, n_words], the other word that each word attends to most, as verdicts have it."""
+    return most_attended_other(merge_pattern(analysis.attention.layer(layer).wide[0], pieces).cpu())
+
+
+def _listed(instances: dict[str, list[tuple[int, int]]]) -> str:
+    """``nsubj (2), det (1)``."""
+    ordered = sorted(instances, key=lambda name: (-len(instances[name]), name))
+    return ", ".join(f"{visible(name)} ({len(instances[name])})" for name in ordered)

@@ -1,0 +1,145 @@
+"""The view ``relations``: the parse as arcs over the text, those that a head finds told apart from those it misses."""
+
+from collections.abc import Iterator, Sequence
+
+from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
+from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.naming import label_and_role
+from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of, without_relations
+from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
+from attnviz.figures.matrix import Outline
+from attnviz.figures.running_text import HIGHEST, Piece
+from attnviz.model.encoding import texts_read
+from attnviz.model.tokens import visible
+from attnviz.patterns import syntax
+from attnviz.results.facts import capital, sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["RELATIONS", "outlines_of", "relations_left_out", "relations_note"]
+
+_FOUND = "Found: the word attends to the other end more than to any other word"
+_NO_RELATION = "no selected head has a relation of this text as its label or role"
+
+_SHORT = 40
+"""Words up to which all of the text is drawn, and the other relations of the parse, too, in grey."""
+
+
+def outlines_of(shown: Analysis, relation: HeadRelation, pooled: int) -> Iterator[Outline]:
+    """The cells of each pair of a relation, in the patterns as they are drawn."""
+    for pair in relation.pairs:
+        rows, columns = (places_of(shown, word) for word in (pair.query, pair.key))
+        if rows and columns:
+            first, last = ((each[0] // pooled, each[-1] // pooled) for each in (rows, columns))
+            yield Outline(first, last, pair.found)
+
+
+def relations_note(analysis: Analysis) -> str:
+    """Whose pairs they are."""
+    return "" if analysis.parse is None else f"pairs by the parser {visible(analysis.parse.parser)}, which may be wrong"
+
+
+def relations_left_out(analysis: Analysis, choices: Choices) -> str:
+    """What to tell the user where heads have no picture of their relation; empty where all have."""
+    relations = _relations(analysis, choices)
+    if not relations:
+        return f"{_NO_RELATION}: --relation names one for all."
+    if len(relations) > MOST_PICTURES:
+        return f"relations are drawn of {MOST_PICTURES} of {len(relations)} heads, those that find most (--select)."
+    return ""
+
+
+def _relations(analysis: Analysis, choices: Choices) -> list[HeadRelation]:
+    return list(relations_of(analysis, analysis.select(choices.select), choices.relation))
+
+
+def _plans(analysis: Analysis, choices: Choices) -> Iterator[ArcsPlan]:
+    """Up to eight heads in one picture if it fits a page, else one each; without a head that has one, the parse."""
+    relations = _relations(analysis, choices)
+    most = sorted(relations, key=lambda each: -each.found / len(each.pairs))[:MOST_PICTURES]
+    relations = [each for each in relations if each in most]
+    plan = _plan(analysis, relations, "relations")
+    if len(relations) <= 1 or (len(relations) <= MOST_HEADS and arcs_inches(plan, choices.look) <= HIGHEST - 1):
+        yield plan
+        return
+    for relation in relations:
+        yield _plan(analysis, [relation], f"relations/{relation.head.id.file_stem}")
+
+
+def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> ArcsPlan:
+    facts, parse = analysis.facts, analysis.parse
+    assert parse is not None
+    heads = "; ".join(
+        f"{each.head.id} ({label_and_role(analysis, each.head)}): {each.arrow}, {each.count}" for each in relations
+    )
+    missed = any(pair.guess is not None and not pair.found for each in relations for pair in each.pairs)
+    blocks = tuple(_block(parse, each) for each in relations)
+    title = {0: "the parse", 1: "".join(f"{each.head.id}  {each.arrow}: {each.count}" for each in relations)}
+    return ArcsPlan(
+        stem=stem,
+        caption=sentence(
+            f"Dependency parse of {facts.subject}: arcs run from dependent to head",
+            f"solid where the word attends to the other end most (found), else dashed and crossed (missed): {heads}"
+            if heads
+            else _NO_RELATION,
+            "of a missed pair, the dotted line below goes to the word attended to instead" if missed else "",
+            relations_note(analysis),
+        ),
+        title=f"{facts.model}: {title.get(len(relations), f'{len(relations)} heads')}",
+        notes=facts.notes(
+            f"Arcs from dependent to head; {relations_note(analysis)}.",
+            f"{_FOUND if relations else capital(_NO_RELATION)}.",
+            "Lines without a pair are left out (…)." if relations and _is_long(parse) else "",
+        ),
+        words=tuple(_words(analysis, parse)),
+        folded=_is_long(parse) and bool(blocks),
+        blocks=blocks or (Sentence("parse", visible(parse.parser), _others(parse, ())),),
+    )
+
+
+def _words(analysis: Analysis, parse: syntax.Parse) -> Iterator[Piece]:
+    """The parser's words, with white space where the text has some; the second text of a pair on a line of its own."""
+    tokens, before = analysis.tokens, (0, 0)
+    texts = texts_read([text for text in (analysis.text, analysis.pair) if text is not None], tokens)
+    for number, word in enumerate(parse.words):
+        first, last = word.positions[0], word.positions[-1]
+        segment, (start, _), (_, end) = tokens.segments[first] or 0, tokens.offsets[first], tokens.offsets[last]
+        begins = number > 0 and segment != before[0]
+        between = texts[segment][before[1] : start] if not begins else ""
+        between += texts[segment][start:end][:1]
+        yield Piece(visible(word.text), end <= start or between != between.strip(), begins=begins)
+        before = segment, end
+
+
+def _block(parse: syntax.Parse, relation: HeadRelation) -> Sentence:
+    """The sentence of one head."""
+    forwards = relation.direction == syntax.DIRECTIONS[0]
+    arcs = [
+        Arc(
+            *((pair.query, pair.key) if forwards else (pair.key, pair.query)),
+            name=visible(relation.name),
+            found=pair.found,
+            query=pair.query,
+            instead=None if pair.found else pair.guess,
+        )
+        for pair in relation.pairs
+    ]
+    others = () if _is_long(parse) else _others(parse, arcs)
+    label = visible(relation.head.labelled.shown)
+    return Sentence(str(relation.head.id), f"{relation.arrow}: {relation.count} · label {label}", (*arcs, *others))
+
+
+def _is_long(parse: syntax.Parse) -> bool:
+    return len(parse.words) > _SHORT
+
+
+def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
+    """All arcs of the parse but these."""
+    there = {(arc.dependent, arc.head) for arc in arcs}
+    ends = ((arc, (arc.dependent, arc.head)) for arc in parse.arcs)
+    return tuple(Arc(*pair, name=visible(arc.relation)) for arc, pair in ends if pair not in there)
+
+
+RELATIONS = View("relations", "the parse as arcs over the text, with what each head finds of its relation", _plans,
+                 arcs_figure, draw_arcs, stems=r"relations/[LEDX]\d+H\d+|relations", default=False,
+                 missing=without_relations)  # fmt: skip
+"""The pairs of a relation that a head finds."""

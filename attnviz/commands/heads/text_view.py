@@ -1,0 +1,205 @@
+"""The view ``text``: the text as prose, each token shaded by the attention that it receives; for long texts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from unicodedata import bidirectional
+
+import numpy as np
+from matplotlib.colors import Normalize
+from torch import Tensor
+
+from attnviz.commands.heads.drawn import drawn
+from attnviz.commands.heads.lines_view import MOST_HEADS, parts_asked, start_of
+from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.commands.heads.naming import label_and_role
+from attnviz.figures.look import FAINTEST
+from attnviz.figures.matrix import Array
+from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
+from attnviz.model.encoding import texts_read
+from attnviz.model.pieces import CONTINUES
+from attnviz.model.tokens import Tokens, Units
+from attnviz.model.wording import counted, percent, visible
+from attnviz.results.facts import capital, sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["LONG_TEXT", "TEXT", "pieces_of"]
+
+LONG_TEXT = 100
+"""Tokens from which on lines are a tangle, and running text is the view to choose."""
+
+_TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_JOINER = "\u200d"
+_WIDE = 0x2E80
+"""Where scripts without spaces begin in Unicode: between their characters a line may end."""
+
+
+def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
+    """Up to eight heads in one picture if it fits a page, else one each; of more, their mean."""
+    for part in parts_asked(analysis, choices):
+        stem = f"text-{part.stack.name}" if part.stack is not None else "text"
+        heads = part.select(choices.select)
+        plan = _plan(part, heads, choices, stem)
+        if len(plan.blocks) == 1 or text_inches(plan, choices.look)[1] <= HIGHEST - 1.5:
+            yield plan
+            continue
+        for head in heads:
+            yield _plan(part, [head], choices, f"text/{head.id.file_stem}")
+
+
+def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem: str) -> TextPlan:
+    """One picture of up to eight heads, or of the mean of more."""
+    shown, scale = drawn(part, choices), choices.look.scale
+    facts, between = shown.facts, shown.context.source is not None
+    start, chosen = start_of(shown, choices.token)
+    queries = _attending(shown.units) if start is None else list(start)
+    pieces, places = pieces_of(*_source(part), shown.keys)
+    blocks = _blocks(heads, [pattern[queries] for _, pattern in shown.patterns(heads)], places)
+    sinks = [all(shown.keys.sink[unit] for unit in units) for units in places]
+    top, cut = _top(blocks, sinks)
+    if scale == "per-head":
+        blocks = [_of_own_scale(block) for block in blocks]
+    mean = "a mean: no head need look like it" if len(heads) > MOST_HEADS else ""
+    named = ", ".join(f"{head.id} ({label_and_role(part, head)})" for head in heads)
+    said = [
+        f"shade: the attention that each {facts.unit} receives, {_whose(shown, queries, chosen)}",
+        mean,
+        "later tokens are seen by fewer (a causal model)" if start is None and shown.context.causal else "",
+        "special tokens are no part of the text, their share stands beside" if any(shown.keys.special) else "",
+        "framed: where the attention comes from" if start is not None and not between else "",
+    ]
+    colours = {
+        "shared": f"colour from 0 to {top:g}{' or more' * cut}{', the same for all' * (len(blocks) > 1)}",
+        "per-head": "colour from 0 to the largest value of each block",
+        "log": f"colour logarithmic from {FAINTEST:g} to 1",
+    }
+    title = f"{heads[0].id}  {visible(heads[0].labelled.shown)}" if len(heads) == 1 else f"{len(heads)} heads"
+    return TextPlan(
+        stem=stem,
+        caption=sentence(
+            f"Attention received in {facts.subject}, {blocks[0].name if mean else f'heads {named}'}",
+            *said,
+            colours[scale],
+            facts.dropped,
+        ),
+        title=f"{facts.model}: {'mean of ' * bool(mean)}{title}{f', from {chosen}' if chosen else ''}",
+        notes=facts.notes(*(f"{capital(part)}." for part in said if part)),
+        pieces=pieces,
+        blocks=tuple(blocks),
+        framed=frozenset() if start is None or between else _framed(places, start),
+        norm=_norm(choices, top),
+        bar=f"attention received{' (share of the largest of each block)' * (scale == 'per-head')}",
+        cut=cut and scale == "shared",
+    )
+
+
+def _attending(units: Units) -> list[int]:
+    """The units whose attention counts: all but sinks, if there are others."""
+    return [place for place, sink in enumerate(units.sink) if not sink] or list(range(len(units)))
+
+
+def _whose(shown: Analysis, queries: Sequence[int], chosen: str) -> str:
+    """Where the attention comes from."""
+    if chosen:
+        pieces = f", the mean of its {counted(len(queries), 'piece')}" if len(queries) > 1 else ""
+        return f"from {chosen}{pieces}"
+    left_out = " (sinks left out)" if len(queries) < len(shown.units) else ""
+    return f"mean over the {counted(len(queries), shown.units.name)} that attend{left_out}"
+
+
+def _blocks(
+    heads: Sequence[HeadFindings], patterns: Sequence[Tensor], places: Sequence[Sequence[int]]
+) -> list[ShadedText]:
+    """What each piece receives from each head, or from the mean of many; patterns are of the queries that count."""
+    received = [pattern.double().mean(0).numpy() for pattern in patterns]
+    if len(heads) > MOST_HEADS:
+        return [_block(f"mean of {len(heads)} heads", np.mean(received, axis=0), places)]
+    names = [f"{head.id}  {visible(head.labelled.shown)}" for head in heads]
+    return [_block(name, values, places) for name, values in zip(names, received, strict=True)]
+
+
+def _block(name: str, received: Array, places: Sequence[Sequence[int]]) -> ShadedText:
+    """The sum over the units of each piece, and beside the name what goes to special tokens."""
+    values = np.array([received[list(units)].sum() for units in places])
+    elsewhere = sum(map(len, places)) < len(received)
+    return ShadedText(name, f"special tokens {percent(received.sum() - values.sum())}" if elsewhere else "", values)
+
+
+def _top(blocks: Sequence[ShadedText], sinks: Sequence[bool]) -> tuple[float, bool]:
+    """Where the shared scale ends, so that all but sinks can be told apart, and whether anything is beyond it."""
+    values = np.stack([block.values for block in blocks])
+    content = values[:, ~np.array(sinks)] if not all(sinks) else values
+    top = next((top for top in _TOPS if top >= content.max()), 1.0)
+    return top, bool(values.max() > top)
+
+
+def _of_own_scale(block: ShadedText) -> ShadedText:
+    end = float(block.values.max()) or 1.0
+    return replace(block, largest=end, beside=" · ".join(filter(None, (block.beside, f"largest {end:.2g}"))))
+
+
+def _norm(choices: Choices, top: float) -> Normalize:
+    """From what a token receives to its colour; ``per-head`` values are shares of their block's largest."""
+    if choices.look.scale == "log":
+        return choices.look.norm()
+    return Normalize(0.0, top if choices.look.scale == "shared" else 1.0, clip=True)
+
+
+def _framed(places: Sequence[Sequence[int]], start: Sequence[int]) -> frozenset[int]:
+    return frozenset(number for number, units in enumerate(places) if set(units) & set(start))
+
+
+def _source(part: Analysis) -> tuple[Tokens, list[str]]:
+    """The tokens attended to, and the text, or both of a pair, that they are of."""
+    if part.target is not None and part.stack is not None and part.stack.letter == "D":
+        return part.target.tokens, texts_read([part.target.text], part.target.tokens)
+    return part.tokens, texts_read([text for text in (part.text, part.pair) if text is not None], part.tokens)
+
+
+def pieces_of(tokens: Tokens, texts: Sequence[str], units: Units) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
+    """The text of each unit as it stands in the texts, and of each such piece its units; without special tokens.
+
+    Units that share a character, such as the bytes of an emoji, are one piece.
+    """
+    pieces: list[Piece] = []
+    places: list[tuple[int, ...]] = []
+    end, segment = 0, 0
+    for unit, members in enumerate(units.members):
+        of = tokens.segments[members[0]]
+        if of is None:
+            continue
+        first, last = tokens.offsets[members[0]][0], max(tokens.offsets[member][1] for member in members)
+        begins = of != segment and bool(pieces)
+        end, segment = (0, of) if begins else (end, segment)
+        if first < end and last <= end and not begins:
+            places[-1] = (*places[-1], unit)
+            continue
+        pieces.append(_piece(texts[of], end, max(first, end), last, units.labels[unit], begins))
+        places.append((unit,))
+        end = max(end, last)
+    return tuple(_joined(pieces)), places
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The pieces with a joiner where one of an Arabic word meets the next: their letters keep the forms of the word."""
+    meets = [
+        not after.space and not after.begins and bidirectional(one.text[-1]) == bidirectional(after.text[0]) == "AL"
+        for one, after in pairwise(pieces)
+    ]
+    for piece, before, after in zip(pieces, [False, *meets], [*meets, False], strict=True):
+        yield replace(piece, text=f"{_JOINER * before}{piece.text}{_JOINER * after}")
+
+
+def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool) -> Piece:
+    """One piece of a text, of which so much stands before it already; its label, where the text has nothing for it."""
+    own, between = text[first:last], text[end:first]
+    if not own.strip():
+        return Piece(visible(label.removeprefix(CONTINUES)), not label.startswith(CONTINUES), begins=begins)
+    before = between + own[: len(own) - len(own.lstrip())]
+    wide = first > 0 and ord(own.lstrip()[0]) >= _WIDE and own.lstrip()[0].isalnum()
+    return Piece(visible(own.strip()), bool(before), wide, begins or "\n" in before)
+
+
+TEXT = View("text", "the text as prose, shaded by the attention that each token receives", _plans, text_figure,
+            draw_text, stems=r"text/[LEDX]\d+H\d+|text(-[a-z-]+)?", default=False)  # fmt: skip
+"""The text, shaded."""

@@ -1,0 +1,298 @@
+"""Several texts, one analysis each: statistics of every head with their spread over the texts."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, ClassVar
+
+from attnviz.arguments import check_texts, checked
+from attnviz.attention.verify import LayerCheck, Verification, worse_of
+from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.commands.heads.measure import Reader, open_reader
+from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
+from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId
+from attnviz.model.opening import Model, refuse_target
+from attnviz.model.wording import counted, visible
+from attnviz.patterns.statistics import DIAGONALITY, SCALARS
+from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
+from attnviz.progress import Progress, tell
+from attnviz.results.folder_names import text_folder
+from attnviz.results.result import Result
+from attnviz.results.text_result import OfHeads
+
+__all__ = ["MOST_TEXTS", "HeadSpread", "OneText", "Spread", "TextsAnalysis", "analyze_each", "read_lines"]
+
+MOST_TEXTS = 6
+"""Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number of one head over the texts that have it; each text counts alike.
+
+    Attributes:
+        n: texts on which it can be measured.
+        mean, least, largest: over these; None where there are none.
+        sd: standard deviation between texts, with n - 1 below; None where there are fewer than two.
+    """
+
+    n: int
+    mean: float | None
+    sd: float | None
+    least: float | None
+    largest: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> "Spread":
+        """That of these values, without those that could not be measured."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return cls(0, None, None, None, None)
+        return cls(len(known), fmean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
+
+
+@dataclass(frozen=True)
+class OneText:
+    """One of the texts.
+
+    Attributes:
+        text: as given.
+        place: where it stands, ``FILE:LINE``; None for a text of a list.
+        n_tokens: tokens that the model reads.
+        cut: tokens that were cut off.
+        pattern_error, output_error: how closely its heads reproduce the model, at worst.
+    """
+
+    text: str
+    place: Place | None
+    n_tokens: int
+    cut: int
+    pattern_error: float
+    output_error: float
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that its own results go to; texts that are equal share it."""
+        return text_folder([self.text])
+
+
+@dataclass(frozen=True)
+class HeadSpread:
+    """One head over all texts.
+
+    Attributes:
+        id: the head.
+        labels: how many texts give it which label, the most frequent first.
+        score: of the pattern behind the most frequent label, over the texts with this label.
+        statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`).
+        uniform: the same under uniform attention, the mean over texts; only of those for which it is defined.
+    """
+
+    id: HeadId
+    labels: dict[str, int]
+    score: Spread
+    statistics: dict[str, Spread]
+    uniform: dict[str, float]
+
+    @property
+    def label(self) -> str:
+        """The label that most texts give it."""
+        return next(iter(self.labels))
+
+    @property
+    def clearness(self) -> tuple[bool, int, float]:
+        """By which heads are ranked: those with a label that names a pattern, by the number of texts that give it."""
+        return self.label not in (HETEROGENEOUS, TOO_SHORT), self.labels[self.label], self.score.mean or 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class TextsAnalysis(Result, OfHeads[HeadSpread]):
+    """What :func:`analyze_each` measured on several texts; every head of every text is verified.
+
+    Attributes:
+        checkpoint: the model.
+        corpus: the file that the texts are of; None where there is none.
+        texts: in order.
+        heads: one entry a head, in the model's order.
+        verification: the largest errors of each layer on any text.
+        first: the analyses of the first :data:`MOST_TEXTS` different texts, to be drawn.
+    """
+
+    command: ClassVar[str] = "heads.texts"
+
+    checkpoint: Checkpoint
+    corpus: Corpus | None
+    texts: tuple[OneText, ...]
+    heads: tuple[HeadSpread, ...]
+    verification: Verification
+    first: tuple[Analysis, ...]
+
+    @property
+    def source(self) -> str:
+        """Model, file and number of texts, on a line."""
+        file = [visible(self.corpus.path.name)] if self.corpus else []
+        n_tokens = sum(text.n_tokens for text in self.texts)
+        counts = f"{counted(len(self.texts), 'text')}, {counted(n_tokens, 'token')}"
+        return " · ".join([visible(self.checkpoint.short_name), *file, counts])
+
+    def __repr__(self) -> str:
+        """One line: what was read, and the verified heads."""
+        return f"<TextsAnalysis of {self.source}: {counted(len(self.heads), 'head')} verified on each>"
+
+
+@checked
+def analyze_each(
+    texts: Sequence[str | Text] | str | Path,
+    model: Model = "minilm",
+    *,
+    tokenizer: Any = None,
+    revision: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    words: bool = False,
+    local_window: int = 1,
+    long_range_from: int = 4,
+    syntax: bool = True,
+    parser: str | None = None,
+    truncate: bool = False,
+    profile: bool = True,
+    max_new_tokens: int | None = None,
+    visit: Callable[[OneText, Analysis], None] | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> TextsAnalysis:
+    """Analyse several texts with a model that is loaded once: each by itself, and the spread of every statistic.
+
+    All texts are checked before the first is measured. Memory grows by the numbers of heads alone: what is to be kept
+    of the analyses of all texts, keep in ``visit``.
+
+    >>> pages = []
+    >>> attnviz.analyze_each(  # doctest: +SKIP
+    ...     "sentences.txt", visit=lambda text, analysis: pages.append(analysis.document())
+    ... )
+
+    Args:
+        texts: a list of texts, or a ``.txt`` file with a text a line; blank lines of a file are skipped. A ``Text`` of
+            :mod:`attnviz.corpora.reading` says where it stands.
+        model: as for :func:`analyze`.
+        tokenizer: likewise.
+        revision: likewise.
+        device: likewise.
+        dtype: likewise.
+        words: likewise.
+        local_window: likewise.
+        long_range_from: likewise.
+        syntax: likewise.
+        parser: likewise.
+        truncate: likewise.
+        profile: likewise.
+        max_new_tokens: likewise.
+        visit: told of each text and its analysis, in order.
+        progress: told how many texts are done.
+        warn: as for :func:`analyze`.
+
+    Raises:
+        TextError: a text that the model cannot read, with its line, or its number in the list.
+        CorpusError: a file that cannot be read, or holds no text.
+        AttnvizError: as :func:`analyze`.
+    """
+    if isinstance(texts, str | Path):
+        file = open_corpus(Path(texts))
+        corpus, lines = file, read_lines(file)
+    else:
+        corpus, lines = None, _listed(texts)
+    reader = open_reader(
+        model, tokenizer, revision, device, dtype, words=words, local_window=local_window,
+        long_range_from=long_range_from, syntax=syntax, parser=parser, truncate=truncate, profile=profile,
+        max_new_tokens=max_new_tokens, warn=warn,
+    )  # fmt: skip
+    refuse_target(reader.checkpoint, None, max_new_tokens)
+    _check(reader, lines)
+    done, first, rows, worst = list[OneText](), list[Analysis](), list[list[_Row]](), dict[int, LayerCheck]()
+    for number, line in enumerate(lines):
+        tell(progress, "texts", number, len(lines))
+        analysis = reader.read(line.text, None, None, None)
+        checks = analysis.verification.layers
+        worst |= {check.layer: worse_of(worst.get(check.layer), check) for check in checks}
+        of_heads = [_row(head, analysis) for head in analysis.heads]
+        rows.append(of_heads)
+        if len(first) < MOST_TEXTS and all(line.text != each.text for each in first):
+            first.append(analysis)
+        errors = analysis.verification.pattern_error, analysis.verification.output_error
+        one = OneText(line.text, line.place, len(analysis.tokens), analysis.tokens.truncated, *errors)
+        done.append(one)
+        if visit is not None:
+            visit(one, analysis)
+    tell(progress, "texts", len(lines), len(lines))
+    verification = Verification(reader.checkpoint.tolerance, tuple(worst[layer] for layer in reader.checkpoint.layers))
+    heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
+    return TextsAnalysis(reader.checkpoint, corpus, tuple(done), heads, verification, tuple(first))
+
+
+def read_lines(corpus: Corpus) -> list[Text]:
+    """The texts of a file, one a line, without blank ones.
+
+    Raises:
+        CorpusError: the file is another kind of corpus, is not UTF-8, or has no text.
+    """
+    if corpus.kind != "txt":
+        raise CorpusError(f"expected a text file (.txt, a text a line), found {corpus.path}; profile reads treebanks.")
+    return list(read_texts(corpus))
+
+
+def _listed(texts: Sequence[str | Text]) -> list[Text]:
+    if not isinstance(texts, Sequence) or not texts:
+        raise UsageError(f"expected a list of texts, or the path of a .txt file, found {texts!r}.")
+    listed = [text if isinstance(text, Text) else Text(text, number=number) for number, text in enumerate(texts)]
+    for text in listed:
+        check_texts(text.text, None, "give a list of strings")
+    return listed
+
+
+def _check(reader: Reader, lines: Sequence[Text]) -> None:
+    """Refuse the first text that the model cannot read, before anything is measured."""
+    for line in lines:
+        try:
+            reader.tokens(line.text)
+        except TextError as error:
+            raise TextError(f"{line.place or f'text {line.number + 1} of the list'}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What is kept of one head on one text."""
+
+    id: HeadId
+    label: str
+    score: float | None
+    statistics: dict[str, float | None]
+    uniform: dict[str, float | None]
+
+
+def _row(head: HeadFindings, analysis: Analysis) -> _Row:
+    context, verdict = analysis.context_of(head.id.layer), head.labelled.verdict
+    uniform = {**context.baselines, "sink": context.sink_baseline, "entropy": context.entropy_uniform}
+    names = (*SCALARS, *[DIAGONALITY] * bool(analysis.checkpoint.stacks))
+    statistics = {name: head.statistics.get(name) for name in names}
+    return _Row(head.id, head.label, None if verdict is None else verdict.judged[0], statistics, uniform)
+
+
+def _spread(rows: Sequence[_Row]) -> HeadSpread:
+    """From what every text says of one head to the head."""
+    labels = dict(Counter(row.label for row in rows).most_common())
+    most = next(iter(labels))
+    statistics = {name: Spread.of([row.statistics[name] for row in rows]) for name in rows[0].statistics}
+    uniform = {
+        name: fmean(values) for name in rows[0].uniform if (values := list(_known(row.uniform[name] for row in rows)))
+    }
+    return HeadSpread(rows[0].id, labels, Spread.of([row.score for row in rows if row.label == most]), statistics,
+                      uniform)  # fmt: skip
+
+
+def _known(values: Iterator[float | None]) -> Iterator[float]:
+    return (value for value in values if value is not None and math.isfinite(value))

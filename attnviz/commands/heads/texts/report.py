@@ -1,0 +1,139 @@
+"""How several texts are told: JSON, CSV with a row a head and statistic, and the heads with their spread."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnviz.commands.heads.texts.measure import HeadSpread, OneText, Spread, TextsAnalysis
+from attnviz.model.wording import counted, quoted, rounded, unisolated, visible
+from attnviz.results.documents import model_entry, stack_entry, verification_entry
+from attnviz.results.report import Report
+from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
+from attnviz.results.view import Choices
+
+__all__ = ["REPORT"]
+
+_COLUMNS = (
+    ("Sink", "sink", 2), ("Entropy", "entropy", 3), ("Previous", "previous", 4), ("Next", "next", 4),
+    ("Conf", "confidence", 5), ("Distance", "distance", 6),
+)  # fmt: skip
+"""Title and statistic, and which goes first on a narrow terminal: the largest number."""
+
+
+def _content(result: TextsAnalysis, choices: Choices) -> dict[str, Any]:
+    file = result.corpus
+    return {
+        "model": model_entry(result.checkpoint),
+        "corpora": [{"path": str(file.path), "sha256": file.sha256}] if file else [],
+        "texts": [] if file else [text.text for text in result.texts],
+        "options": asdict(result.first[0].options),
+        "verification": verification_entry(result.verification),
+        "lines": [_line(text) for text in result.texts],
+        "heads": [_head(head) for head in result.select(choices.select)],
+    }
+
+
+def _line(text: OneText) -> dict[str, Any]:
+    return {
+        "line": text.place.line if text.place else None, "text": text.text, "folder": text.folder,
+        "tokens": text.n_tokens, "tokens_cut_off": text.cut, "pattern_error": text.pattern_error,
+        "output_error": text.output_error,
+    }  # fmt: skip
+
+
+def _head(head: HeadSpread) -> dict[str, Any]:
+    return {
+        "id": str(head.id), "layer": head.id.layer, **stack_entry(head.id.layer), "head": head.id.head,
+        "label": head.label, "labels": head.labels, "label_score": _entry(head.score),
+        "statistics": {
+            name: {**_entry(spread), "uniform": head.uniform.get(name)} for name, spread in head.statistics.items()
+        },
+    }  # fmt: skip
+
+
+def _entry(spread: Spread) -> dict[str, Any]:
+    return {"n": spread.n, "mean": spread.mean, "sd": spread.sd, "min": spread.least, "max": spread.largest}
+
+
+def _rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row a head and statistic."""
+    for head in document["heads"]:
+        of_label = {"label": head["label"], "label_texts": head["labels"][head["label"]]}
+        for name, spread in head["statistics"].items():
+            yield {**head, **of_label, "statistic": name, **spread}
+
+
+def _tables(result: TextsAnalysis, choices: Choices, width: int) -> Iterator[RenderableType]:
+    n = len(result.texts)
+    on_each = f" on {counted(n, 'text')}" if n > 1 else ""
+    yield Text(f"Texts: {result.source}", "bold")
+    yield verification_line(result.verification, result.checkpoint, sample=on_each)
+    heads = sorted(result.select(choices.select), key=lambda head: head.clearness, reverse=True)
+    listed = heads[: choices.top or None]
+    uniform = heads[0].uniform
+    last: list[object] = ["uniform", "", "", "", ""]
+    columns: list[Column[HeadSpread]] = [
+        Column("Head", lambda head: head.id, left=True),
+        Column("Label", lambda head: visible(head.label), left=True, least=9),
+        Column("Texts", lambda head: f"{head.labels[head.label]}/{n}"),
+        Column("Score", lambda head: number(head.score.mean)),
+        Column("Range", lambda head: _range(head.score), optional=1),
+    ]
+    for title, name, optional in _COLUMNS:
+        columns.append(Column(title, partial(_mean_and_sd, name=name), "mean ± sd", optional=optional))
+        last.append(uniform.get(name, ""))
+    count = str(len(listed)) if len(listed) == len(heads) else f"{len(listed)} of {len(heads)}"
+    caption = left_out(len(listed), len(heads), "head", "heads-texts.csv")
+    title = f"Heads ({count}, those of the same label in most texts first)"
+    yield column_table(title, columns, listed, width=width, last=last, caption=caption)
+    lines: list[Column[OneText]] = [
+        Column("Line", lambda text: text.place.line if text.place else "–"),
+        Column("Text", lambda text: unisolated(quoted(text.text)), left=True, least=20),
+        Column("Tokens", lambda text: text.n_tokens),
+        Column("Folder", lambda text: text.folder, left=True, optional=1),
+    ]
+    shown = result.texts[: choices.top or None]
+    yield column_table("Texts", lines, shown, width=width,
+                       caption=left_out(len(shown), n, "text", "heads-texts.json"))  # fmt: skip
+    yield _notes(result)
+
+
+def _mean_and_sd(head: HeadSpread, name: str) -> str:
+    spread = head.statistics[name]
+    if spread.mean is None:
+        return "–"
+    return number(spread.mean) if spread.sd is None else f"{number(spread.mean)} ± {number(spread.sd)}"
+
+
+def _range(spread: Spread) -> str:
+    if spread.least is None or spread.largest is None:
+        return "–"
+    return f"{rounded(spread.least)}–{rounded(spread.largest)}"
+
+
+def _notes(result: TextsAnalysis) -> Text:
+    cut = sum(text.cut > 0 for text in result.texts)
+    return notes(
+        "Label: the one that most texts give the head, each by itself, and in how many. Score: of the pattern behind "
+        "it, the mean over these texts; Range: from the least to the largest.",
+        "mean ± sd: over texts, each counting alike, and the standard deviation between them. heads-texts.csv has "
+        "least and largest, and the number of texts, of every statistic.",
+        f"{counted(cut, 'text')} cut to what the model can read (--truncate)." if cut else "",
+    )
+
+
+REPORT = Report(
+    content=_content,
+    columns=(
+        "id", "layer", "head", "label", "label_texts", "statistic", "n", "mean", "sd", "min", "max", "uniform",
+    ),
+    rows=_rows,
+    tables=_tables,
+    same=("attnviz", "model", "corpora", "texts", "options", "lines"),
+    extra=("heads.jsonl",),
+)  # fmt: skip
+"""How several texts are told."""

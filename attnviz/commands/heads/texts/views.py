@@ -1,0 +1,99 @@
+"""The figure of several texts: chosen heads side by side, a row of them for each text."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attnviz.commands.heads.drawn import drawn
+from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.naming import shorter
+from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
+from attnviz.figures.matrix import Labels, max_pool
+from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
+from attnviz.model.wording import counted, quoted, visible
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices, View
+
+__all__ = ["VIEWS"]
+
+_MOST_HEADS = 6
+"""Heads in a row; of more the first are drawn."""
+
+_TILE, _LEAST_TILE = 1.6, 0.5
+
+
+def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
+    heads, look = _chosen(result, choices), choices.look
+    shown = [drawn(analysis, choices) for analysis in result.first]
+    longest = max((analysis.units.labels for analysis in shown), key=len)
+    target = _TILE if look.width is None else max(_LEAST_TILE, look.width / len(heads) - 0.3)
+    counts = [len(heads)] * len(shown)
+    groups, pooled = [], 1
+    for analysis in shown:
+        labels = Labels(analysis.units.labels, analysis.units.sink)
+        factor, _ = tile_pooling(longest, counts, target, look, n=len(labels.texts))
+        pooled = max(pooled, factor)
+        groups.append((_heading(analysis), tuple(_tiles(analysis, heads, labels, factor, look.scale == "per-head"))))
+    n = len(result.texts)
+    of = f"the first {len(shown)} of {counted(n, 'text')}" if len(shown) < n else counted(n, "text")
+    facts = shown[0].facts
+    names = ", ".join(f"{head.id} ({visible(head.label)} in {head.labels[head.label]})" for head in heads)
+    scale = f"colour = attention weight ({look.scale_of('each head on each text')})"
+    yield TilesPlan(
+        stem="texts",
+        caption=sentence(
+            f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on "
+            f"{of}, row by row; in each square rows attend to columns; in brackets the label that most of "
+            f"{counted(len(result.texts), 'text')} give the head, above each square that of its own text",
+            scale,
+            facts.dropped,
+            facts.pooled(pooled),
+        ),
+        title=f"{visible(result.checkpoint.short_name)}: {counted(len(heads), 'head')} on {of}",
+        notes=(result.source, "Rows attend to columns.", *filter(None, [facts.dropped, facts.pooled(pooled)])),
+        groups=tuple(groups),
+        labels=Labels(longest, (False,) * len(longest)),
+        norm=look.norm(),
+        bar="share of each head’s largest weight"
+        if look.scale == "per-head"
+        else f"attention weight ({look.scale_of('each head on each text')})",
+        target=target,
+    )
+
+
+def _heading(analysis: Analysis) -> str:
+    return quoted(analysis.text)
+
+
+def _chosen(result: TextsAnalysis, choices: Choices) -> list[HeadSpread]:
+    """Those selected, or of each label the clearest head, and then the clearest of all."""
+    heads = result.select(choices.select)
+    if choices.select:
+        return heads[:_MOST_HEADS]
+    ranked = sorted(heads, key=lambda head: head.clearness, reverse=True)
+    best = {head.label: head for head in reversed(ranked) if head.clearness[0]}
+    of_each = sorted(best.values(), key=lambda head: head.clearness, reverse=True)
+    chosen = [*of_each, *(head for head in ranked if head not in of_each)][:_MOST_HEADS]
+    return sorted(chosen, key=lambda head: head.id)
+
+
+def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pooled: int, own: bool) -> Iterator[Tile]:
+    """The heads on one text, each with its label there."""
+    found = analysis.patterns(analysis.select([head.id for head in heads]))
+    by_id = {head.id: (head, pattern) for head, pattern in found}
+    for wanted in heads:
+        head, pattern = by_id[wanted.id]
+        values = max_pool(pattern.float().numpy(), pooled)
+        label, mark = visible(head.label), head.labelled.shown.removeprefix(head.label)
+        names = (f"{head.id}  {label}{mark}", f"{head.id} {shorter(label)}{mark}", str(head.id))
+        largest = (float(values.max()) or 1.0) if own else 1.0
+        yield Tile(names[0], values / largest, names[1:], labels=labels, pooled=pooled)
+
+
+def _missing(result: TextsAnalysis) -> str:
+    return "it is drawn for models of one kind of attention only" if result.checkpoint.stacks else ""
+
+
+VIEWS: tuple[View[Any, Any], ...] = (
+    View("texts", "up to 6 heads on the first 6 texts, a text a row", _plan, tiles_figure, missing=_missing),
+)
+"""What ``attnviz heads --each-line`` draws beside the pictures of each text."""

@@ -1,0 +1,153 @@
+"""The maps of what heads write: shares of a layer's output, direct effects on a logit or on a classifier's decision."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import Normalize
+
+from attnviz.commands.outputs.decision import Decision
+from attnviz.commands.outputs.decision_report import how_it_is_read, versus
+from attnviz.commands.outputs.measure import HeadOutputs, Numbers
+from attnviz.commands.outputs.promoted_tokens import Attribution
+from attnviz.figures.head_map import HeadMap, HeadMapPlan
+from attnviz.figures.look import Look
+from attnviz.figures.page import Mark
+from attnviz.model.wording import percent, quoted, rounded, signed
+from attnviz.results.facts import sentence
+from attnviz.results.view import Choices
+
+__all__ = ["plan_effects", "plan_shares"]
+
+_Columns = tuple[tuple[str, Numbers], ...]
+
+
+def plan_shares(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
+    """Two maps: each head's share of its layer's output, along it and by length."""
+    facts = result.facts
+    over = f"over all queries{f' but {result.sinks}' if result.sinks else ''}"
+    yield HeadMapPlan(
+        stem="outputs-shares",
+        caption=sentence(
+            f"{facts.subject}: share of every head in its layer’s attention output in per cent, one row per "
+            "layer, one column per head: above, how far the head’s output reaches along the sum o of all heads and "
+            "b_O, divided by ‖o‖ (negative where it works against the others)",
+            "below, ‖o_h‖ divided by its sum over the layer’s heads",
+            f"{over}, every row sums to 100 %",
+        ),
+        title=f"{facts.model}: share of each head in its layer’s attention output",
+        notes=facts.notes(f"O{over[1:]}. Every row sums to 100\N{NO-BREAK SPACE}% in either map."),
+        maps=tuple(draw(part, choices.look) for draw in (_along, _length) for part in result.parts),
+    )
+
+
+def _along(part: HeadOutputs, look: Look) -> HeadMap:
+    """Shares of one kind of attention, or of a model of one kind: along the output."""
+    biases = 100 * np.array([layer.bias_projection_share for layer in part.layers], np.float64)
+    return _map(
+        100 * part.table("projection_share"), look, "% of ‖o‖; below 0: against the others",
+        name=f"{_letter(part)}Length along the output o, the sum of all heads and b_O", beside=(("b_O", biases),),
+        diverging=True, write=_whole,
+    )  # fmt: skip
+
+
+def _length(part: HeadOutputs, look: Look) -> HeadMap:
+    """Likewise, in any direction."""
+    values = part.table("norm_share")
+    return _map(
+        100 * values, look, "% of the sum of ‖o_h‖", name=f"{_letter(part)}Length, in any direction",
+        mark=Mark(100 / values.shape[1], "equal shares"), write=_whole,
+    )  # fmt: skip
+
+
+def _letter(part: HeadOutputs) -> str:
+    """Of an encoder-decoder, which kind of attention a map is of."""
+    return "" if part.stack is None else f"{part.stack.letter} ({part.stack.name}). "
+
+
+def plan_effects(result: HeadOutputs, choices: Choices) -> Iterator[HeadMapPlan]:
+    """What each head adds to the logit of the predicted token, or to a classifier's decision."""
+    facts, attribution = result.facts, result.attribution
+    if result.decision is not None:
+        yield _decision(result, result.decision, choices.look)
+        return
+    assert attribution is not None
+    target = f"“{attribution.predicted.text}”"
+    rest = ", ".join(f"{part.name} {signed(part.predicted)}" for part in attribution.parts if part.layer is None)
+    at = f"position #{attribution.position} (“{result.read.labels[attribution.position]}”)"
+    reading = "final layer norm with its scale held fixed, mean over the vocabulary removed"
+    logit = rounded(attribution.predicted.logit)
+    yield HeadMapPlan(
+        stem="outputs-effects",
+        caption=sentence(
+            f"{facts.subject}, at {at}: what every head adds directly to the logit of the predicted token {target}, "
+            f"and what biases (b_O) and feed-forward networks (FFN) of each layer add ({reading})",
+            f"with {rest} they sum to the logit, {logit}",
+        ),
+        title=f"{facts.model}: direct effect of each head on the predicted token {target}",
+        notes=facts.notes(f"At {at}; {reading}. All parts sum to its logit, {logit}; the rest: {rest}."),
+        maps=tuple(
+            _effect(part, attribution, choices.look, f"logits added to {target}")
+            for part in result.parts
+            if part.stack is None or part.stack.letter != "E"
+        ),
+    )
+
+
+def _effect(part: HeadOutputs, attribution: Attribution, look: Look, bar: str) -> HeadMap:
+    """The effects of one kind of attention, or of a model of one kind, beside those of its layers' other parts."""
+    layers = [layer.layer for layer in part.layers]
+    values = np.array([head.predicted for head in attribution.heads if head.id.layer in layers])
+    beside = tuple(
+        (short, np.array([each.predicted for each in attribution.parts if each.name == name and each.layer in layers]))
+        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"))
+    )
+    beside = tuple((short, column) for short, column in beside if len(column) or part.stack is None)
+    name = _letter(part).removesuffix(". ")
+    return _map(values.reshape(len(layers), -1), look, bar, name=name, beside=beside, diverging=True)
+
+
+def _decision(result: HeadOutputs, decision: Decision, look: Look) -> HeadMapPlan:
+    facts, both = result.facts, versus(decision)
+    values = np.array([decision.heads[head] for head in sorted(decision.heads)]).reshape(result.table("norm").shape)
+    of_layers = (
+        (short, np.array([part.value for part in decision.parts if (part.name, part.layer is None) == (name, False)]))
+        for name, short in (("attention bias", "b_O"), ("feed-forward", "FFN"), ("norm bias", "LN"))
+    )
+    beside = tuple((short, column) for short, column in of_layers if len(column))
+    rest = ", ".join(f"{part.name} {signed(part.value)}" for part in decision.parts if part.layer is None)
+    at, total = (
+        f"position #{decision.position} (“{result.tokens.labels[decision.position]}”)",
+        signed(decision.difference),
+    )
+    reading = how_it_is_read(result, decision)
+    return HeadMapPlan(
+        stem="outputs-effects",
+        caption=sentence(
+            f"{facts.subject}, at {at}: what every head adds directly to the logit of {both}, and what biases (b_O; "
+            "LN: those of norms) and feed-forward networks (FFN) of each layer add",
+            f"with {rest} they sum to the difference of the logits, {total}",
+            reading,
+        ),
+        title=f"{facts.model}: direct effect of each head on the decision {both}",
+        notes=facts.notes(
+            f"At {at}. {reading}", f"All parts sum to the difference of the logits, {total}; the rest: {rest}."
+        ),
+        maps=(_map(values, look, f"logits for {quoted(decision.label.name)}", beside=beside, diverging=True),),
+    )
+
+
+def _map(
+    values: Numbers, look: Look, bar: str, *, beside: _Columns = (), diverging: bool = False, **more: Any
+) -> HeadMap:
+    """A map whose colours end at the largest absolute number of heads and columns beside, whole where cells are."""
+    top = max(float(np.nan_to_num(np.abs(each)).max()) for each in (values, *(column for _, column in beside))) or 1.0
+    top = float(math.ceil(top)) if more.get("write") is _whole else top
+    norm = Normalize(-top if diverging else 0.0, top, clip=True)
+    colours = look.diverging_map() if diverging else None
+    return HeadMap(values, norm=norm, bar=bar, colours=colours, beside=beside, **more)
+
+
+def _whole(value: float) -> str:
+    return percent(value / 100).removesuffix(" %") if math.isfinite(value) else "–"

@@ -1,0 +1,285 @@
+"""Arcs over a sentence from dependent to head: what a head finds is solid, what it misses is dashed with a cross."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.path import Path
+
+from attnviz.figures.files import figure_style
+from attnviz.figures.fonts import drawable, font_families
+from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
+from attnviz.figures.matrix import cell_points
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, settled, spread
+from attnviz.figures.running_text import Piece, Placed, points_of, prose_width, text_lines, write_heading
+
+__all__ = ["Arc", "ArcsPlan", "Sentence", "arcs_figure", "arcs_inches", "draw_arcs"]
+
+_LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9  # points of words and of relations; white space in sizes of the words
+_STEP, _FIRST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 12.0, 13.0, 6.0, 9.0  # points
+_BESIDE, _TIP, _BEND = 3.5, 2.4, 8.0  # points: between arcs at a word, half of an arrow's width, of a corner
+_BOLD, _DOTS, _ENDS = 1.3, (0, (0.8, 1.6)), ("start", "end")
+_CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
+
+
+@dataclass(frozen=True)
+class Arc:
+    """An arc between two words: found or missed by a head, or None for what is only there to be seen.
+
+    Where it is missed, attention goes from the word ``query`` to the word ``instead``.
+    """
+
+    dependent: int
+    head: int
+    name: str
+    found: bool | None = None
+    query: int = 0
+    instead: int | None = None
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The text once more, with arcs."""
+
+    name: str  # above it
+    beside: str  # what else is to be said there
+    arcs: tuple[Arc, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArcsPlan(PagePlan):
+    """The same words with the arcs of one head after the other."""
+
+    words: tuple[Piece, ...]
+    blocks: tuple[Sentence, ...]
+    folded: bool = False  # runs of lines without an arc are left out, but for an ellipsis
+
+
+@dataclass
+class _Span:
+    """What an arc takes in one line: between two words, or from one to the edge where the other is in another line."""
+
+    arc: Arc
+    start: float | None  # where it begins, None beyond the edge
+    end: float | None
+    edge: float  # to which it runs, where either is beyond it
+    reach: int  # from word to word; of two arcs, the one that spans the other has the larger
+    level: int = 0
+
+    @property
+    def low(self) -> float:
+        return min(self._ends)
+
+    @property
+    def high(self) -> float:
+        return max(self._ends)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        return (self.edge if self.start is None else self.start, self.edge if self.end is None else self.end)
+
+
+def arcs_inches(plan: ArcsPlan, look: Look) -> float:
+    """Inches of all sentences with their arcs."""
+    return _height(plan, (prose_width(plan.words, look, _SPACE) - 2 * MARGIN) * 72) / 72
+
+
+def arcs_figure(plan: ArcsPlan, look: Look, vector: bool = False) -> Figure:
+    """A new figure of sentences with arcs, with title, notes and a legend."""
+    del vector  # it is drawn alike for every format
+    width, legend, inches = prose_width(plan.words, look, _SPACE), _legend(plan, look), arcs_inches(plan, look)
+    with figure_style():
+        page = new_page(plan.title, plan.notes, look, width=width, body=inches + legend_height(legend, width) + 0.1)
+        ax = page.add_subplot()
+        ax.set_axis_off()
+        add_legend(page, legend, look)
+        spread(page, ax, inches)
+        draw_arcs(ax, plan, look)
+        return page
+
+
+def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
+    """Draw sentences with arcs on the caller's Axes.
+
+    Returns:
+        the arcs of the last sentence.
+    """
+    ax.set(facecolor="none")
+    ax.set_axis_off()
+    settled(ax.figure)
+    room, height = cell_points(ax, 1, 1)
+    ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
+    top, arcs = 0.0, PathCollection([])
+    lines = text_lines(plan.words, _LETTERS, room, _SPACE)
+    for block in plan.blocks:
+        write_heading(ax, block.name, block.beside, top, room, look)
+        top += _HEADING
+        for line in _kept(plan, lines, block, room):
+            if line is None:
+                ax.text(lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=look.greys.quiet, va="center_baseline")
+                top += _GAP
+            else:
+                arcs, top = _draw_line(ax, line, block, top, room, look)
+        top += _BETWEEN
+    return arcs
+
+
+def _height(plan: ArcsPlan, room: float) -> float:
+    """Points of all sentences on lines of so many."""
+    lines, height = text_lines(plan.words, _LETTERS, room, _SPACE), 0.0
+    for block in plan.blocks:
+        height += _HEADING + _BETWEEN
+        for line in _kept(plan, lines, block, room):
+            above, below = ([], []) if line is None else _spans(line, block, room)
+            height += _GAP if line is None else _over(above) + _LINE + _under(below)
+    return height
+
+
+def _kept(
+    plan: ArcsPlan, lines: Sequence[Sequence[Placed]], block: Sentence, room: float
+) -> Iterator[Sequence[Placed] | None]:
+    """The lines of a sentence; None for a run of several that are left out."""
+    for empty, run in groupby(lines, lambda line: plan.folded and not any(_spans(line, block, room))):
+        some = list(run)
+        yield from [None] if empty and len(some) > 1 else some
+
+
+def _over(spans: Sequence[_Span]) -> float:
+    """Points above a line for its arcs."""
+    return _FIRST + _STEP * max(span.level for span in spans) if spans else 2.0
+
+
+def _under(spans: Sequence[_Span]) -> float:
+    return 2 + _STEP * max((span.level for span in spans), default=0)
+
+
+def _spans(line: Sequence[Placed], block: Sentence, room: float) -> tuple[list[_Span], list[_Span]]:
+    """The arcs above a line, and below it where attention goes instead; what stands back comes first."""
+    ordered = sorted(block.arcs, key=lambda arc: arc.found is not None)
+    above = [(arc, arc.dependent, arc.head) for arc in ordered]
+    below = {(arc.query, arc.instead): arc for arc in ordered if arc.instead is not None}
+    return (
+        _stacked(line, above, room),
+        _stacked(line, ((arc, query, instead) for (query, instead), arc in below.items()), room),
+    )
+
+
+def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room: float) -> list[_Span]:
+    """The arcs that begin or end in a line, each so high that it runs over all below it."""
+    middles = {placed.number: placed.x + placed.width / 2 for placed in line}
+    leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
+    spans, ends = [], list[tuple[int, str, _Span]]()
+    for arc, *words in arcs:
+        for beyond in [word for word in words if word not in middles] or [words[0]]:
+            edge = room if (beyond > max(middles)) != leftwards else 0.0
+        span = _Span(arc, middles.get(words[0]), middles.get(words[1]), edge, abs(words[0] - words[1]))
+        if span.start is not None or span.end is not None:
+            spans.append(span)
+            ends += [(word, end, span) for word, end in zip(words, _ENDS, strict=True) if word in middles]
+    _part(ends, {placed.number: placed.width for placed in line})
+    ranked = sorted(spans, key=lambda span: (span.reach, span.low))
+    for place, span in enumerate(ranked):
+        below = (other.level for other in ranked[:place] if other.low < span.high and span.low < other.high)
+        span.level = 1 + max(below, default=0)
+    return spans
+
+
+def _part(ends: Sequence[tuple[int, str, _Span]], widths: dict[int, float]) -> None:
+    """Move the ends of arcs at one word apart, the longest innermost, so that none crosses another."""
+    sides: dict[tuple[int, bool], list[tuple[str, _Span]]] = {}
+    for word, end, span in ends:
+        at = getattr(span, end)
+        sides.setdefault((word, at < (span.low + span.high) / 2), []).append((end, span))
+    for (word, rightwards), several in sides.items():
+        step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
+        for place, (end, span) in enumerate(sorted(several, key=lambda each: -each[1].reach)):
+            shift = step * (place + 0.6)
+            setattr(span, end, getattr(span, end) + (shift if rightwards else -shift))
+
+
+def _draw_line(
+    ax: Axes, line: Sequence[Placed], block: Sentence, top: float, room: float, look: Look
+) -> tuple[PathCollection, float]:
+    """One line of words with what stands above and below it; the arcs above, and where it ends."""
+    above, below = _spans(line, block, room)
+    base = top + _over(above)
+    foot = base + _LINE
+    for placed in line:
+        ax.text(placed.x + placed.width / 2, (base + foot) / 2, placed.text, size=_LETTERS, ha="center",
+                va="center_baseline", color=outer_ink(look), family=font_families([placed.text]),
+                parse_math=False)  # fmt: skip
+    heights = [base - _FIRST - _STEP * (span.level - 0.6) for span in above]
+    found = [span.arc.found for span in above]
+    bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
+    arcs = PathCollection(
+        bows, facecolors="none", edgecolors=[_ink(value, look) for value in found], zorder=1.5,
+        linewidths=[PIXEL if value is None else _BOLD for value in found],
+        linestyles=[MISSED_DASHES if value is False else "-" for value in found],
+    )  # fmt: skip
+    tipped = [span for span in above if span.end is not None]
+    tips = [_tip(span.end, base) for span in tipped if span.end is not None]
+    inks = [_ink(span.arc.found, look) for span in tipped]
+    dotted = [_bow(span, foot, foot + _STEP * (span.level - 0.2)) for span in below]
+    for collection in (
+        arcs,
+        PathCollection(tips, facecolors=inks, edgecolors="none", zorder=2),
+        PathCollection(dotted, facecolors="none", edgecolors=look.verdict(False), linewidths=0.9, linestyles=[_DOTS]),
+    ):
+        ax.add_collection(collection, autolim=False)
+    for span, height in zip(above, heights, strict=True):
+        _mark(ax, span, height, look)
+    return arcs, foot + _under(below)
+
+
+def _ink(found: bool | None, look: Look) -> str:
+    return look.greys.frame if found is None else look.verdict(found)
+
+
+def _tip(x: float, base: float) -> Path:
+    """The point of an arrow down to a word."""
+    return Path([(x - _TIP, base - 2 * _TIP), (x, base), (x + _TIP, base - 2 * _TIP), (x - _TIP, base - 2 * _TIP)])
+
+
+def _bow(span: _Span, base: float, height: float) -> Path:
+    """From one word up, or down, over to the other; to the edge of the line, where that is in another one."""
+    low, high = span.low, span.high
+    bend = min(_BEND, (high - low) / 2)
+    rise = [(low, base), (low, height), (low, height), (low + bend, height)]
+    fall = [(high - bend, height), (high, height), (high, height), (high, base)]
+    if span.start is None or span.end is None:  # one of the two is the edge
+        rise, fall = (rise, [(high, height)]) if span.edge == high else ([(low, height)], fall)
+    curves = [[Path.CURVE4] * (len(part) - 1) for part in (rise, fall)]
+    return Path([*rise, *fall], [Path.MOVETO, *curves[0], Path.LINETO, *curves[1]])
+
+
+def _mark(ax: Axes, span: _Span, height: float, look: Look) -> None:
+    """The name of a relation on its arc, where it has room; a cross on one that was missed."""
+    middle, name = (span.low + span.high) / 2, drawable(span.arc.name)
+    if span.arc.found is False:
+        ax.plot([middle], [height], color=look.verdict(False), zorder=3, **_CROSS)
+    elif name and points_of(name, _NAME) + 6 <= span.high - span.low:
+        ink = look.greys.quiet if span.arc.found is None else look.verdict(True)
+        box = {"facecolor": look.greys.paper, "edgecolor": "none", "pad": 0.6}
+        ax.text(middle, height, name, size=_NAME, ha="center", va="center_baseline", parse_math=False, color=ink,
+                family=font_families([name]), zorder=3, bbox=box)  # fmt: skip
+
+
+def _legend(plan: ArcsPlan, look: Look) -> list[Line2D]:
+    """What the lines are, as far as there are such."""
+    arcs = [arc for block in plan.blocks for arc in block.arcs]
+    kinds, missed = {arc.found for arc in arcs}, look.verdict(False)
+    others = f"{'other ' * (kinds != {None})}relations of the parse"
+    entries = {
+        "found": (True in kinds, {"color": look.verdict(True), "linewidth": _BOLD}),
+        "missed": (False in kinds, {"color": missed, "linewidth": _BOLD, "linestyle": MISSED_DASHES, **_CROSS}),
+        "attends to this word instead": (
+            any(arc.instead is not None for arc in arcs), {"color": missed, "linewidth": 0.9, "linestyle": _DOTS}
+        ),
+        others: (None in kinds, {"color": look.greys.frame, "linewidth": PIXEL}),
+    }  # fmt: skip
+    return [Line2D([], [], label=label, **style) for label, (there, style) in entries.items() if there]

@@ -1,0 +1,232 @@
+"""Running text: words of a text in lines, like prose, and tokens shaded by a value each."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from attnviz.figures.files import DPI, figure_style
+from attnviz.figures.fonts import drawable, fitted, font_families, text_width
+from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.matrix import Array, cell_points, contrasting_ink
+from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
+from attnviz.model.wording import right_to_left
+
+__all__ = [
+    "HIGHEST", "LETTERS", "Piece", "Placed", "ShadedText", "TextPlan", "draw_text", "points_of", "prose_width",
+    "text_figure", "text_inches", "text_lines", "write_heading",
+]  # fmt: skip
+
+LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
+"""Sizes of letters in points: the largest with which all blocks fit their page, or else the last."""
+
+HIGHEST = 9.0
+"""Inches of a page; only a text that is longer in the smallest letters makes it higher."""
+
+_WIDEST, _NARROWEST = 7.0, 3.3
+_SPACE, _LEADING, _BOX = 0.32, 1.5, 1.3  # in sizes of the letters: white space, from line to line, height of a shade
+_AIR, _HEADING, _BETWEEN = 0.3, 13.0, 7.0  # points: beside the letters of a piece, of a block's name, after a block
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token or a word as it stands in its text."""
+
+    text: str
+    space: bool = True  # white space before it
+    breaks: bool = False  # a line may end before it, without white space
+    begins: bool = False  # a line ends before it
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A piece in its line: its number, its text as far as there is room, where it begins and how wide it is, points."""
+
+    number: int
+    text: str
+    x: float
+    width: float
+
+
+@dataclass(frozen=True)
+class ShadedText:
+    """The text once more, with a value for each piece."""
+
+    name: str  # above it
+    beside: str  # what else is to be said there
+    values: Array  # [n_pieces]
+    largest: float = 1.0  # where its colours end, if every block has a scale of its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPlan(ColourScale, PagePlan):
+    """Blocks of the same text."""
+
+    pieces: tuple[Piece, ...]
+    blocks: tuple[ShadedText, ...]
+    framed: frozenset[int] = frozenset()  # pieces that attend
+
+
+def points_of(text: str, size: float) -> float:
+    """Points that a text takes."""
+    return text_width(drawable(text), size, DPI) * PIXEL
+
+
+def _width(text: str, size: float) -> float:
+    """Points of a piece with its air, measured in the largest letters alone, since measuring takes most of the time."""
+    return points_of(text, LETTERS[0]) * size / LETTERS[0] + 2 * _AIR
+
+
+def text_lines(pieces: Sequence[Piece], size: float, room: float, space: float = _SPACE) -> list[list[Placed]]:
+    """The pieces in lines of so many points; words stay whole while they have room, and scripts run their own way.
+
+    ``space`` is the width of white space, in sizes of the letters.
+    """
+    widths = [min(_width(piece.text, size), room) for piece in pieces]
+    lines: list[list[int]] = []
+    used = 0.0
+    for word in _words(pieces):
+        wide = sum(widths[number] for number in word)
+        for part in [word] if wide <= room else [[number] for number in word]:
+            first = pieces[part[0]]
+            gap, wide = space * size * first.space, sum(widths[number] for number in part)
+            if not lines or first.begins or used + gap + wide > room:
+                lines.append([])
+                used = gap = 0.0
+            lines[-1] += part
+            used += gap + wide
+    leftwards = right_to_left(" ".join(piece.text for piece in pieces))
+    return [list(_placed(line, pieces, widths, size, room, space, leftwards)) for line in lines]
+
+
+def _words(pieces: Sequence[Piece]) -> list[list[int]]:
+    """Runs of pieces between which no line should end."""
+    words: list[list[int]] = []
+    for number, piece in enumerate(pieces):
+        if not words or piece.space or piece.breaks or piece.begins:
+            words.append([])
+        words[-1].append(number)
+    return words
+
+
+def _placed(
+    line: Sequence[int], pieces: Sequence[Piece], widths: Sequence[float], size: float, room: float, space: float,
+    leftwards: bool,
+) -> Iterator[Placed]:  # fmt: skip
+    """One line from its own margin on; words of the other direction are put in their own order."""
+    gaps = [space * size * (pieces[number].space and place > 0) for place, number in enumerate(line)]
+    cells = [(number, gap) for number, gap in zip(line, gaps, strict=True)]
+    runs = [list(run) for _, run in groupby(cells, key=lambda cell: right_to_left(pieces[cell[0]].text))]
+    x = 0.0
+    for run in runs:
+        ordered = _turned(run) if len(run) > 1 and right_to_left(pieces[run[0][0]].text) != leftwards else run
+        for number, gap in ordered:
+            x += gap
+            at = room - x - widths[number] if leftwards else x
+            text, pixels = pieces[number].text, (widths[number] - 2 * _AIR) / PIXEL
+            text = drawable(text) if widths[number] < room else fitted(text, size, DPI, pixels)
+            yield Placed(number, text, at, widths[number])
+            x += widths[number]
+
+
+def _turned(run: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Words and the gaps before them in the opposite order; the gap before all of them stays there."""
+    numbers, (first, *inside) = [number for number, _ in run], [gap for _, gap in run]
+    return list(zip(numbers[::-1], [first, *inside[::-1]], strict=True))
+
+
+def prose_width(pieces: Sequence[Piece], look: Look, space: float = _SPACE) -> float:
+    """Inches of a page for a text: what its one line takes, or as wide as a page of a journal."""
+    if look.width is not None:
+        return look.width
+    whole = sum(_width(piece.text, LETTERS[0]) + space * LETTERS[0] * piece.space for piece in pieces)
+    return min(_WIDEST, max(_NARROWEST + 1, whole / 72 + 2 * MARGIN + 0.05))
+
+
+def _height(plan: TextPlan, size: float, room: float) -> float:
+    """Points of all blocks."""
+    lines = len(text_lines(plan.pieces, size, room))
+    return len(plan.blocks) * (_HEADING + lines * _LEADING * size + _BETWEEN)
+
+
+def text_inches(plan: TextPlan, look: Look) -> tuple[float, float]:
+    """The size of the letters, and the inches of all blocks in it."""
+    room = (prose_width(plan.pieces, look) - 2 * MARGIN) * 72
+    ways = ((size, _height(plan, size, room) / 72) for size in LETTERS)
+    return next((way for way in ways if way[1] <= HIGHEST - 1.5), (LETTERS[-1], _height(plan, LETTERS[-1], room) / 72))
+
+
+def text_figure(plan: TextPlan, look: Look, vector: bool = False) -> Figure:
+    """A new figure of a shaded text, a block after the other, with title, notes and colour bar."""
+    del vector  # it is drawn alike for every format
+    width = prose_width(plan.pieces, look)
+    _, inches = text_inches(plan, look)
+    with figure_style():
+        bar = bar_inches(plan.bar, width - 2 * MARGIN) + 0.05
+        page = new_page(plan.title, plan.notes, look, width=width, body=inches + bar)
+        ax = page.add_subplot()
+        ax.set_axis_off()
+        colour_bar(page, ax, plan, look)
+        spread(page, ax, inches)
+        draw_text(ax, plan, look)
+        return page
+
+
+def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
+    """Draw a shaded text on the caller's Axes, in the largest letters with which it fits.
+
+    Returns:
+        the shades, for ``figure.colorbar``.
+    """
+    ax.set(facecolor="none")
+    ax.set_axis_off()
+    settled(ax.figure)
+    room, height = cell_points(ax, 1, 1)
+    size = next((size for size in LETTERS if _height(plan, size, room) <= height + 1), LETTERS[-1])
+    ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
+    lines, top = text_lines(plan.pieces, size, room), 0.0
+    boxes: list[Rectangle] = []
+    for block in plan.blocks:
+        write_heading(ax, block.name, block.beside, top, room, look)
+        for row, line in enumerate(lines):
+            middle = top + _HEADING + (row + 0.5) * _LEADING * size
+            boxes += [_box(placed, middle, size) for placed in line]
+        top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
+    order = [placed for line in lines for placed in line]
+    numbers = [placed.number for placed in order]
+    shades = np.concatenate([block.values[numbers] / block.largest for block in plan.blocks])
+    colours = plan.colours or look.colour_map()
+    # a hairline of paper tells the pieces of a word apart
+    shaded = PatchCollection(boxes, cmap=colours, norm=plan.norm, edgecolors=look.greys.paper, linewidths=PIXEL)
+    shaded.set(array=shades, zorder=0.5)
+    ax.add_collection(shaded, autolim=False)
+    framed = [box for box, placed in zip(boxes, order * len(plan.blocks), strict=True) if placed.number in plan.framed]
+    frames = PatchCollection(framed, facecolors="none", edgecolors=look.greys.ink, linewidths=1.1, zorder=2)
+    ax.add_collection(frames, autolim=False)
+    for box, placed, colour in zip(boxes, order * len(plan.blocks), colours(plan.norm(shades)), strict=True):
+        (x, y), wide, high = box.get_xy(), box.get_width(), box.get_height()
+        ax.text(x + wide / 2, y + high / 2, placed.text, size=size, ha="center", va="center_baseline",
+                color=contrasting_ink(colour), family=font_families([placed.text]), parse_math=False)  # fmt: skip
+    return shaded
+
+
+def _box(placed: Placed, middle: float, size: float) -> Rectangle:
+    return Rectangle((placed.x, middle - _BOX * size / 2), placed.width, _BOX * size)
+
+
+def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, look: Look) -> None:
+    """The name of a block, and after it what else is to be said, as far as there is room."""
+    name = fitted(name, 8, DPI, room / PIXEL)
+    wide = text_width(name, 8, DPI, "bold") * PIXEL + 6
+    after = fitted(beside, 7, DPI, max(room - wide, 0) / PIXEL)
+    bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": outer_ink(look)}
+    for x, text, style in ((0.0, name, bold), (wide, after, {"size": 7, "color": look.greys.quiet})):
+        if text.strip("…"):
+            ax.text(x, top + _HEADING / 2, text, family=font_families([text]), va="center_baseline", parse_math=False,
+                    **style)  # fmt: skip

@@ -1,0 +1,35 @@
+"""A program in a process of its own, forked from this one: a fresh one would first import torch, for seconds."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from multiprocessing.context import ForkProcess
+
+import pytest
+
+from attnviz.signals import SIGNALS
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be forked")
+
+
+def forked(program: Callable[[], object], stdout: int, stderr: int) -> ForkProcess:
+    """Start it with the signals of a program in the foreground, and with these descriptors as its streams."""
+    process = multiprocessing.get_context("fork").Process(
+        target=_as_if_fresh, args=(program, stdout, stderr), daemon=True
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of pytest-xdist, which only wait
+        process.start()
+    return process
+
+
+def _as_if_fresh(program: Callable[[], object], stdout: int, stderr: int) -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    sys.stdout, sys.stderr = open(1, "w", encoding="utf-8"), open(2, "w", encoding="utf-8")  # noqa: SIM115
+    program()
