@@ -140,6 +140,10 @@ def test_gradients(signed: Ablation, positive: Ablation, look: Look) -> None:
             expected = np.array([(head.gradient, head.damage[metric.name].value) for head in result.heads])
             assert np.asarray(ax.collections[0].get_offsets()) == pytest.approx(expected)
             assert (ax.get_xscale(), ax.get_yscale()) == (scale, scale)
+            for axis in (ax.xaxis, ax.yaxis):
+                low, high = sorted(axis.get_view_interval())
+                ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+                assert sum(low <= place <= high and bool(label.get_text()) for place, label in ticks) > 1
             written = f"{result.rank_correlations[metric.name]:.2f}".replace("-", "−")
             assert ax.get_title("left") == f"{metric.title}:\nrank correlation {written}"
             names = [text for text in ax.texts if isinstance(text, Annotation)]

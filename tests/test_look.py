@@ -54,13 +54,24 @@ def test_the_scale_of_a_theme_begins_at_its_paper_and_goes_one_way(theme):
     assert abs(table[-1].sum() - table[0].sum()) > 500
 
 
+def contrasts(some, others):
+    """By WCAG, of colours with others; 1 for the same."""
+    linear = np.where((both := np.stack([some, others])) <= 0.04045, both / 12.92, ((both + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ (0.2126, 0.7152, 0.0722)
+    return (luminance.max(0) + 0.05) / (luminance.min(0) + 0.05)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_small_weights_differ_from_the_paper(theme):
+    colours = Look(theme).colour_map()([0.05, 0.1])[:, :3]
+    assert (contrasts(colours, np.array([to_rgb(THEMES[theme].paper)] * 2)) >= (1.08, 1.15)).all()
+
+
 @pytest.mark.parametrize("theme", THEMES)
 def test_numbers_contrast_with_every_step_of_the_scale(theme):
     colours = palette(theme)[:LEVELS] / 255
     inks = np.array([to_rgb(contrasting_ink(colour)) for colour in colours])
-    linear = np.where((both := np.stack([colours, inks])) <= 0.04045, both / 12.92, ((both + 0.055) / 1.055) ** 2.4)
-    luminance = linear @ (0.2126, 0.7152, 0.0722)
-    assert ((luminance.max(0) + 0.05) / (luminance.min(0) + 0.05)).min() >= 3.0
+    assert contrasts(colours, inks).min() >= 3.0
 
 
 @pytest.mark.parametrize(
