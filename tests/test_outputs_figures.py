@@ -142,6 +142,15 @@ def test_the_maps_of_shares_are_those_of_the_heads_in_per_cent(bert):
     assert [along.write(value) for value in (-0.1, -50.0, 12.6, np.nan)] == ["0", "−50", "13", "–"]
 
 
+def test_both_maps_of_shares_take_the_whole_width(bert):
+    figure = bert.figure("shares", Look(width=3.3))
+    figure.draw_without_rendering()
+    along, biases, norms = (ax.get_window_extent() for ax in figure.axes if ax.get_label() != "<colorbar>")
+    assert norms.x0 == pytest.approx(along.x0, abs=2)
+    assert norms.x1 == pytest.approx(biases.x1, abs=2)
+    assert norms.width > 0.8 * figure.bbox.width
+
+
 def test_the_map_of_effects_adds_up_to_the_logit(gpt2):
     plan = plan_of(gpt2, "effects")
     (effects,) = plan.maps
