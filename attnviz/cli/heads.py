@@ -134,7 +134,7 @@ def heads(
         attnviz heads sentences.txt --each-line --select L1
     """
     of_one: dict[str, object] = {"--pair": pair, "--target": target, "--token": token, "--generate": generate}
-    of_one["--relation"], of_one["--any-family"] = relation, any_family or None
+    of_one |= {"--relation": relation, "--any-family": any_family or None}
     lines = texts_of_lines(text, of_one) if each_line else None
     sentence = read_text(text) if lines is None else ""
     second = None if pair is None else decoded("--pair", pair)
