@@ -21,6 +21,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.fonts import text_width
 from attnviz.figures.look import Look
 from attnviz.model.head_ids import HeadId
+from attnviz.patterns.examples import Example, RoleExamples, Unit
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge, overlapping
 
@@ -43,6 +44,18 @@ def role(head, name, score, baseline=0.2, passed=None, n=100, direction=None, la
 def roles_of(name, scores, baseline=0.2, heads=HEADS, **changes):
     """Of every head, by layers."""
     return [role(i % heads, name, score, baseline, layer=i // heads, **changes) for i, score in enumerate(scores)]
+
+
+def examples_of(found, text):
+    """A hit, and a miss with the right one elsewhere, of every role that passes."""
+    the, cat, last = Unit("the", 0, 3), Unit("cat", 4, 7), Unit(text.split()[-1], text.rindex(" ") + 1, len(text))
+    hit = Example("a.conllu", 0, text, the, cat, 0.9, True, (the, cat), 0.9)
+    miss = Example("a.conllu", 1, text, the, last, 0.7, False, (the, cat), 0.2)
+    return tuple(
+        RoleExamples(role.id, role.role, role.direction, (hit,) * 5, (miss, hit, hit), (miss,) * 4)
+        for role in found.roles
+        if role.passed
+    )
 
 
 def relation(name, n=100, offset=1):
@@ -341,6 +354,9 @@ def test_no_text_is_cut_or_covers_another(name, look):
         relations=(relation("nsubj:pass", 123_456, -12),),
         head_distances=distances(36),
     )
+    found = replace(
+        found, examples=examples_of(found, "the cat ran away and then it saw " + 9 * "the old house of " + "a")
+    )
     check(found.figure(name, LOOKS[look]))
 
 
@@ -352,5 +368,6 @@ def test_hostile_names_of_models_files_and_relations_are_drawn(hostile):
         checkpoint=model(hostile),
         corpora=(corpus(hostile.replace("/", "|"), "conllu"),),
     )
+    found = replace(found, examples=examples_of(found, f"the cat {hostile} ran away and saw the house"))
     for name in BY_NAME:
         check(found.figure(name))

@@ -115,7 +115,6 @@ def profile(
 
     Examples:
         attnviz profile corpus.txt --repeats
-        attnviz profile train.conllu --confirm dev.conllu
         attnviz profile --show L2H8
     """
     if show is not None:

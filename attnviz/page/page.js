@@ -1,5 +1,6 @@
 /** The page: what is chosen, kept in location.hash; keys; both panels. */
 import { element, sortable } from "./dom.js";
+import { ExamplesPanel } from "./examples.js";
 import { HeadPanel } from "./head.js";
 import { HeadsPanel } from "./heads.js";
 import { difference, matrixOf, Patterns } from "./patterns.js";
@@ -31,6 +32,7 @@ export class App {
     this.write();
     this.heads = new HeadsPanel(/** @type {HTMLElement} */ (document.getElementById("heads")), this);
     this.head = new HeadPanel(/** @type {HTMLElement} */ (document.getElementById("head")), this);
+    this.examples = new ExamplesPanel(/** @type {HTMLElement} */ (document.getElementById("examples")), this);
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => this.set(this.fromHash(), false));
     let waiting = 0;
@@ -131,6 +133,7 @@ export class App {
       if (this.state.left === "scatter") this.heads.show();
       this.head.show();
     }
+    this.examples.show();
   }
 
   /** @param {number|null} place */

@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["MODULES", "page_html", "script_text"]
 
-MODULES = ("patterns.js", "scene.js", "pictures.js", "dom.js", "heads.js", "head.js", "page.js")
+MODULES = ("patterns.js", "scene.js", "pictures.js", "dom.js", "heads.js", "head.js", "examples.js", "page.js")
 """The script's modules, each after those that it imports."""
 
 _IMPORT = re.compile(r"^import\s[^;]*;\n", re.MULTILINE)

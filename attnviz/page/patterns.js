@@ -16,7 +16,10 @@
  * @typedef {{command: string, title: string, verification: string, notes: string[], sides: string[], axes: Axis[],
  *   kinds?: string[], rows: string[], columns: number, statistics: Statistic[], heads: Head[], patterns: Packed[], dropped: string, end: number,
  *   colours: Record<string, {weights: string, differences: string}>,
- *   command_line: {program: string[], texts: string[], options: string[]}, start: Start, tables: Table[]}} PageData
+ *   command_line: {program: string[], texts: string[], options: string[]}, start: Start, tables: Table[], examples?: Examples[]}} PageData
+ * @typedef {{name: string, hit: boolean, weight: number, right: number|null, parts: [string, string][]}} Sentence
+ *   right: weight of the right one, where the head attends to another; parts: text, and what it is an end of
+ * @typedef {{head: string, role: string, title: string, examples: Sentence[]}} Examples  of one role of a head
  * @typedef {{labels: string[], muted: boolean[], breaks: number[], places: number[], unit: string, axis: number}} Names
  *   places: of the axis' positions, the first that each is made of; breaks: before which another text begins
  * @typedef {{values: Float32Array, rows: Names, columns: Names, largest: number, signed: boolean, bytes?: Uint8Array}} Matrix

@@ -234,8 +234,10 @@ def whole_treebank() -> Iterator[Row]:
 
     with patch.object(measure, "CONTROL_TEXTS", n // 4):
         profile = partial(measure.profile_heads, checkpoint, [path], limit=n)
-        ours, bare, one_by_one = functions([profile, floor, loop], runs=min(RUNS, 3))
+        without = partial(profile, examples=0)
+        ours, plain, bare, one_by_one = functions([profile, without, floor, loop], runs=min(RUNS, 3))
     what = f"profile of minilm, {len(texts):,} sentences"
+    yield _ratio(f"{what}, with examples", ours, "the same without examples", plain, "s", 1.15)
     yield _ratio(what, ours, "batched eager passes with attentions", bare, "s", 1.67)
     yield _speed_up(what, ours, "one sentence at a time, attentions", one_by_one, 1.3)
     with tempfile.TemporaryDirectory() as out:

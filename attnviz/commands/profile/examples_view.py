@@ -41,6 +41,9 @@ _WORD, _SMALL = 7.0, 6.0
 _STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
 """Inches: height of a sentence with its arcs, of the line above a role, between columns, and of the highest arc."""
 
+_BOLDER = 1.2
+"""So much wider, at most, are bold letters than those that texts are cut by."""
+
 _COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
 
 
@@ -136,7 +139,7 @@ def examples_figure(plan: _ExamplesPlan, look: Look, vector: bool = False) -> Fi
         room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
         top = 0.0
         for (heading, strips), height in zip(plan.roles, heights, strict=True):
-            shown = fitted(heading, _WORD + 0.5, DPI, (width - 2 * MARGIN) * DPI)
+            shown = fitted(heading, _WORD + 0.5, DPI, (width - 2 * MARGIN) * DPI / _BOLDER)
             _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, look.greys.ink, _WORD + 0.5, weight="bold")
             for number, strip in enumerate(strips):
                 row, column = divmod(number, columns)
@@ -203,7 +206,8 @@ def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
 
 def _laid(part: Part, room: float) -> tuple[Part, str, float]:
     weight = "bold" if part.ends else "normal"
-    shown = fitted(visible(part.text) if not part.text.isprintable() else part.text, _WORD, DPI, room * DPI)
+    text = part.text if part.text.isprintable() else visible(part.text)
+    shown = fitted(text, _WORD, DPI, room * DPI / _BOLDER)
     return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
 
 

@@ -12,6 +12,7 @@ from attnviz.commands.profile.tallies import OFFSETS
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.wording import counted, visible
 from attnviz.page.data import colours_entry, rounded
+from attnviz.patterns.examples import Example, RoleExamples, parts_of_text
 from attnviz.results.facts import sentence
 from attnviz.results.published import ARROWS, role_name
 from attnviz.results.tables import verification_line
@@ -20,6 +21,8 @@ from attnviz.results.view import Choices
 __all__ = ["page_data"]
 
 _NO_ROLE = "no role"
+_LONGEST = 60
+"""Words of a text that the page shows."""
 
 
 def page_data(profile: Profile, _: Choices) -> dict[str, Any]:
@@ -54,6 +57,7 @@ def page_data(profile: Profile, _: Choices) -> dict[str, Any]:
         },
         "start": {"head": clearest, "scale": "shared", "drop": False, "token": []},
         "tables": [_roles(passed), *([] if profile.relations is None else [_relations(profile.relations)])],
+        "examples": [_examples(each, profile) for each in profile.examples],
     }  # fmt: skip
 
 
@@ -117,6 +121,39 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
     ]  # fmt: skip
     note = "Roles that heads pass; a head may have several. Untrained: the best head of a freshly initialised copy."
     return {"title": f"Roles ({len(rows)})", "note": note, "columns": columns, "rows": rows, "head": 0}
+
+
+def _examples(of: RoleExamples, profile: Profile) -> dict[str, Any]:
+    """The sentences of one role of a head; see ``Examples`` in ``attnviz/page/patterns.js``."""
+    role = next(role for role in profile.roles if (role.id, role.role) == (of.id, of.role))
+    name = role_name(of.role, of.direction)
+    told = "" if role.passed else "does not pass, "
+    return {
+        "head": str(of.id),
+        "role": role_name(of.role, None),
+        "title": f"{name}: {told}score {role.score:.2f}, baseline {role.baseline:.2f}, n = {role.n:,}",
+        "examples": [
+            {
+                "name": f"{group.removesuffix('s')} {number}", "hit": example.hit, "weight": rounded(example.weight),
+                "right": None if example.hit else rounded(example.gold_weight), "parts": _runs(example),
+            }
+            for group, some in of.groups.items() for number, example in enumerate(some, 1)
+        ],
+    }  # fmt: skip
+
+
+def _runs(example: Example) -> list[list[str]]:
+    """The text of an example in runs of words, those of its pair by themselves, with what they are."""
+    runs: list[list[str]] = []
+    for part in parts_of_text(example, _LONGEST):
+        space, ends = "" if part.joined or not runs else " ", " ".join(sorted(part.ends))
+        if ends:
+            runs += [*([[space, ""]] if space else []), [visible(part.text), ends]]
+        elif runs and not runs[-1][1]:
+            runs[-1][0] += space + visible(part.text)
+        else:
+            runs.append([space + visible(part.text), ""])
+    return runs
 
 
 def _confirmed(role: Role) -> str | None:
