@@ -167,6 +167,14 @@ def test_every_other_command_refuses_them(command: str, tmp_path: Path) -> None:
         run(*given.get(command, (TEXT, result.checkpoint)))
 
 
+def test_code_of_someone_else_is_refused() -> None:
+    class OPTModel(transformers.OPTModel):
+        pass
+
+    with pytest.raises(ArchitectureError, match=r"expected transformers' own OPTModel, found tests\.test_any_family"):
+        analyzed(OPTModel(config_of("OPT", ffn_dim=48, word_embed_proj_dim=32)))
+
+
 def test_without_the_option_it_is_refused_and_the_option_named() -> None:
     with pytest.raises(ArchitectureError, match=r"'olmo2'; expected one of: .*; heads --any-family"):
         analyzed(undeclared_model("olmo2"), any_family=False)

@@ -221,6 +221,7 @@ def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expecte
                 "mean.png",
                 "mean-all.png",
                 "panel.png",
+                "text.png",
                 "heads.html",
             ],
         ),
@@ -234,6 +235,20 @@ def test_figures_are_chosen_by_name(heads, figures, expected):
     assert names_in("out") == sorted(
         [*expected, *(["captions.md", "captions.tex"] if expected else []), "heads.csv", "heads.json"]
     )
+
+
+def test_the_token_of_a_text_adds_no_lines_to_it(heads):
+    result = heads("--figures", "text", "--token", "cat", "--select", "L0H1", "--json")
+    assert json.loads(result.stdout)["figures"] == ["text.png"]
+
+
+@needs_parser
+def test_a_relation_is_drawn_outlined_and_told(heads):
+    result = heads("--syntax", "--relation", "nsubj", "--figures", "heads", "--select", "L0H1", "--json")
+    document = json.loads(result.stdout)
+    assert document["figures"] == ["heads/L00H01.png", "relations.png"]
+    assert document["heads"][0]["relation"]["name"] == "nsubj"
+    assert "outlined: nsubj" in Path("out/captions.md").read_text()
 
 
 def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
@@ -481,6 +496,7 @@ def test_cuda_without_a_gpu_is_refused(heads):
         (["--figures", "pictures"], "unknown figure 'pictures': expected any of overview, heads"),
         (["--figures", "map", "--no-figures"], "expected --figures or --no-figures, found both (--figures map)."),
         (["--figures", "pair"], "there is no figure 'pair': it shows two texts; give the second one with --pair"),
+        (["--relations"], "there is no figure 'relations': the text has no parse, because it was switched off"),
         (["--figures", "overview,"], "expected names with commas between"),
         (["--scale", "linear"], "unknown scale 'linear': expected one of shared, per-head, log."),
         (["--theme", "blue"], "unknown theme 'blue': expected one of light, dark."),

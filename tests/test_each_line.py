@@ -112,7 +112,7 @@ def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
 
 
 def test_lines_may_come_from_standard_input(run: Any):
-    done = run("", "--no-figures", file="-", stdin=f"{LINES[0]}\n\n{LINES[1]}\n")
+    done = run("", "--no-figures", file="-", stdin=f"{LINES[0]}\n\x0c\r\n{LINES[1]}\n")
     assert done.exit_code == 0, done.output
     assert [line["line"] for line in document()["lines"]] == [1, 3]
 

@@ -10,6 +10,7 @@ import torch
 
 from attnviz.attention.capture import LayerRecord, capture_layers
 from attnviz.attention.verify import verify_record
+from attnviz.commands.explain.measure import explain
 from attnviz.errors import CheckpointError
 from attnviz.model import smollm2
 from attnviz.model.opening import open_checkpoint
@@ -53,6 +54,14 @@ def test_every_head_of_smollm2_verifies_on_repeated_random_tokens():
     assert (previous[:first_induction] > 0.6).any()  # which induction heads are built on
     labels = checkpoint.tokenize("The unbelievable cat's house").labels
     assert labels == ("The", "unbelie", "##vable", "cat", "'s", "house")
+
+
+@needs_smollm2
+def test_a_layer_of_smollm2_is_explained():
+    result = explain("The cat sat", "smollm2", layer=10, head=4, device="cpu")
+    assert result.output.error < 1e-5
+    assert {"rotated", "gate", "gated"} <= set(result.stages)
+    assert result.stages["rotated"].shape == (2, 9, 3, 64)
 
 
 def test_without_its_packages_smollm2_says_how_to_get_it(monkeypatch, tmp_path):

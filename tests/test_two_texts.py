@@ -447,6 +447,15 @@ def test_a_pair_without_a_second_text_says_so(found):
         found.figure("pair")
 
 
+def test_a_target_of_one_token_leaves_the_start_token_alone(checkpoint, tmp_path):
+    found = analyze(SOURCE, checkpoint, max_new_tokens=1, syntax=False)
+    assert len(found.target.tokens) == 1
+    assert [plan.stem for plan in plans(found, "text")] == ["text-encoder", "text-cross-attention"]
+    assert found.page()
+    with pytest.raises(UsageError, match="nothing of this text to draw"):
+        plans(found, "mean", select="X", drop_special=True)
+
+
 def test_relations_are_measured_in_the_encoder_alone(checkpoint, monkeypatch):
     from attnviz.commands.heads import measure as heads_measure
     from attnviz.patterns.syntax import Arc, Parse, Word

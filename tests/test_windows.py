@@ -91,7 +91,8 @@ def test_uniform_heads_score_their_baselines_on_repeats(uniform):
     tally = RepeatTally(uniform, 0)
     tally.measure(SampledAttention(uniform), [0, 1], 2, lambda _: None)
     found = tally.results()
-    for name, scores in found.scores.items():
+    for name in ("previous", "duplicate", "induction"):
+        scores = found.scores[name]
         torch.testing.assert_close(scores[:2].mean(0), found.baselines[name].double().expand(2, 4), atol=1e-6, rtol=0)
     assert float(found.baselines["induction"][0]) == 0 < float(found.baselines["induction"][1])
 

@@ -37,7 +37,7 @@ def texts_of_lines(file: str, refused: Mapping[str, object]) -> "Path | list[Tex
             raise UsageError(f"{option} is about one text; expected --each-line without it, found both.")
     if file != "-":
         return Path(file)
-    lines = enumerate(read_text("-").splitlines(), start=1)
+    lines = enumerate(read_text("-").split("\n"), start=1)
     filled = ((number, line.strip()) for number, line in lines if line.strip())
     return [Text(line, place=Place(Path("standard input"), number)) for number, line in filled]
 

@@ -15,7 +15,7 @@ from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
 if TYPE_CHECKING:
     from attnviz.commands.heads.analysis import HeadFindings
 
-__all__ = ["heads_named"]
+__all__ = ["heads_named", "labels_in"]
 
 _IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
 """What is meant as the id of heads, or of a kind of attention: no label and no role has a digit."""

@@ -37,6 +37,8 @@ _WIDE = 0x2E80
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
     """Up to eight heads in one picture if it fits a page, else one each; of more, their mean."""
     for part in parts_asked(analysis, choices):
+        if all(part.keys.special):  # a target of one token: its decoder reads the start token alone
+            continue
         stem = f"text-{part.stack.name}" if part.stack is not None else "text"
         heads = part.select(choices.select)
         plan = _plan(part, heads, choices, stem)

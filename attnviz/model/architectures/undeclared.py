@@ -58,8 +58,15 @@ class Undeclared:
         """Nothing more: see :func:`undeclared`."""
 
     def base_model(self, model: nn.Module) -> nn.Module:
-        """The bare model, by transformers' own name for it."""
+        """The bare model, by transformers' own name for it.
+
+        Raises:
+            ArchitectureError: it is not of transformers' own code.
+        """
         base: nn.Module = getattr(model, str(getattr(model, "base_model_prefix", "") or "_"), model)
+        expected, kind = f"{self.class_prefix}Model", type(base)
+        if kind.__name__ != expected or not kind.__module__.startswith("transformers."):
+            raise ArchitectureError(f"expected transformers' own {expected}, found {kind.__module__}.{kind.__name__}.")
         return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - not known
@@ -106,7 +113,7 @@ def undeclared(config: Any) -> Undeclared:
     for setting in _SETTINGS:
         if not isinstance(found := getattr(config, setting, None), int):
             raise ArchitectureError(f"{name!r} has {setting}={found!r}; expected a whole number, of a text model.")
-    if config.is_encoder_decoder:
+    if getattr(config, "is_encoder_decoder", False):
         raise ArchitectureError(
             f"{name!r} is an encoder-decoder that is not declared; --any-family takes no such model."
         )
