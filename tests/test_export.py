@@ -413,10 +413,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     before = contents(tmp_path)
     opened = Path.open
 
-    def full(path, *mode):
+    def full(path, *mode, **more):
         if path.name == "L00H01.png":
             raise OSError(errno.ENOSPC, "No space left on device")
-        return opened(path, *mode)
+        return opened(path, *mode, **more)
 
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(OutputError, match=r"cannot write .*L00H01\.png: No space left on device; nothing was changed"):
