@@ -233,6 +233,7 @@ function frame(app) {
   const put = (/** @type {string} */ id, /** @type {Node[]} */ ...nodes) => document.getElementById(id)?.replaceChildren(...nodes);
   document.title = `attnviz: ${data.title}`;
   put("verified", element("bdi", { text: data.verification }));
+  if (data.verification.startsWith("Not verified")) document.getElementById("verified")?.classList.add("not");
   put("title", element("bdi", { text: data.title }));
   const keys = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
   put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));

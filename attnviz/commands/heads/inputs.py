@@ -100,7 +100,8 @@ def refuse_continuation(checkpoint: Checkpoint, pair: str | None, generate: int)
         raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
     if checkpoint.language_head is None:
         raise TextError(
-            "this checkpoint has no language-modelling head, so it cannot write; leave out --generate (generate=...)."
+            "this checkpoint has no language-modelling head that attnviz knows (with --any-family it knows none), so "
+            "it cannot write; leave out --generate (generate=...)."
         )
 
 
