@@ -206,7 +206,7 @@ def test_labels_that_cannot_be_used(tmp_path: Path, bert_folder: Path) -> None:
         result = run("ablate", *arguments, "--model", folder, "-o", str(tmp_path / "out"))
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in " ".join(result.stderr.split())
-    with pytest.raises(UsageError, match=r"this one has none \(BertForSequenceClassification\)"):
+    with pytest.raises(UsageError, match=r"this one has none; expected .* saved as BertForSequenceClassification"):
         attnviz.ablate("the cat", bert_folder, label="good")
 
 
@@ -320,7 +320,7 @@ def test_questions_that_a_classifier_cannot_answer(options: list[str], message: 
 
 def test_a_model_without_classes_has_no_decision(bert_folder: Path) -> None:
     assert attnviz.head_outputs("the cat", bert_folder).document()["decision"] is None
-    with pytest.raises(UsageError, match=r"this one has none \(BertForSequenceClassification\)"):
+    with pytest.raises(UsageError, match=r"this one has none; expected .* saved as BertForSequenceClassification"):
         attnviz.head_outputs("the cat", bert_folder, against="good")
 
 

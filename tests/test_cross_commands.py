@@ -411,6 +411,7 @@ def test_an_ablation_tells_kinds_and_targets(models, tmp_path):
     report = " ".join(found.report(110).split())
     assert "next tokens of the given target" in report
     assert " E0 " in report
+    assert " L0 " not in report
     (plan,) = next(view for view in ABLATION_VIEWS if view.name == "map").plans(found, found._choices(None, {}))
     assert [(each.name[0], each.values.shape) for each in plan.maps] == [("E", (2, 3)), ("D", (3, 4)), ("X", (3, 4))]
     assert np.isfinite(plan.maps[2].values).sum() == 2

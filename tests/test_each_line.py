@@ -111,6 +111,13 @@ def test_a_figure_that_a_text_lacks_is_left_out_and_counted(run: Any):
     assert "attnviz: 2 texts had nothing to draw for the figure pair\n" in done.stderr
 
 
+def test_relations_are_drawn_where_a_text_has_them(run: Any):
+    done = run("the cat saw\nthe dog ran\n", "--relations", "--figures", "heads", "--select", "L0H0")
+    assert done.exit_code == 0, done.output
+    assert "2 texts had nothing to draw for the figure relations" in " ".join(done.output.split())
+    assert len(list(Path("out").glob("*/heads/L00H00.png"))) == 2
+
+
 def test_lines_may_come_from_standard_input(run: Any):
     done = run("", "--no-figures", file="-", stdin=f"{LINES[0]}\n\x0c\r\n{LINES[1]}\n")
     assert done.exit_code == 0, done.output

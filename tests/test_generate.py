@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import GPT2LMHeadModel
@@ -134,6 +135,10 @@ def test_the_end_token_ends_it_and_is_left_out() -> None:
 def test_a_count_that_is_none_is_refused(generate: Any) -> None:
     with pytest.raises((UsageError, TextError), match="generate"):
         continued(*gpt2(), generate=generate)
+
+
+def test_a_number_of_numpy_is_written_as_one() -> None:
+    assert json.loads(json.dumps(continued(*gpt2(), generate=np.int64(2)).document()))["generate"] == 2
 
 
 def test_what_cannot_be_continued_is_refused_in_one_line() -> None:

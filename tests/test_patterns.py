@@ -7,7 +7,7 @@ import pytest
 
 from attnviz.commands.heads.measure import HeadFindings
 from attnviz.model.head_ids import HeadId
-from attnviz.patterns.registry import NAMES
+from attnviz.patterns.registry import NAMES, TOP
 from attnviz.patterns.statistics import SCALARS, TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 from attnviz.patterns.verdicts import (
@@ -30,7 +30,7 @@ CONTEXT = context_of([True] + [False] * 10 + [True])
 def judged(
     context: TextContext = CONTEXT, relations: list[RelationAccuracy] | None = None, **found: float
 ) -> dict[str, Verdict]:
-    statistics = {**dict.fromkeys(SCALARS), **found}
+    statistics = {**dict.fromkeys((*SCALARS, *TOP.values())), **found}
     return {verdict.name: verdict for verdict in judge(statistics, context, relations or [], head=0)}
 
 
@@ -154,7 +154,7 @@ def test_a_relation_is_judged_where_it_is_furthest_above_its_own_baseline():
         "head_to_dependent": {"fixed offset": 0.2, "last word": 0.3, "other words": [0.1, 0.55]},
     }
     relations = [RelationAccuracy("det", 12, 1, accuracy, baselines)]
-    first, second = (judge(dict.fromkeys(SCALARS), CONTEXT, relations, head)[-1] for head in (0, 1))
+    first, second = (judge(dict.fromkeys((*SCALARS, *TOP.values())), CONTEXT, relations, head)[-1] for head in (0, 1))
     assert (first.direction, first.score, first.baseline, first.passed) == ("head_to_dependent", 0.6, 0.3, True)
     assert (second.baseline, second.largest_baseline, second.passed) == (0.55, "other words", False)
 
@@ -162,7 +162,7 @@ def test_a_relation_is_judged_where_it_is_furthest_above_its_own_baseline():
 def test_the_relations_of_the_right_head_are_read():
     accuracy = {"dependent_to_head": [0.1, 0.9], "head_to_dependent": [0.0, 0.0]}
     relations = [RelationAccuracy("det", 12, 1, accuracy, {name: {"fixed offset": 0.5} for name in DIRECTIONS})]
-    scores = [judge(dict.fromkeys(SCALARS), CONTEXT, relations, head)[-1].score for head in (0, 1)]
+    scores = [judge(dict.fromkeys((*SCALARS, *TOP.values())), CONTEXT, relations, head)[-1].score for head in (0, 1)]
     assert scores == [0.1, 0.9]
 
 
@@ -262,7 +262,9 @@ def test_a_head_that_shows_nothing_is_heterogeneous(found: dict[str, float]):
 
 def findings(**found: float) -> HeadFindings:
     verdicts = tuple(judged(**found).values())
-    return HeadFindings(HeadId(0, 0), {**dict.fromkeys(SCALARS), **found}, verdicts, label_of(verdicts, 10))
+    return HeadFindings(
+        HeadId(0, 0), {**dict.fromkeys((*SCALARS, *TOP.values())), **found}, verdicts, label_of(verdicts, 10)
+    )
 
 
 def test_the_strongest_verdict_is_that_of_the_label():
@@ -290,6 +292,14 @@ def test_a_position_is_no_label_where_sinks_take_more_of_all_attention(sink: flo
         Verdict("sink", "sink", sink, 0.1, 20, sink > 0.6, ""),
     ]
     assert label_of(verdicts, 20).name == label
+
+
+@pytest.mark.parametrize(("on_top", "label"), [(0.49, HETEROGENEOUS), (0.5, "next-token")])
+def test_a_position_is_no_label_where_fewer_than_half_of_the_tokens_attend_there_most(on_top: float, label: str):
+    found = judged(next=0.54, next_top=on_top, local=0.9, local_top=0.9, sink=0.3)
+    assert found["next-token"].passed
+    assert found["next-token"].on_top == on_top
+    assert label_of(list(found.values()), 20).name == label
 
 
 def test_a_single_position_that_sinks_outweigh_is_no_local_head_either():

@@ -1,6 +1,7 @@
 """A head's relation on a text: its pairs, what is found of them, the cells and arcs that show it; heads by role."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
+import attnviz
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.hints import hints
 from attnviz.commands.heads.relations import relations_of
@@ -328,3 +330,13 @@ def test_heads_are_selected_by_role_and_where_nothing_matches_the_error_lists_wh
         analysis.select("sink,")
     with pytest.raises(UsageError, match="names layer 9, but the model has layers 0 to 1"):
         analysis.select(["L9"])
+
+
+def test_the_page_outlines_the_pairs_where_they_are_asked_for() -> None:
+    analysis = labelled(analysis_of(HALF), "syntactic:det")
+    assert '"pairs"' not in analysis.page()
+    expected = '"pairs":[{"rows":[1,1],"columns":[3,3],"found":true},{"rows":[5,5],"columns":[6,6],"found":false}]'
+    assert expected in analysis.page(relations=True).replace(", ", ",").replace(": ", ":")
+    script = (Path(attnviz.__file__).parent / "page" / "page.js").read_text(encoding="utf-8")
+    for look in (LIGHT, DARK):
+        assert f'found: "{look.verdict(True)}", missed: "{look.verdict(False)}"' in script

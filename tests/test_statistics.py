@@ -12,7 +12,17 @@ from torch import Tensor
 from attnviz.attention.tolerances import Tolerance
 from attnviz.attention.verify import LayerCheck, VerifiedLayer
 from attnviz.errors import VerificationError
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TYPES, MaskInput, allowed_units, distances, masks_of
+from attnviz.patterns.registry import (
+    ON_REPEATS,
+    REPEATS,
+    SHARES,
+    TOP,
+    TYPES,
+    MaskInput,
+    allowed_units,
+    distances,
+    masks_of,
+)
 from attnviz.patterns.statistics import SCALARS, TextContext, measure
 from tests.verified import context_of, random_patterns, verified
 
@@ -57,8 +67,9 @@ def test_every_statistic_and_baseline_of_a_bidirectional_head_by_hand():
         next=0.5 / 1.5,
         local=1.0,
         long_range=(0.5 + 0.5) / 1.5,
+        previous_top=1.0, current_top=0.0, next_top=1.0, local_top=1.0, long_range_top=1.0,
         **NO_REPEATS,
-    )
+    )  # fmt: skip
     assert context.baselines == approx(
         previous=(0 + 1 / 2) / 2,
         current=1 / 2,
@@ -90,8 +101,10 @@ def test_every_statistic_and_baseline_of_a_causal_head_by_hand():
         next=None,
         local=(0.5 + 0.5 + 0.75) / 2,
         long_range=0.25 / 2,
+        # the first row attends as much to the sink, which comes first, as to itself
+        previous_top=1 / 2, current_top=0.0, next_top=None, local_top=1 / 3, long_range_top=0.0,
         **NO_REPEATS,
-    )
+    )  # fmt: skip
     assert context.baselines == approx(
         previous=(0 + 1 / 2 + 1 / 3) / 3,
         current=(1 + 1 / 2 + 1 / 3) / 3,
@@ -184,7 +197,13 @@ def test_a_share_that_could_be_but_is_not_there_is_zero_and_not_null():
 def test_a_text_without_content_has_no_shares_and_one_without_sinks_or_content_no_sink():
     context = context_of([SINK, SINK])
     found = one_head([[0.5, 0.5], [0.25, 0.75]], context)
-    assert {name for name, value in found.items() if value is None} == {"sink", *ON_CONTENT, *SHARES, *NO_REPEATS}
+    assert {name for name, value in found.items() if value is None} == {
+        "sink",
+        *ON_CONTENT,
+        *SHARES,
+        *TOP.values(),
+        *NO_REPEATS,
+    }
     assert found["confidence"] == pytest.approx(0.625)
     assert set(context.baselines.values()) == {None}
     assert context.sink_baseline is None
@@ -233,7 +252,7 @@ def test_a_text_of_one_token_is_measured_as_far_as_it_goes():
         "entropy": 0.0,
         "distance": 0.0,
         "confidence": 1.0,
-        **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *NO_REPEATS)),
+        **dict.fromkeys(("sink", *ON_CONTENT, *SHARES, *TOP.values(), *NO_REPEATS)),
     }
     assert (context.entropy_uniform, context.entropy_content_uniform) == (0.0, None)
 
@@ -261,7 +280,7 @@ def heads_and_context(draw: st.DrawFn) -> tuple[Tensor, TextContext]:
 def test_every_statistic_stays_within_its_range(drawn: tuple[Tensor, TextContext]):
     pattern, context = drawn
     found = measure(verified(pattern), context)
-    assert set(found) == {*SCALARS, *TYPES.values()}
+    assert set(found) == {*SCALARS, *TYPES.values(), *TOP.values()}
     assert all(0 <= value <= context.entropy_uniform + 1e-6 for value in found["entropy"])
     assert all(0 <= value <= len(context.units) - 1 for value in found["distance"])
     assert all(1 / len(context.units) - 1e-6 <= value <= 1 + 1e-6 for value in found["confidence"])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ def analyze_lines(
         adds: figures that other options ask for.
         choices: as for :meth:`Run.execute`.
     """
+    from attnviz.commands.heads.relations import without_relations
     from attnviz.commands.heads.selecting import labels_in
     from attnviz.results.manifest import json_text, read_document
     from attnviz.results.output_folder import OutputFolder
@@ -86,7 +88,8 @@ def analyze_lines(
             drawn = names and [name for name in names if name == "all" or name not in missing]
             try:
                 with OutputFolder(path, layout_of("heads"), run.overwrite) as output:
-                    document = analysis.write(output, wanted, figures=drawn, formats=formats)
+                    shown = replace(wanted, relations=wanted.relations and not without_relations(analysis))
+                    document = analysis.write(output, shown, figures=drawn, formats=formats)
             except UsageError as error:
                 raise UsageError(f"{one.place}: {error}") from error
         written.add(one.folder)

@@ -71,7 +71,10 @@ class Classifier:
             name = name.casefold()
         if name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < len(self.labels):
             return int(name)
-        raise UsageError(f"the model has no class {visible(str(label).strip())!r}; it has: {self.listed}.")
+        raise UsageError(
+            f"the model has no class {visible(str(label).strip())!r}; it has: {self.listed}. Give a class by its name "
+            "or its number; a header of columns is text and label."
+        )
 
     @property
     def listed(self) -> str:
@@ -91,7 +94,8 @@ def why_no_classes(checkpoint: "Checkpoint") -> str:
     if checkpoint.stacks:
         return "classes of an encoder-decoder are not measured"
     if checkpoint.classifier is None:
-        return f"this one has none ({classification_class(checkpoint.architecture)})"
+        expected = classification_class(checkpoint.architecture)
+        return f"this one has none; expected a checkpoint that was saved as {expected}"
     return checkpoint.classifier.why_no_classes
 
 

@@ -118,3 +118,24 @@ export function save(content, name) {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
+
+/** Arrows go from token to token. @param {KeyboardEvent} event @param {number} at */
+export function walk(event, at) {
+  const strip = /** @type {HTMLElement} */ (event.currentTarget).parentElement;
+  const forwards = strip?.dir === "rtl" ? "ArrowLeft" : "ArrowRight";
+  const steps = { ArrowRight: forwards === "ArrowRight" ? 1 : -1, ArrowLeft: forwards === "ArrowRight" ? -1 : 1, Home: -Infinity, End: Infinity };
+  const step = steps[/** @type {"Home"} */ (event.key)];
+  if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    event.stopPropagation();
+    event.currentTarget?.dispatchEvent(new MouseEvent("click", { shiftKey: event.shiftKey }));
+    return;
+  }
+  if (step === undefined || !strip) return;
+  event.preventDefault();
+  event.stopPropagation();
+  const tokens = /** @type {HTMLElement[]} */ ([...strip.querySelectorAll(".token")]);
+  const next = tokens[Math.min(tokens.length - 1, Math.max(0, at + step))];
+  tokens.forEach((token) => (token.tabIndex = token === next ? 0 : -1));
+  next.focus();
+}

@@ -1,7 +1,7 @@
 /** One head: its tokens coloured by what is chosen, a heatmap or lines or a table, what it is nearest to. */
-import { choice, element, save, sortable, switches, tick } from "./dom.js";
-import { SLICE } from "./heads.js";
-import { attentionOf, hellinger } from "./patterns.js";
+import { choice, element, save, sortable, switches, tick, walk } from "./dom.js";
+import { nearestHeads } from "./heads.js";
+import { attentionOf } from "./patterns.js";
 import { colourAt, heatmap, inkOn, linesPicture, scaleInWords, scaleOf, written } from "./pictures.js";
 import { fileOf, paint } from "./scene.js";
 
@@ -169,7 +169,7 @@ export class HeadPanel {
         type: "button", class: "token", "data-at": at, "aria-pressed": "false", tabindex: at ? -1 : 0,
         onclick: (event) => this.app.choose(names.places[at], names.axis, event.shiftKey, of === 1 ? null : side ? "to" : "from"),
         onpointerenter: () => this.hoverToken(at, side, of), onpointerleave: () => this.hover(null),
-        onfocus: () => this.hoverToken(at, side, of), onblur: () => this.hover(null), onkeydown: (event) => this.walk(event, at),
+        onfocus: () => this.hoverToken(at, side, of), onblur: () => this.hover(null), onkeydown: (event) => walk(event, at),
       }, element("bdi", { text: label })));
     });
     return strip;
@@ -179,27 +179,6 @@ export class HeadPanel {
   hoverToken(at, side, of) {
     const rows = of === 1 ? this.app.state.direction === "from" : side === 0;
     this.hover(rows ? [at, -1] : [-1, at]);
-  }
-
-  /** Arrows go from token to token. @param {KeyboardEvent} event @param {number} at */
-  walk(event, at) {
-    const strip = /** @type {HTMLElement} */ (event.currentTarget).parentElement;
-    const forwards = strip?.dir === "rtl" ? "ArrowLeft" : "ArrowRight";
-    const steps = { ArrowRight: forwards === "ArrowRight" ? 1 : -1, ArrowLeft: forwards === "ArrowRight" ? -1 : 1, Home: -Infinity, End: Infinity };
-    const step = steps[/** @type {"Home"} */ (event.key)];
-    if (event.key === "Enter" || event.key === " ") {
-      event.preventDefault();
-      event.stopPropagation();
-      event.currentTarget?.dispatchEvent(new MouseEvent("click", { shiftKey: event.shiftKey }));
-      return;
-    }
-    if (step === undefined || !strip) return;
-    event.preventDefault();
-    event.stopPropagation();
-    const tokens = /** @type {HTMLElement[]} */ ([...strip.querySelectorAll(".token")]);
-    const next = tokens[Math.min(tokens.length - 1, Math.max(0, at + step))];
-    tokens.forEach((token) => (token.tabIndex = token === next ? 0 : -1));
-    next.focus();
   }
 
   /** Colours of the tokens, and the sentence below them, which is also read aloud. */
@@ -282,7 +261,8 @@ export class HeadPanel {
     const lines = [`${head.id}  ${head.label}${side}`, data.title, ...(state.drop ? [`without ${data.dropped}, rows renormalised`] : [])];
     if (state.view === "table") this.showTable(matrix);
     if (state.view === "heatmap") {
-      this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined);
+      this.picture = heatmap(matrix, state.scale, theme, room, lines, outlined, head.pairs ?? []);
+      if (head.outlined) notes.push(`${head.outlined} `);
       notes.push(between ? "Row: target, attends; column: source, attended to. " : "Row: attends; column: attended to. ");
     }
     if (state.view === "lines") {
@@ -329,22 +309,8 @@ export class HeadPanel {
     await new Promise((go) => setTimeout(go, PAUSE));
     if (turn !== this.turn) return;
     const side = data.sides.length > 1 && app.state.side === "0" ? 0 : data.sides.length - 1;
-    const packed = data.patterns[data.heads[place].patterns[side]];
-    const mine = await app.patterns.get(data.heads[place].patterns[side]);
-    const found = [];
-    let began = performance.now();
-    for (const [other, head] of data.heads.entries()) {
-      const theirs = data.patterns[head.patterns[side]];
-      if (other === place || !theirs || theirs.rows !== packed.rows || theirs.columns !== packed.columns) continue;
-      const bytes = await app.patterns.get(head.patterns[side]);
-      if (performance.now() - began > SLICE) {
-        await new Promise((go) => setTimeout(go)); // another head may be asked for
-        began = performance.now();
-      }
-      if (turn !== this.turn) return;
-      found.push({ other, distance: hellinger(mine, bytes) });
-    }
-    found.sort((a, b) => a.distance - b.distance);
+    const found = await nearestHeads(app, place, side, () => turn === this.turn);
+    if (turn !== this.turn) return;
     if (!found.length) return this.nearest.replaceChildren();
     this.nearest.replaceChildren(`Nearest heads${data.sides.length > 1 ? ` in ${"AB"[side]}` : ""} (Hellinger distance, 0 the same, 1 no key in common): `,
       ...found.slice(0, NEAREST).flatMap(({ other, distance }, at) => [

@@ -1,12 +1,13 @@
 /** All heads: as a grid of thumbnails, as a scatter of two statistics, as a table; sorted and filtered. */
 import { cellText, choice, element, markElement, ordered, save, sortable, switches } from "./dom.js";
+import { hellinger } from "./patterns.js";
 import { pixelsOf, scaleOf, scatter } from "./pictures.js";
 import { fileOf, mark, paint } from "./scene.js";
 
 const [LARGEST_THUMBNAIL, ALL_NAMED] = [64, 40];
 
 /** Milliseconds that the page may work in the background before it looks whether it is asked for something. */
-export const SLICE = 12;
+const SLICE = 12;
 
 export class HeadsPanel {
   /** @param {HTMLElement} root @param {import("./page.js").App} app */
@@ -202,4 +203,29 @@ export class HeadsPanel {
     const table = { title: `Statistics of ${data.heads[place].id}`, note: "", columns: ["statistic", "value", "uniform attention", "what it is"], rows, head: -1 };
     return data.statistics.length ? sortable(table) : element("p", { text: cellText(null) });
   }
+}
+
+/**
+ * All heads between the same texts by their Hellinger distance from one of them, the nearest first.
+ * @param {import("./page.js").App} app @param {number} place @param {number} side
+ * @param {() => boolean} wanted whether nothing else was asked for since
+ */
+export async function nearestHeads(app, place, side, wanted) {
+  const { data, patterns } = app;
+  const packed = data.patterns[data.heads[place].patterns[side]];
+  const mine = await patterns.get(data.heads[place].patterns[side]);
+  const found = [];
+  let began = performance.now();
+  for (const [other, head] of data.heads.entries()) {
+    const theirs = data.patterns[head.patterns[side]];
+    if (other === place || !theirs || theirs.rows !== packed.rows || theirs.columns !== packed.columns) continue;
+    const bytes = await patterns.get(head.patterns[side]);
+    if (performance.now() - began > SLICE) {
+      await new Promise((go) => setTimeout(go)); // another head may be asked for
+      began = performance.now();
+    }
+    if (!wanted()) break;
+    found.push({ other, distance: hellinger(mine, bytes) });
+  }
+  return found.sort((a, b) => a.distance - b.distance);
 }

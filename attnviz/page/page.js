@@ -13,8 +13,8 @@ import { colourTable } from "./pictures.js";
  */
 
 const GREYS = {
-  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c" },
-  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1" },
+  light: { paper: "#ffffff", ink: "#222222", quiet: "#5f5f5f", frame: "#9a9a9a", accent: "#08519c", found: "#00805c", missed: "#d55e00" },
+  dark: { paper: "#141414", ink: "#ececec", quiet: "#a8a8a8", frame: "#6e6e6e", accent: "#9ecae1", found: "#33d6a6", missed: "#ff8c42" },
 };
 
 export class App {
@@ -233,6 +233,7 @@ function frame(app) {
   const put = (/** @type {string} */ id, /** @type {Node[]} */ ...nodes) => document.getElementById(id)?.replaceChildren(...nodes);
   document.title = `attnviz: ${data.title}`;
   put("verified", element("bdi", { text: data.verification }));
+  if (data.verification.startsWith("Not verified")) document.getElementById("verified")?.classList.add("not");
   put("title", element("bdi", { text: data.title }));
   const keys = "Keys: j and k or arrows walk through heads; in the text, arrows go from token to token, Enter chooses one, Shift+Enter more; Escape clears.";
   put("notes", ...[...data.notes, keys].map((note) => element("li", { text: note })));

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["GENERAL", "NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "RETRIEVAL", "ROLES_ON_REPEATS", "SHARES", "TYPES",
-           "MaskInput", "PatternSpec", "allowed_units", "distances", "duplicate", "induction", "masks_of",
-           "told_after"]  # fmt: skip
+__all__ = [
+    "GENERAL", "NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "RETRIEVAL", "ROLES_ON_REPEATS", "SHARES", "TOP",
+    "TYPES", "MaskInput", "PatternSpec", "allowed_units", "distances", "duplicate", "induction", "masks_of",
+    "told_after",
+]  # fmt: skip
 
 
 def distances(n: int) -> Tensor:
@@ -168,6 +170,10 @@ ON_REPEATS = {statistic: f"{statistic}_on_repeats" for statistic in REPEATS}
 
 TYPES = {statistic: f"{statistic}_types" for statistic in REPEATS}
 """From such a share to the number of different tokens from which a head attends so."""
+
+
+TOP = {statistic: f"{statistic}_top" for statistic in SHARES}
+"""From a share to the share of the queries whose largest weight, sinks included, is under the mask."""
 
 
 def told_after(role: str) -> int:

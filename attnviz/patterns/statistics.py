@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnviz.attention.verify import VerifiedLayer
 from attnviz.model.tokens import Units, merge_pattern
-from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TYPES, allowed_units, distances
+from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TOP, TYPES, allowed_units, distances
 
 __all__ = ["DIAGONALITY", "SCALARS", "TextContext", "alignment", "measure"]
 
@@ -23,7 +23,9 @@ SCALARS = (
     *REPEATS,
     *ON_REPEATS.values(),
 )  # fmt: skip
-"""All statistics that :func:`measure` gives for every head, but the counts of :data:`TYPES`."""
+"""All statistics that :func:`measure` gives for every head, but :data:`TYPES` and :data:`TOP`, which labels need."""
+
+_MEASURED = *SCALARS, *TYPES.values(), *TOP.values()
 
 _HALF = 0.5
 """A head attends so from a token where its mean over the token's places is above this."""
@@ -183,6 +185,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     share of M          sum of A over content pairs under M / over content pairs    after Clark et al. 2019
     diagonality         see :func:`_diagonality`; of cross-attention alone          after Shim et al. 2022
     on repeats          mean of sum_k A under M over the q with such a k, 0-1       Olsson et al. 2022
+    top of a share      of the q with a key under M, those whose largest A is there attnviz
     types               tokens of :meth:`TextContext.types` with over half there    attnviz
     ==================  ==========================================================  =======================
 
@@ -195,7 +198,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         context: units and masks of the text.
 
     Returns:
-        by name (:data:`SCALARS`, :data:`TYPES`), one number a head; None for what this text cannot measure.
+        by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`), one number a head; None for what a text cannot measure.
     """
     pattern = merge_pattern(layer.wide[0], context.units.members, context.keys.members)
     n_heads, n, _ = pattern.shape
@@ -208,11 +211,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         "entropy": _numbers(spread.sum(-1).mean(-1)),
         "distance": [_ratio(of_head, n) for of_head in distance],
         "confidence": _numbers(pattern.amax(-1).mean(-1)),
-        **{
-            name: [None] * n_heads
-            for name in (*SCALARS, *TYPES.values())
-            if name not in ("entropy", "distance", "confidence")
-        },
+        **{name: [None] * n_heads for name in _MEASURED if name not in ("entropy", "distance", "confidence")},
     }
     if not content.any():
         return result
@@ -221,8 +220,12 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     result["entropy_content"] = _entropy_on_content(pattern[:, kept][..., kept], spread[:, kept][..., kept])
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
+    largest = pattern.argmax(-1, keepdim=True).cpu()
     for name, values in zip(context.selected, shares, strict=True):
         result[name] = [_ratio(value, of) for value, of in zip(values, total, strict=True)]
+        if name in TOP:
+            there = context.selected[name].expand_as(pattern).gather(-1, largest)[..., 0].sum(-1)
+            result[TOP[name]] = [_ratio(value, context.counts[name]) for value in _numbers(there)]
         if name in REPEATS:
             result[ON_REPEATS[name]] = [_ratio(value, context.counts[name]) for value in values]
             seen = (pattern * context.selected[name].to(pattern)).sum(-1)
@@ -233,7 +236,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
 def _of_cross_attention(pattern: Tensor, context: TextContext) -> dict[str, list[float | None]]:
     """The statistics that have a meaning between two texts, of patterns [n_heads, n_queries, n_keys]."""
     content, keys = context.content.to(pattern.device), context.key_content.to(pattern.device)
-    result: dict[str, list[float | None]] = {name: [None] * len(pattern) for name in (*SCALARS, *TYPES.values())}
+    result: dict[str, list[float | None]] = {name: [None] * len(pattern) for name in _MEASURED}
     result["entropy"] = _numbers(torch.special.entr(pattern).sum(-1).mean(-1))
     result["confidence"] = _numbers(pattern.amax(-1).mean(-1))
     result[DIAGONALITY] = _diagonality(pattern, context)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnviz.patterns.guesses import error_reduction
-from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TYPES
+from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARES, TOP, TYPES
 from attnviz.patterns.statistics import DIAGONALITY, TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
@@ -24,6 +24,9 @@ MARGIN = 0.10
 other patterns our own choice)."""
 
 _LEAST_MARGIN = MARGIN - 1e-9  # so that 0.6 against 0.5 is 10 points in floating point, too
+
+_HALF_OF_THE_TOKENS = 0.5
+"""So many attend most to a position that is a label, so that a few strong rows give none (our own choice)."""
 
 HALF_OF_THE_REST = 0.5
 """Local and long-range hold where a head has more than this share of what uniform attention leaves, so that either can
@@ -99,6 +102,7 @@ class Verdict:
             that have a copy before them, 0-1 (prefix-matching score, Olsson et al. 2022); None otherwise.
         baseline_on_repeats: the same under uniform attention.
         types: likewise of how many different tokens that is above a half; None where no token repeats.
+        on_top: of a position, the share of the ``n`` queries whose largest weight, sinks included, is there.
         on_content: of broad, the score from content to content; None otherwise.
     """
 
@@ -117,6 +121,7 @@ class Verdict:
     baselines: dict[str, float] | None = None
     on_sinks: bool = False
     on_content: float | None = None
+    on_top: float | None = None
 
     @property
     def largest_baseline(self) -> str:
@@ -197,7 +202,7 @@ def judge(
     if context.source is not None:
         diagonal = _diagonal(statistics[DIAGONALITY], context, resting)
         return [diagonal, _sink(statistics["sink"], context), _broad(statistics, context)]
-    verdicts = [_positional(name, statistics[name], context, resting) for name in SHARES]
+    verdicts = [_positional(name, statistics, context, resting) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
     verdicts += [_sink(statistics["sink"], context), _broad(statistics, context)]
     return verdicts + [_syntactic(relation, head) for relation in relations]
@@ -210,8 +215,9 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     duplicate token and the relations with 10 instances or more, of which the head has at least three more right than
     the baseline (our own choice: one or two are chance), that of the largest error reduction,
     (score - baseline) / (1 - baseline); local or long-range, likewise; broad; else heterogeneous. A share of the
-    attention on content gives no label where sinks take more of all attention than it does, nor does a broader one that
-    includes it, and a relation none where its words attend more to sinks than to its other end (our own choice).
+    attention on content gives no label where sinks take more of all attention than it does, or where fewer than half of
+    its tokens attend there most, sinks included; nor does a broader one that includes it, and a relation none where its
+    words attend more to sinks than to its other end (our own choice).
     Scores come first: a head may show several patterns, and all of them stand in its evidence.
 
     Args:
@@ -235,7 +241,8 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
 def _tells(verdict: Verdict, sink: float) -> bool:
     """Whether a pattern that passes may be the label of a head with so much of its attention on sinks."""
     if verdict.kind == "positional":
-        return (verdict.score or 0.0) * (1 - sink) >= sink
+        most = verdict.on_top is None or verdict.on_top >= _HALF_OF_THE_TOKENS
+        return most and (verdict.score or 0.0) * (1 - sink) >= sink
     return verdict.kind != "syntactic" or verdict.tells
 
 
@@ -249,13 +256,14 @@ def _rank(verdict: Verdict) -> int:
     return 2 if verdict.kind == "positional" and verdict.name in GENERAL else 1
 
 
-def _positional(name: str, score: float | None, context: TextContext, resting: bool) -> Verdict:
-    baseline, n = context.baselines[name], context.counts[name]
+def _positional(name: str, statistics: dict[str, float | None], context: TextContext, resting: bool) -> Verdict:
+    score, baseline, n = statistics[name], context.baselines[name], context.counts[name]
     if NAMES[name] in GENERAL:
         passed, rule = (error_reduction(score, baseline) or 0.0) > HALF_OF_THE_REST, _DISTANCE
     else:
         passed, rule = _above(score, MAJORITY, baseline), _POSITIONAL
-    return Verdict(NAMES[name], "positional", score, baseline, n, passed and not resting and n >= LEAST_N, rule)
+    passed, on_top = passed and not resting and n >= LEAST_N, statistics[TOP[name]]
+    return Verdict(NAMES[name], "positional", score, baseline, n, passed, rule, on_top=on_top)
 
 
 def _diagonal(score: float | None, context: TextContext, resting: bool) -> Verdict:

@@ -218,7 +218,7 @@ class _SetLine(NamedTuple):
 
 def _set_lines(result: Ablation) -> Iterator[_SetLine]:
     for each in result.sets:
-        names = (HeadId(each.layer or 0, 0).layer_name, "")
+        names = (HeadId(0 if each.layer is None else each.layer, 0).layer_name, "")  # layer E0 counts as 0, too
         verdict = [*wrap(each.verdict(result.metrics[0].name) or "", _COLUMN), "", ""]
         yield from map(_SetLine, names, result.methods, each.by_method, verdict)
 

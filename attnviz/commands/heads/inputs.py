@@ -100,7 +100,8 @@ def refuse_continuation(checkpoint: Checkpoint, pair: str | None, generate: int)
         raise TextError("a continuation is of one text; leave out --pair (pair=...) or --generate (generate=...).")
     if checkpoint.language_head is None:
         raise TextError(
-            "this checkpoint has no language-modelling head, so it cannot write; leave out --generate (generate=...)."
+            "this checkpoint has no language-modelling head that attnviz knows (with --any-family it knows none), so "
+            "it cannot write; leave out --generate (generate=...)."
         )
 
 
@@ -110,14 +111,15 @@ def read_continuation(checkpoint: Checkpoint, text: str, tokens: Tokens, generat
     Raises:
         TextError: see :func:`attnviz.attention.generation.continue_greedily`.
     """
-    new, ended = continue_greedily(checkpoint, tokens, generate)
+    asked = int(generate)  # it may be NumPy's
+    new, ended = continue_greedily(checkpoint, tokens, asked)
     first, ids = len(tokens), (*tokens.ids, *new)
     whole, read = tokens_of_ids(checkpoint.tokenizer, ids, checkpoint.architecture.sink_first)
     written = whole[read.offsets[first][0] :]
     again = checkpoint.tokenize(text + written, truncate=True)
     if again.ids == ids:  # as nearly always: the tokenizer's own words and labels
         whole, read = text + written, again
-    return Continuation(written, whole, first, len(new), generate, ended), read
+    return Continuation(written, whole, first, len(new), asked, ended), read
 
 
 def read_target(

@@ -11,6 +11,8 @@ from attnviz.commands.heads.lines_view import clearest_first
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import role_text, shorter
+from attnviz.commands.heads.relations import relations_of
+from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.figures.families import family_of_label
 from attnviz.model.head_ids import HeadId
 from attnviz.model.positions import find_positions
@@ -56,6 +58,7 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[
     kept = pack(ranked, patterns, cells, lambda head: parts[of_layer[head.layer]].context.causal, choices.budget)
     place = {head: at for at, head in enumerate(kept)}
     recomputed = "verified" if analysis.verification.level == 4 else "recomputed"
+    pairs = _pairs(analysis, choices)
     first = kept_note(len(kept), len(ranked), choices.budget)
     return {
         "command": "heads",
@@ -84,6 +87,7 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[
                 **head_entry(analysis, head, evidence),
                 "kind": of_layer[head.id.layer],
                 "patterns": [place[head.id]] if head.id in place else [],
+                **pairs.get(head.id, {}),
             }
             for head in analysis.heads
         ],
@@ -97,6 +101,21 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[
         "command_line": {"program": ["heads"], "texts": [analysis.text], "options": command_options(analysis)},
         "start": _start(analysis, choices, ranked[0]),
         "tables": [],
+    }
+
+
+def _pairs(analysis: Analysis, choices: Choices) -> dict[HeadId, dict[str, Any]]:
+    """Of each head with a relation its pairs, by the positions of the axis, where relations are asked for."""
+    found = relations_of(analysis, analysis.heads, choices.relation) if choices.relations else ()
+    return {
+        each.head.id: {
+            "outlined": f"Outlined: {each.arrow}, {each.count} (solid; missed: dashed).",
+            "pairs": [
+                {"rows": outline.rows, "columns": outline.columns, "found": outline.found}
+                for outline in outlines_of(analysis, each, 1)
+            ],
+        }
+        for each in found
     }
 
 

@@ -135,6 +135,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "syntactic": ["direction", "offset", "baselines"],
         "repeats": ["on_repeats", "baseline_on_repeats", "types"],
         "broad": ["on_content"],
+        "positional": ["on_top"],
     }
     names = ["name", "score", "baseline", "n", "passed", "kind", "enough", "threshold", *more.get(verdict.kind, [])]
     return {name: getattr(verdict, name) for name in names}

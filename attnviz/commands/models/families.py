@@ -42,7 +42,7 @@ _NOTES = (
     "model_type: as config.json has it. Level 4: patterns and outputs are recomputed from input and weights, and "
     "compared with a run whose final states are those of the untouched model.",
     "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are refused by "
-    "name; so is Whisper, whose encoder reads sound.",
+    "name, unless heads --any-family asks for patterns below level 4; so is Whisper, whose encoder reads sound.",
 )
 
 

@@ -63,7 +63,14 @@ class _ExamplesPlan(PagePlan):
 
 def no_examples(profile: Profile) -> str:
     """Why a profile has no such pictures; empty where it has."""
-    return "" if profile.examples else "this profile has no examples (--examples 0, or no corpus)"
+    return (
+        ""
+        if profile.examples
+        else (
+            "this profile has no examples, because no role passes and no relation was judged, or --examples was 0; "
+            "leave it out of --figures"
+        )
+    )
 
 
 def plan_examples(profile: Profile, choices: Choices) -> Iterator[_ExamplesPlan]:

@@ -78,7 +78,14 @@ def chosen_examples(document: dict[str, Any], wanted: Sequence[str], path: Path)
             has = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id == head}))
             why = f"has examples of {has} only" if has else "has none: it passes no role, and no relation was judged"
             raise UsageError(f"there are no examples of {' '.join([str(head), *named])}: the head {why}.")
-    return tuple(each for each in of_role if not heads or each.id in heads)
+    clearness = {(role.get("id"), role.get("role")): _clearness(role) for role in document["roles"]}
+    found = [each for each in of_role if not heads or each.id in heads]
+    return tuple(sorted(found, key=lambda each: (each.id, *clearness.get((str(each.id), each.role), (True, 0.0)))))
+
+
+def _clearness(role: dict[str, Any]) -> tuple[bool, float]:
+    """Roles that pass come first, of these the one of the largest error reduction."""
+    return not role.get("passed"), -float(role.get("gain") or 0.0)
 
 
 def _short(roles: Sequence[str]) -> set[str]:
