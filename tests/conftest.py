@@ -84,11 +84,10 @@ def signals_heard() -> Iterator[None]:
 
 
 UNCOVERED = {f"test_{name}" for name in """
-ablation_views analysis attention benchmarks classifier_figures cli comparison_figures corpus_comparison coverage
-cross_commands doors each_line examples_shown explain_figures families fonts guide head_grid heads_views heatmap help
-known_truth lines look means outputs_figures packaging page page_browser pairs panel pictures profile profile_figures
-profile_known_truth published quality relations results rollout_figures shipped_profile statistic_map strangers
-terminal text_view tiny_gpt2 tour two_texts verify widths
+ablation_views analysis attention benchmarks cli comparison_figures coverage cross_commands explain_figures fonts
+guide head_grid heads_views heatmap help known_truth lines look means outputs_figures packaging page page_browser
+pairs panel pictures profile profile_figures profile_known_truth published quality results rollout_figures
+shipped_profile tiny_gpt2 tour two_texts verify widths
 """.split()}  # fmt: skip
 """Tests of drawing, of whole runs, of heads whose truth is known: judged by what comes out, not by lines they run."""
 
