@@ -165,7 +165,7 @@ export function heatmap(matrix, scale, theme, room, lines, outlined, pairs) {
       });
     });
   }
-  const frame = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h, /** @type {string} */ colour, /** @type {number} */ thick, /** @type {number[]=} */ dash) => {
+  const frame = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h, /** @type {string} */ colour, /** @type {number} */ thick, /** @type {number[]|undefined} */ dash = undefined) => {
     scene.items.push({ kind: "path", points: [x, y, x + w, y, x + w, y + h, x, y + h, x, y], colour, width: thick, dash });
   };
   for (const row of matrix.rows.breaks) frame(left, top + cell * row, width, 0, theme.frame, 1);
