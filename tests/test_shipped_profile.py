@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from attnviz.commands.profile.show import chosen_examples
 from attnviz.corpora.reading import open_corpus, read_texts
 from attnviz.model.sources import MINILM_SHA256, Source
 from attnviz.patterns.examples import stored_examples
@@ -78,6 +79,11 @@ def test_it_has_examples_of_all_roles_and_a_relation_of_every_head():
 
 
 @pytest.mark.skipif(not TREEBANK.exists(), reason="needs the treebank")
+def test_of_a_head_the_clearest_role_is_shown_first():
+    chosen = chosen_examples(DOCUMENT, ["L2H8"], FILE)
+    assert [each.role for each in chosen[:2]] == ["syntactic:det", "syntactic:case"]
+
+
 def test_its_gold_pairs_stand_in_the_treebank():
     trees = {text.number: text for text in read_texts(open_corpus(TREEBANK))}
     for each in stored_examples(DOCUMENT):

@@ -216,8 +216,8 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     if not content.any():
         return result
     kept = _in_a_row(content)
-    result |= _on_content(pattern[:, kept][..., kept], distances(n).abs().to(pattern)[kept][:, kept])
-    result["entropy_content"] = _entropy_on_content(pattern[:, kept][..., kept], spread[:, kept][..., kept])
+    apart = distances(n).abs().to(pattern)
+    result |= _on_content(pattern[:, kept][..., kept], apart[kept][:, kept], spread[:, kept][..., kept])
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
     largest = pattern.argmax(-1, keepdim=True).cpu()
@@ -244,8 +244,8 @@ def _of_cross_attention(pattern: Tensor, context: TextContext) -> dict[str, list
         result["sink"] = _numbers(pattern[..., ~keys][:, content].sum(-1).mean(-1))
     if content.any() and keys.any():
         own = pattern[:, content][..., keys]
-        result["confidence_content"] = _on_content(own, torch.zeros_like(own[0]))["confidence_content"]
-        result["entropy_content"] = _entropy_on_content(own, torch.special.entr(own))
+        found = _on_content(own, torch.zeros_like(own[0]), torch.special.entr(own))
+        result |= {name: found[name] for name in ("confidence_content", "entropy_content")}
     return result
 
 
@@ -294,23 +294,26 @@ def _in_a_row(content: Tensor) -> Tensor | slice:
     return slice(first, last + 1) if last - first + 1 == len(places) else content
 
 
-def _on_content(pattern: Tensor, apart: Tensor) -> dict[str, list[float | None]]:
-    """Distance and confidence between content positions, [n_heads, n, n], of rows divided by what they sum to."""
+def _on_content(pattern: Tensor, apart: Tensor, spread: Tensor) -> dict[str, list[float | None]]:
+    """Distance, confidence and entropy between content positions, of rows divided by what they sum to, t.
+
+    Args:
+        pattern: A, [n_heads, n, n_keys].
+        apart: distances, [n, n_keys].
+        spread: -A ln A, of which the entropy of such a row is sum / t + ln t; as pattern.
+    """
     totals = pattern.sum(-1)
     rows, left = totals > 0, (totals > 0).sum(-1)
 
     def mean(values: Tensor) -> list[float | None]:
         return _numbers(torch.where(rows, values / totals, 0.0).sum(-1) / left)
 
-    return {"distance_content": mean((pattern * apart).sum(-1)), "confidence_content": mean(pattern.amax(-1))}
-
-
-def _entropy_on_content(pattern: Tensor, spread: Tensor) -> list[float | None]:
-    """Mean entropy of rows divided by what they sum to, t: sum of -A ln A / t + ln t; both [n_heads, n, n_keys]."""
-    totals = pattern.sum(-1)
-    rows = totals > 0
-    entropies = (spread.sum(-1) / totals + totals.log()).clamp(min=0.0)
-    return _numbers(torch.where(rows, entropies, 0.0).sum(-1) / rows.sum(-1))
+    entropies = (spread.sum(-1) + torch.xlogy(totals, totals)).clamp(min=0.0)  # below 0 by rounding alone
+    return {
+        "distance_content": mean((pattern * apart).sum(-1)),
+        "confidence_content": mean(pattern.amax(-1)),
+        "entropy_content": mean(entropies),
+    }
 
 
 def _mean_share(part: Tensor, of: Tensor) -> float:

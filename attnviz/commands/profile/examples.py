@@ -5,6 +5,7 @@ position, and a miss where it attends most to another. Hits are ranked by the we
 the weight of the wrong one, one instance a text each; deciles are by the weight of the right one, of a random sample.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -54,7 +55,7 @@ class Shape(NamedTuple):
     seed: int
 
 
-class ExampleTally:
+class ExampleTally(ABC):
     """Examples of one kind of role; what is kept stands in ``kept`` by name, with its texts."""
 
     def __init__(self, shape: Shape) -> None:
@@ -63,13 +64,13 @@ class ExampleTally:
         self.texts = Texts()
         self._numbers = {path: number for number, path in enumerate(shape.paths)}
 
+    @abstractmethod
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Take up a batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Look at one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
-        raise NotImplementedError
 
     def _firsts(self, batch: Batch) -> list[int | None]:
         """The place of each text's position 0; None for one that can have no examples."""
@@ -96,9 +97,9 @@ class ExampleTally:
             self._new(name, kept["codes"].shape[1:-1]).absorb(kept)
         self.texts.forget(self.kept.values())
 
+    @abstractmethod
     def cell(self, role: str, direction: str | None) -> tuple[str, int] | None:
         """Where a role is kept: a name in ``kept``, and the first index of its cells; None for one of another kind."""
-        raise NotImplementedError
 
     def examples(self, id: HeadId, role: str, direction: str | None) -> RoleExamples | None:
         """The examples of one role of one head; None for a role of another kind."""
@@ -131,11 +132,11 @@ class ExampleTally:
             bool(reading.hit), gold, None if gold is None else reading.gold_weight / STEPS,
         )  # fmt: skip
 
+    @abstractmethod
     def _ends(
         self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]
     ) -> tuple[int, int, tuple[int, int] | None]:
         """Query, key, and the right pair, as positions."""
-        raise NotImplementedError
 
 
 def _different(examples: Iterable[Example]) -> tuple[Example, ...]:
