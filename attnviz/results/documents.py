@@ -16,7 +16,6 @@ from attnviz.results.output_folder import OutputFolder
 if TYPE_CHECKING:
     from attnviz.attention.verify import LayerCheck, Verification
     from attnviz.model.checkpoint import Checkpoint
-    from attnviz.model.head_ids import Stack
     from attnviz.model.tokens import Tokens
 
 __all__ = [
@@ -60,12 +59,15 @@ _LIGATURE = re.compile(r"([-',])(?=\1)")
 _OF_OUTPUTS = ("output_error", "output_scale", "passed_error")
 """What a check says of a layer's output, which is not recomputed below level 3."""
 
+_OF_STACK = ("name", "letter", "n_layers", "n_heads")
+
 _FORMULA = ("=", "+", "-", "@", "\t")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
     """What every document says of a model."""
+    stacks = [{key: getattr(stack, key) for key in _OF_STACK} for stack in model.stacks]
     return {
         "name": model.name,
         "architecture": model.architecture.name,
@@ -73,17 +75,13 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "weights_sha256": model.weights_sha256,
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
-        **({"stacks": [_stack(stack) for stack in model.stacks]} if model.stacks else {}),
+        **({"stacks": stacks} if stacks else {}),
         **({"part": "encoder"} if model.encoder_only else {}),
         "d_model": model.d_model,
         "d_head": model.d_head,
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
     }
-
-
-def _stack(stack: "Stack") -> dict[str, Any]:
-    return {"name": stack.name, "letter": stack.letter, "n_layers": stack.n_layers, "n_heads": stack.n_heads}
 
 
 def stack_entry(layer: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ their captions, and the table of views in the guide.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+from typing import Generic, Protocol, TypedDict, TypeVar
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -118,11 +118,6 @@ class Plan(Protocol):
         """One honest sentence: model, text, what is shown, scale."""
 
 
-def _nothing_missing(_: Any) -> str:
-    """The default of :attr:`View.missing`: every result has such a picture."""
-    return ""
-
-
 @dataclass(frozen=True)
 class View(Generic[R, P]):
     """One kind of figure of a command.
@@ -147,7 +142,7 @@ class View(Generic[R, P]):
     draw: Callable[[Axes, P, Look], Artist] | None = None
     stems: str = ""
     default: bool = True
-    missing: Callable[[R], str] = _nothing_missing
+    missing: Callable[[R], str] = lambda _: ""
     files: Callable[[R, Choices, str], Iterator[File]] | None = None
     suffix: str = ""
 
