@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.models.configurations import Configuration
-from attnviz.commands.models.papers import PAPERS
+from attnviz.commands.models.configurations import PAPERS, Configuration
 from attnviz.model.wording import visible
 from attnviz.results.documents import csv_text
 from attnviz.results.output_folder import Layout
