@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnviz.commands.heads.drawn import MOSTLY_WHITE, kinds_in_words
 from attnviz.commands.heads.inputs import MOST_NEW_TOKENS, Target
-from attnviz.commands.heads.lines_view import clearest_first
+from attnviz.commands.heads.lines_view import clearest_first, positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import evidence, role_text, shorter
@@ -15,7 +15,6 @@ from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.figures.families import family_of_label
 from attnviz.model.head_ids import HeadId
-from attnviz.model.positions import find_positions
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
@@ -188,5 +187,5 @@ def _start(analysis: Analysis, choices: Choices, head: HeadId) -> dict[str, Any]
     if scale == "shared" and len(analysis.units) > MOSTLY_WHITE:
         scale = "log"
     (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
-    token = () if choices.token is None else find_positions(part.units, choices.token)
+    token = () if choices.token is None else positions_of(part, choices.token)
     return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}
