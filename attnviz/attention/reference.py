@@ -9,7 +9,7 @@ sections 3.2.1 and 3.2.2), all heads of a layer at once::
     output  = concat(pattern v) W_O + b_O                                 [.., n, d_model]
 
 What later models changed of it comes in where the parameters have it: keys and values shared by groups of heads,
-q and k normed and rotated by their positions (:mod:`attnviz.attention.rotary`), scores with a bias by position or
+q and k normed and rotated by their positions (:mod:`attnviz.attention.positions`), scores with a bias by position or
 capped, and windows. Queries may come from another input than keys and values (cross-attention).
 
 ``..`` is any number of leading axes (a batch). Axes come in the order head, query, key. Masks are
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.norms import RMSNorm
-from attnviz.attention.rotary import Rotary, rotated
+from attnviz.attention.positions import Rotary, rotated
 
 __all__ = [
     "HeadParameters",
