@@ -9,8 +9,13 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
-from attnviz.commands.models.configurations import Configuration, parameter_counts, width_of_heads
-from attnviz.commands.models.papers import paper_configuration, paper_configurations
+from attnviz.commands.models.configurations import (
+    Configuration,
+    paper_configuration,
+    paper_configurations,
+    parameter_counts,
+    width_of_heads,
+)
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.model.sources import BUILT_IN, as_folder, read_json, weight_files
 

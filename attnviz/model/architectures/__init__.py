@@ -68,8 +68,8 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
 def instead_of(model_type: object) -> str:
     """Why an architecture is not reproduced, where there is more to say, and those that are."""
     sound = ", whose encoder reads sound, not text" if model_type == "whisper" else ""
-    others = "heads --any-family (any_family=True) shows the patterns of some others, not verified"
-    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}"
+    others = "attnviz heads --any-family, in Python analyze(any_family=True), shows the patterns of some others"
+    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}, not verified"
 
 
 COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain")
