@@ -15,7 +15,7 @@ from attnviz.corpora.batches import Batch, Item, Text, collate, encode
 from attnviz.corpora.reading import Corpus, as_labelled, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier, why_no_classes
+from attnviz.model.classifier import Classifier
 from attnviz.model.encoding import mask_token
 
 __all__ = [
@@ -148,7 +148,7 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
     Raises:
         UsageError: a text has a label, but the model no classes.
     """
-    why, labelled = why_no_classes(checkpoint), any(text.label is not None for text in texts)
+    why, labelled = checkpoint.why_no_classes, any(text.label is not None for text in texts)
     if not why:
         return LABELLED if labelled else CLASS
     if labelled:

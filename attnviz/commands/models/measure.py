@@ -142,7 +142,8 @@ def read_configuration(file: ConfigFile) -> Configuration:
 
 def _of_config(model: Configuration, file: ConfigFile) -> Configuration:
     """The configuration of an architecture that transformers knows."""
-    from attnviz.model.configs import calling_transformers, read_config
+    from attnviz.model.configs import read_config
+    from attnviz.model.libraries import calling_transformers
 
     config = read_config(file.folder)
     with calling_transformers(f"transformers cannot tell the sizes in {file.path}"):

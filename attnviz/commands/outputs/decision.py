@@ -26,7 +26,7 @@ from attnviz.commands.outputs.promoted_tokens import output_norm
 from attnviz.commands.outputs.stream import ResidualStream, check_parts
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier, why_no_classes
+from attnviz.model.classifier import Classifier
 from attnviz.model.head_ids import HeadId
 
 __all__ = ["NOT_LINEAR", "ClassLogit", "Decision", "DecisionPart", "check_classes", "take_apart"]
@@ -104,7 +104,7 @@ def check_classes(checkpoint: Checkpoint, *labels: str | int | None) -> None:
         UsageError: naming the classes there are.
     """
     given = [label for label in labels if label is not None]
-    classifier, why = checkpoint.classifier, why_no_classes(checkpoint)
+    classifier, why = checkpoint.classifier, checkpoint.why_no_classes
     if given and why:
         raise UsageError(f"--label and --against are for a checkpoint with a head for sequence classification; {why}.")
     numbers = [classifier.number(label) for label in given if classifier]
@@ -128,7 +128,7 @@ def take_apart(
         VerificationError: the parts do not sum to the final state, or to the difference of the logits.
     """
     classifier = verified.checkpoint.classifier
-    if classifier is None or why_no_classes(verified.checkpoint):
+    if classifier is None or verified.checkpoint.why_no_classes:
         return None
     assert stream.normed is not None
     position, tolerance = classifier.position(verified.tokens.ids), verified.verification.tolerance.output
