@@ -14,9 +14,8 @@ from matplotlib.path import Path
 from attnviz.figures.files import figure_style
 from attnviz.figures.fonts import drawable, font_families
 from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
-from attnviz.figures.matrix import cell_points
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, settled, spread
-from attnviz.figures.running_text import Piece, Placed, points_of, prose_width, text_lines, write_heading
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, spread
+from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
 
 __all__ = ["Arc", "ArcsPlan", "Sentence", "arcs_figure", "arcs_inches", "draw_arcs"]
 
@@ -109,10 +108,7 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
     Returns:
         the arcs of the last sentence.
     """
-    ax.set(facecolor="none")
-    ax.set_axis_off()
-    settled(ax.figure)
-    room, height = cell_points(ax, 1, 1)
+    room, height = in_points(ax)
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
     top, arcs = 0.0, PathCollection([])
     lines = text_lines(plan.words, _LETTERS, room, _SPACE)
