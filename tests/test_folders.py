@@ -167,8 +167,8 @@ def test_a_run_waits_for_another_that_moves_its_files_and_says_which(tmp_path: P
                 second.commit(hand_made().document())
             with pytest.raises(OutputError, match=message):
                 save(tmp_path)
-            first.write("overview.png", b"first")
-            first.commit(hand_made().document())
+        first.write("overview.png", b"first")
+        first.commit(hand_made().document())
         document = second.commit(hand_made().document())
     assert document["files"] == names(tmp_path) == ["heads.csv", "heads.json", "overview.png", "overview.svg"]
 
