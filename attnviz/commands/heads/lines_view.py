@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
 from attnviz.commands.heads.drawn import drawn, parts_drawn, stem_of
-from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
@@ -126,11 +126,6 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     totals = itertools.accumulate(rows)
     kept = {head.id for head, total in zip(clearest, totals, strict=True) if total <= MOST_ROWS} | {clearest[0].id}
     return [head for head in heads if head.id in kept]
-
-
-def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
-    """Those of the clearest labels first; heads that cannot be measured last."""
-    return sorted(heads, key=lambda head: head.clearness, reverse=True)
 
 
 def _plan(
