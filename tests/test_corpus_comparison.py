@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import Rectangle
 from typer.testing import CliRunner, Result
 
 import attnviz
@@ -267,7 +268,9 @@ def test_models_and_files_that_cannot_be_compared_are_refused(bert: Checkpoint, 
     capital.write_text("the cat\nThe cat\n", encoding="utf-8")
     with pytest.raises(attnviz.TextError, match=r"capital.txt:2: the models read the text differently, from token 1"):
         attnviz.compare_corpus(bert, from_loaded(sharp_bert(), tokenizer), capital, syntax=False)
-    with pytest.raises(attnviz.CorpusError, match="profile reads GAP"):
+    with pytest.raises(
+        attnviz.CorpusError, match=r"a file that ends in .conllu \(a treebank\) or .txt \(.*\), found .*gap"
+    ):
         attnviz.compare_corpus(bert, bert, examples(tmp_path / "gap.tsv", 3))
     with pytest.raises(attnviz.UsageError, match="expected limit as a whole number from 1 on, found 0"):
         attnviz.compare_corpus(bert, bert, corpus, limit=0)
@@ -320,8 +323,8 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
         ([], 1, "expected two models to compare over a corpus, found 1"),
         (["--pair", "b"], 2, "--pair is about one text; expected --corpus without it"),
         (["--words"], 2, "--words is about one text"),
+        (["--scale", "per-head"], 2, "--scale is about one text"),
         (["--figures", "overview"], 2, "unknown figure 'overview': expected any of map, distances"),
-        (["--scale", "nonsense"], 2, "unknown scale 'nonsense'"),
         (["--select", "L9"], 2, ""),
     ],
 )  # fmt: skip
@@ -337,9 +340,12 @@ def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_f
     done = run(file=Path("gone.txt"))
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "expected a corpus at gone.txt, found nothing" in done.stderr
-    done = CliRunner().invoke(app, ["compare", "a", "b", "-m", str(bert_folder), "--limit", "3"])
-    assert done.exit_code == 2
-    assert done.stderr == "attnviz: --limit is about a corpus; expected it with --corpus FILE, found it without.\n"
+    for option in ("--limit", "--batch-size", "--seed"):
+        done = CliRunner().invoke(app, ["compare", "a", "b", "-m", str(bert_folder), option, "3"])
+        assert done.exit_code == 2
+        assert (
+            done.stderr == f"attnviz: {option} is about a corpus; expected it with --corpus FILE, found it without.\n"
+        )
 
 
 # --- pictures
@@ -357,3 +363,28 @@ def test_the_map_outlines_what_changed_and_the_ranking_shows_both_yardsticks(res
     noise, dots = ax.collections[-2:]
     np.testing.assert_allclose(dots.get_offsets()[:, 1], [head.distance for head in result.heads])
     np.testing.assert_allclose(noise.get_offsets()[:, 1], [head.noise for head in result.heads])
+
+
+def test_selected_heads_stand_over_their_rank_among_all(result: attnviz.CorpusComparison):
+    figure = result.figure("distances", select="L1")
+    ranks = [head.rank for head in result.heads if head.id.layer == 1]
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == [str(rank) for rank in ranks]
+    assert ranks != [1, 2, 3, 4]
+
+
+def test_the_legend_names_only_what_is_drawn(result: attnviz.CorpusComparison):
+    changed, others = ({str(head.id) for head in result.heads if head.changed is of} for of in (True, False))
+    assert "other head" not in texts_of(result.figure("distances", select=sorted(changed)))
+    alone = texts_of(result.figure("distances", select=sorted(others)))
+    assert "head" in alone
+    assert not {"head that changed", "other head"} & set(alone)
+
+
+def test_a_head_among_heads_that_changed_has_no_outline(result: attnviz.CorpusComparison):
+    (ax, *_) = result.figure("map").axes
+    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    assert len(boxes) == len(result.changed)
+    for box in boxes:
+        edges = [box.get_x(), box.get_x() + box.get_width(), box.get_y(), box.get_y() + box.get_height()]
+        assert all(0.01 < abs((edge - 0.5) - round(edge - 0.5)) < 0.25 for edge in edges)

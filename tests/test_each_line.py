@@ -150,8 +150,11 @@ def test_what_cannot_be_read_is_one_line_before_anything_is_written(
 
 def test_other_files_and_no_file_are_refused(run: Any):
     Path("trees.conllu").write_text("", encoding="utf-8")
-    assert "expected a text file (.txt, a text a line), found trees.conllu" in run("", file="trees.conllu").stderr
-    assert "expected a corpus at gone.txt, found nothing" in run("", file="gone.txt").stderr
+    assert "ends in .txt (one sentence a line), found trees.conllu" in run("", file="trees.conllu").stderr
+    gone = run("", file="gone.txt").stderr
+    assert (
+        "expected a corpus at gone.txt, found nothing; give a file that ends in .txt (one sentence a line).\n" in gone
+    )
     with pytest.raises(attnviz.UsageError, match=r"expected a list of texts, or the path of a .txt file, found \[\]"):
         attnviz.analyze_each([], sharp_bert(), tokenizer=bert_tokenizer())
     with pytest.raises(attnviz.TextError, match="text 2 of the list: the text has 62 tokens"):

@@ -120,17 +120,18 @@ def compare(
     names, texts = model or ["minilm"], texts or []
     of_texts = {
         "--pair": pair is not None, "--target": target is not None, "--words": words, "--truncate": truncate,
-        "--local-window": local_window != 1, "--long-range-from": long_range_from != 4,
+        "--local-window": local_window != 1, "--long-range-from": long_range_from != 4, "--scale": scale != _SCALES[0],
     }  # fmt: skip
     if corpus is not None:
         check_form(texts, names, of_texts)
         compare_over(
             run, corpus, names, _sources(names, revision or []), limit=limit, batch_size=batch_size, seed=seed,
-            syntax=syntax, parser=parser, scale=scale, select=select or (), top=top,
+            syntax=syntax, parser=parser, select=select or (), top=top,
         )  # fmt: skip
         return
-    if limit is not None:
-        raise UsageError("--limit is about a corpus; expected it with --corpus FILE, found it without.")
+    for option, given in {"--limit": limit is not None, "--batch-size": batch_size != 32, "--seed": seed != 0}.items():
+        if given:
+            raise UsageError(f"{option} is about a corpus; expected it with --corpus FILE, found it without.")
     _check_form(texts, names)
     sentences = [read_text(text) for text in texts]
     second = None if pair is None else decoded("--pair", pair)

@@ -38,7 +38,7 @@ def check_form(texts: Sequence[str], models: Sequence[str], of_texts: Mapping[st
 
 def compare_over(
     run: Run, corpus: Path, models: Sequence[str], sources: "Sequence[Source]", *, limit: int | None, batch_size: int,
-    seed: int, syntax: bool, parser: str | None, scale: str, select: Sequence[str], top: int | None,
+    seed: int, syntax: bool, parser: str | None, select: Sequence[str], top: int | None,
 ) -> None:  # fmt: skip
     """Compare, write and print; arguments as for :func:`attnviz.compare_corpus` and :meth:`Run.execute`."""
     run.command = "compare.corpus"
@@ -50,6 +50,4 @@ def compare_over(
             device=run.device, dtype=run.dtype, progress=progress, warn=warn,
         )  # fmt: skip
 
-    run.execute(
-        measure, corpora=[corpus], models=models, scale=scale, scales=("shared",), rate=True, select=select, top=top
-    )
+    run.execute(measure, corpora=[corpus], models=models, rate=True, select=select, top=top)

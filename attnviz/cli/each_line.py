@@ -66,7 +66,7 @@ def analyze_lines(
     """
     from attnviz.commands.heads.naming import labels_in
     from attnviz.commands.heads.relations import without_relations
-    from attnviz.results.manifest import json_text, read_document
+    from attnviz.results.documents import json_text, read_document
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.result import checked_views, layout_of
 

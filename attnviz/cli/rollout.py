@@ -67,7 +67,9 @@ def rollout(
         attnviz rollout "The cat ran away" --token cat --flow
     """
     if target is not None:
-        raise UsageError("rollout follows attention through the encoder alone; leave out --target.")
+        raise UsageError(
+            "rollout follows attention through the encoder alone; leave out --target, which the decoder reads."
+        )
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
     start = None if token is None else decoded("--token", token)

@@ -20,7 +20,6 @@ from attnviz.commands.heads.inputs import (
 from attnviz.errors import UsageError
 from attnviz.model.architectures import Undeclared
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.tokens import Tokens, merge_pattern
@@ -149,8 +148,7 @@ class Reader:
         whole = text if continuation is None else continuation.whole
         parse, note = None, "it was switched off (--no-syntax, syntax=False)."
         if self.syntax:
-            texts = texts_read([whole] if pair is None else [whole, pair], tokens)
-            parse, note = _parse(texts, tokens, self.parser, checkpoint.tokenizer)
+            parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint.tokenizer)
         contexts, heads = _contexts(checkpoint, context, of_target, len(tokens)), list[HeadFindings]()
 
         def judge_layer(layer: VerifiedLayer) -> None:

@@ -30,9 +30,8 @@ from attnviz.model.tokens import visible
 from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
 from attnviz.results.facts import capital, sentence
-from attnviz.results.page_view import page_view
 from attnviz.results.published import role_name
-from attnviz.results.view import Choices, File, View
+from attnviz.results.view import Choices, File, View, page_view
 
 __all__ = ["VIEWS"]
 

@@ -183,9 +183,7 @@ def compare_corpus(
         VerificationError: the heads do not reproduce a model.
     """
     check_sampling(limit, batch_size, seed)
-    file = open_corpus(Path(corpus))
-    if file.kind == "gap":
-        raise CorpusError(f"expected a corpus of texts (.txt or .conllu), found {file.path}; profile reads GAP.")
+    file = open_corpus(Path(corpus), ("conllu", "txt"))
     parse = find_parser([file], parser) if syntax else None
     a, _ = open_checkpoint(first, None, None, _for_name(first, device), _for_name(first, dtype))
     b, _ = open_checkpoint(second, None, None, _for_name(second, device), _for_name(second, dtype))
