@@ -127,6 +127,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return "" if self.stack is None else self.stack.letter
 
     @property
+    def stack_name(self) -> str:
+        """``encoder``, ``decoder`` or ``cross-attention``; likewise."""
+        return "" if self.stack is None else self.stack.name
+
+    @property
     def generated(self) -> tuple[bool, ...]:
         """Which of the :attr:`units` the model wrote, wholly or in part; empty where it wrote none."""
         first = None if self.continuation is None else self.continuation.first

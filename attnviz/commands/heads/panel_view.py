@@ -68,4 +68,3 @@ def _plan(analysis: Analysis, choices: Choices) -> TilesPlan:
 
 PANEL = View("panel", "up to 12 chosen heads side by side, tokens named", _plans, tiles_figure, draw_last_tile,
              stems="panel(-[a-z-]+)?", default=False)  # fmt: skip
-"""Chosen heads in one figure."""

@@ -53,7 +53,7 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         },
         "tokens": _text_tokens(analysis),
         "verification": verification_entry(analysis.verification, lambda check: stack_entry(check.layer)),
-        "summary": {_name(part): summary_entry(part, of_part) for part, of_part in parts if of_part}
+        "summary": {part.stack_name: summary_entry(part, of_part) for part, of_part in parts if of_part}
         if analysis.target is not None
         else summary_entry(analysis, heads),
         "heads": [_head(head, part) | pairs(head.id) for part, of_part in parts for head in of_part],
@@ -63,10 +63,6 @@ def _content(analysis: Analysis, choices: Choices) -> dict[str, Any]:
         "profile": None if analysis.profile is None else analysis.profile.origin,
         "published": published_entries(head for head in analysis.published if head.id in listed),
     }
-
-
-def _name(part: Analysis) -> str:
-    return "" if part.stack is None else part.stack.name
 
 
 def _head(head: HeadFindings, analysis: Analysis) -> dict[str, Any]:
