@@ -220,7 +220,7 @@ def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Pat
 def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("attnviz.commands.profile.corpus_run._SAVED_EVERY", 0.0)
+    monkeypatch.setattr("attnviz.corpora.runs._SAVED_EVERY", 0.0)
     saved = Unfinished.save
     calls: list[int] = []
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attnviz
+from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run
+from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import UsageError
 from attnviz.progress import Progress
 
@@ -41,13 +43,20 @@ def compare_over(
     seed: int, syntax: bool, parser: str | None, select: Sequence[str], top: int | None,
 ) -> None:  # fmt: skip
     """Compare, write and print; arguments as for :func:`attnviz.compare_corpus` and :meth:`Run.execute`."""
-    run.command = "compare.corpus"
+    run.command, process = "compare.corpus", this_process()
+    run.silent = not process.first
+    unfinished = results_folder(run.out, run.command, models, (), [corpus]) / "compare-corpus.unfinished"
+    run.keeps(own_file(unfinished, process))
 
-    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.CorpusComparison":
+    def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.CorpusComparison | None":
         first, second = sources
         return attnviz.compare_corpus(
             first, second, corpus, limit=limit, batch_size=batch_size, seed=seed, syntax=syntax, parser=parser,
-            device=run.device, dtype=run.dtype, progress=progress, warn=warn,
+            device=run.device, dtype=run.dtype, unfinished=unfinished, progress=progress, warn=warn,
         )  # fmt: skip
 
-    run.execute(measure, corpora=[corpus], models=models, rate=True, select=select, top=top)
+    def finish(_: dict[str, Any]) -> tuple[str, ...]:
+        remove_kept(unfinished, process)
+        return ()
+
+    run.execute(measure, corpora=[corpus], models=models, rate=True, finish=finish, select=select, top=top)
