@@ -471,7 +471,7 @@ def test_two_processes_give_the_numbers_of_one(
 
 def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_folder: Path):
     places: list[torch.device] = []
-    monkeypatch.setattr(profile_module, "resolve_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("attnviz.corpora.runs.resolve_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(profile_module, "resolve_dtype", lambda *_: torch.float32)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(profile_module, "load_checkpoint", lambda source, place, dtype: places.append(place))
