@@ -12,7 +12,7 @@ from attnviz.attention import reference, relative_positions
 from attnviz.attention.relative_positions import bucketed_bias, position_buckets
 from attnviz.attention.verify import verify_attention
 from attnviz.errors import ArchitectureError, TextError, VerificationError
-from attnviz.model.architectures import architecture_of, encoder_decoder, t5
+from attnviz.model.architectures import architecture_of, encoder_decoder
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.opening import open_checkpoint
 from attnviz.model.tokens import shifted_right
@@ -92,7 +92,7 @@ def test_a_bias_is_the_tables_row_of_the_pairs_bucket():
 
 def mutated(monkeypatch: pytest.MonkeyPatch, family: str, change: Any) -> None:
     """Let the family's parameters be changed: ``change(parameters, letter)``."""
-    kind = {"t5": t5.T5, "bart": encoder_decoder.Bart}[family]
+    kind = {"t5": encoder_decoder.T5, "bart": encoder_decoder.Bart}[family]
     original = kind.parameters
 
     def wrong(self: Any, model: Any, layer: int) -> Any:

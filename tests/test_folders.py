@@ -12,7 +12,7 @@ import pytest
 
 import attnviz
 from attnviz.errors import OutputError, UsageError
-from attnviz.results import folder_lock, manifest
+from attnviz.results import documents, folder_lock
 from attnviz.results.output_folder import OutputFolder
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
@@ -271,10 +271,10 @@ def test_signals_that_are_ignored_stay_so(signals_heard: None):
 def test_a_damaged_document_in_the_folder_is_no_document(tmp_path: Path, content: str):
     path = tmp_path / "heads.json"
     path.write_text(content)
-    found = manifest.read_document(path)
-    assert manifest.texts_of(found) == frozenset()
+    found = documents.read_document(path)
+    assert documents.texts_of(found) == frozenset()
 
 
 def test_a_pipe_in_the_place_of_a_document_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "heads.json")
-    assert manifest.read_document(tmp_path / "heads.json") == {}
+    assert documents.read_document(tmp_path / "heads.json") == {}

@@ -64,9 +64,9 @@ def analyze_lines(
         adds: figures that other options ask for.
         choices: as for :meth:`Run.execute`.
     """
+    from attnviz.commands.heads.naming import labels_in
     from attnviz.commands.heads.relations import without_relations
-    from attnviz.commands.heads.selecting import labels_in
-    from attnviz.results.manifest import json_text, read_document
+    from attnviz.results.documents import json_text, read_document
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.result import checked_views, layout_of
 

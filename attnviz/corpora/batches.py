@@ -126,7 +126,7 @@ def encode(
                 raise TextError(f"{text.place or 'a text'}: {why}.")
             skipped(text, why)
             continue
-        special[0] = special[0] or checkpoint.architecture.sink_first
+        special[0] = special[0] or checkpoint.architecture.causal
         pieces = tuple(text.text[start:end] for start, end in offsets)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
         items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets)))

@@ -16,10 +16,11 @@ from matplotlib.path import Path
 from numpy.typing import NDArray
 
 from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import drawable, fitted, font_families, text_width, wrapped
+from attnviz.figures.fonts import drawable, fitted, font_families, wrapped
 from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.matrix import Array, cell_points
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width, settled
+from attnviz.figures.running_text import points_of
 
 __all__ = ["HEAD_COLOURS", "LinesPlan", "draw_lines", "lines_figure"]
 
@@ -157,15 +158,11 @@ def _letters(pitch: float) -> float:
     return max(5.5, min(9.0, 0.8 * pitch))
 
 
-def _points(text: str, size: float) -> float:
-    return text_width(drawable(text), size, DPI) * PIXEL
-
-
 def _column_points(plan: LinesPlan, pitch: float) -> float:
     """Points that the longest label takes, or the name of its column."""
     labels = {*_column(plan, 0), *_column(plan, 1)}
     names = (_headings(plan, side)[0] for side in (0, 1))
-    return max(*(_points(label, _letters(pitch)) for label in labels), *(_points(name, _LETTERS) for name in names))
+    return max(*(points_of(label, _letters(pitch)) for label in labels), *(points_of(name, _LETTERS) for name in names))
 
 
 def _column(plan: LinesPlan, side: int) -> list[str]:
@@ -197,7 +194,7 @@ def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pi
     labels, rows, size = _column(plan, side), plan.sides[side], _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
-    name = name if _points(name, _LETTERS) <= width + _PAD else short
+    name = name if points_of(name, _LETTERS) <= width + _PAD else short
     style: dict[str, Any] = {"ha": ("right", "left")[side], "va": "center_baseline", "parse_math": False}
     ax.text(x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, **style)
     for row in _named(plan, side, pitch):

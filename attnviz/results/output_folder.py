@@ -13,8 +13,8 @@ from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.wording import quoted
+from attnviz.results.documents import files_of, json_text, read_document, texts_of
 from attnviz.results.folder_lock import LockedError, alone_in, lock, unlock
-from attnviz.results.manifest import files_of, json_text, read_document, texts_of
 from attnviz.signals import held_back
 from attnviz.version import __version__
 

@@ -48,9 +48,8 @@ class Explanation(TextResult):
     head: HeadId  # that is followed, of the layer that is explained
     token: int  # the position of the token that is followed
     stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
-    positions: (
-        PositionShares | None
-    )  # content and position in the scores; None where embeddings of positions enter elsewhere or nowhere
+    # content and position in the scores; None where embeddings of positions enter elsewhere or nowhere
+    positions: PositionShares | None
     layers: tuple[LayerEnd, ...] | None  # how closely every layer was reproduced; None where only this one is wanted
 
     @property
@@ -150,9 +149,8 @@ def explain(
 
     verify_stages(checkpoint, tokens, layers, visit)
     (stages,) = kept
-    positions = (
-        position_shares(checkpoint, tokens, stages) if followed.layer == 0 and embeds_positions(checkpoint) else None
-    )
+    split = followed.layer == 0 and embeds_positions(checkpoint)
+    positions = position_shares(checkpoint, tokens, stages) if split else None
     every = tuple(ends) if every_layer else None
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions, every)
 

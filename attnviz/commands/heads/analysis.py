@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnviz.attention.verify import Verification, VerifiedAttention
 from attnviz.commands.heads.inputs import Continuation, Options, Target
-from attnviz.commands.heads.selecting import heads_named
+from attnviz.commands.heads.naming import heads_named
 from attnviz.model.head_ids import HeadId, LayerId, Stack
 from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
 from attnviz.model.wording import counted, quoted

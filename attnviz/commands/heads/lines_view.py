@@ -24,7 +24,16 @@ from attnviz.model.tokens import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["LINES", "MOST_HEADS", "MOST_PICTURES", "clearest_first", "lines_left_out", "parts_asked", "start_of"]
+__all__ = [
+    "LINES",
+    "MOST_HEADS",
+    "MOST_PICTURES",
+    "clearest_first",
+    "lines_left_out",
+    "parts_asked",
+    "positions_of",
+    "start_of",
+]
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
@@ -81,16 +90,27 @@ def parts_asked(analysis: Analysis, choices: Choices) -> list[Analysis]:
     parts = parts_drawn(analysis, choices)
     if len(parts) == 1 or choices.token is None:
         return parts
-    token = choices.token
-    found = [part for part in parts if _has(part, token)]
-    return found or parts[:1]
+    having, refused = [], dict[str, None]()
+    for part in parts:
+        try:
+            positions_of(part, choices.token)
+            having.append(part)
+        except UsageError as error:
+            refused[str(error).removesuffix(".")] = None
+    if not having:
+        raise UsageError(f"{'; '.join(refused)}.")
+    return having
 
 
-def _has(part: Analysis, token: str) -> bool:
+def positions_of(part: Analysis, token: str) -> tuple[int, ...]:
+    """The positions of a token in the text that attends; of an encoder-decoder the error says which text that is."""
     try:
-        return bool(find_positions(part.units, token))
-    except UsageError:
-        return False
+        return find_positions(part.context.units, token)
+    except UsageError as error:
+        if part.stack is None:
+            raise
+        text = "source" if part.stack_letter == "E" else "target"
+        raise UsageError(f"the token is looked for in the {text}, whose tokens attend there: {error}") from error
 
 
 def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
@@ -179,8 +199,7 @@ def start_of(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None
     """The positions that lines start from, None for all, and the token with its numbers in the whole text."""
     if token is None:
         return None, ""
-    everything = shown.context.units
-    found = find_positions(everything, token)
+    everything, found = shown.context.units, positions_of(shown, token)
     place = {members: position for position, members in enumerate(shown.units.members)}
     kept = [number for number in found if everything.members[number] in place]
     if not kept:

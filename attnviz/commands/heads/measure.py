@@ -20,7 +20,6 @@ from attnviz.commands.heads.inputs import (
 from attnviz.errors import UsageError
 from attnviz.model.architectures import Undeclared
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.sources import Source
@@ -147,7 +146,7 @@ class Reader:
                 max_new_tokens=self.max_new_tokens,
             )  # fmt: skip
         whole = text if continuation is None else continuation.whole
-        texts = texts_read([whole] if pair is None else [whole, pair], tokens)
+        texts = tokens.texts_read(whole, pair)
         parse, note = None, "it was switched off (--no-syntax, syntax=False)."
         if self.syntax:
             parse, note = _parse(texts, tokens, self.parser, checkpoint.tokenizer)

@@ -16,7 +16,6 @@ from attnviz.commands.heads.naming import label_and_role
 from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
-from attnviz.model.encoding import texts_read
 from attnviz.model.pieces import CONTINUES
 from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted, percent, visible
@@ -154,8 +153,8 @@ def _framed(places: Sequence[Sequence[int]], start: Sequence[int]) -> frozenset[
 def _source(part: Analysis) -> tuple[Tokens, list[str]]:
     """The tokens attended to, and the text, or both of a pair, that they are of."""
     if part.target is not None and part.stack is not None and part.stack.letter == "D":
-        return part.target.tokens, texts_read([part.target.text], part.target.tokens)
-    return part.tokens, texts_read([text for text in (part.text, part.pair) if text is not None], part.tokens)
+        return part.target.tokens, part.target.tokens.texts_read(part.target.text)
+    return part.tokens, part.tokens.texts_read(part.text, part.pair)
 
 
 def pieces_of(tokens: Tokens, texts: Sequence[str], units: Units) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:

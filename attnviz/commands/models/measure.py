@@ -9,8 +9,13 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
-from attnviz.commands.models.configurations import Configuration, parameter_counts, width_of_heads
-from attnviz.commands.models.papers import paper_configuration, paper_configurations
+from attnviz.commands.models.configurations import (
+    Configuration,
+    paper_configuration,
+    paper_configurations,
+    parameter_counts,
+    width_of_heads,
+)
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.model.sources import BUILT_IN, as_folder, read_json, weight_files
 
@@ -136,7 +141,8 @@ def read_configuration(file: ConfigFile) -> Configuration:
 
 def _of_config(model: Configuration, file: ConfigFile) -> Configuration:
     """The configuration of an architecture that transformers knows."""
-    from attnviz.model.configs import calling_transformers, read_config
+    from attnviz.model.configs import read_config
+    from attnviz.model.libraries import calling_transformers
 
     config = read_config(file.folder)
     with calling_transformers(f"transformers cannot tell the sizes in {file.path}"):

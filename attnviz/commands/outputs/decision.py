@@ -20,13 +20,13 @@ from torch.func import functional_call
 
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
-from attnviz.attention.norms import Norm
+from attnviz.attention.norms import Norm, widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.promoted_tokens import output_norm
 from attnviz.commands.outputs.stream import ResidualStream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier, why_no_classes
+from attnviz.model.classifier import Classifier
 from attnviz.model.head_ids import HeadId
 
 __all__ = ["NOT_LINEAR", "ClassLogit", "Decision", "DecisionPart", "check_classes", "take_apart"]
@@ -104,7 +104,7 @@ def check_classes(checkpoint: Checkpoint, *labels: str | int | None) -> None:
         UsageError: naming the classes there are.
     """
     given = [label for label in labels if label is not None]
-    classifier, why = checkpoint.classifier, why_no_classes(checkpoint)
+    classifier, why = checkpoint.classifier, checkpoint.why_no_classes
     if given and why:
         raise UsageError(f"--label and --against are for a checkpoint with a head for sequence classification; {why}.")
     numbers = [classifier.number(label) for label in given if classifier]
@@ -128,12 +128,12 @@ def take_apart(
         VerificationError: the parts do not sum to the final state, or to the difference of the logits.
     """
     classifier = verified.checkpoint.classifier
-    if classifier is None or why_no_classes(verified.checkpoint):
+    if classifier is None or verified.checkpoint.why_no_classes:
         return None
     assert stream.normed is not None
     position = classifier.position(verified.tokens.ids)
     with without_gradients(verified.checkpoint.device):
-        own = _wide(classifier.head(stream.normed[position][None])[0])
+        own = widened(classifier.head(stream.normed[position][None])[0])
         refuse_not_finite(own, "logits of classes")
         classes = tuple(
             ClassLogit(i, *each)
@@ -141,7 +141,7 @@ def take_apart(
         )
         chosen, other = _two(classifier, classes, label, against)
         names, vectors = _final_state(verified, stream, position)
-        final = _wide(stream.normed[position])
+        final = widened(stream.normed[position])
         _check_state(verified, vectors.sum(0), final, position)
         gradient, rest = _linearised(classifier, final, chosen.number, other.number)
         values = (vectors @ gradient).tolist()
@@ -175,7 +175,7 @@ def _two(
 
 def _linearised(classifier: Classifier, final: Tensor, one: int, other: int) -> tuple[Tensor, list[DecisionPart]]:
     """The gradient of the difference by the final state, [d_model] each, and the classifier's own parts."""
-    wide = {name: _wide(each.detach()).clone() for name, each in classifier.head.named_parameters()}
+    wide = {name: widened(each.detach()).clone() for name, each in classifier.head.named_parameters()}
     inputs = [final.detach().clone(), *(each for name, each in wide.items() if name.endswith("bias"))]
     with torch.enable_grad():
         for each in inputs:
@@ -198,7 +198,7 @@ def _final_state(verified: VerifiedAttention, stream: ResidualStream, position: 
     checkpoint = verified.checkpoint
     architecture = checkpoint.architecture
     assert stream.first is not None
-    state = _State(_wide(stream.first[position]))
+    state = _State(widened(stream.first[position]))
     for layer, modules in enumerate(architecture.modules(checkpoint.model)):
         writing, through = layer_contributions(verified, layer), output_norm(verified, layer, position)
         outputs = through(writing.outputs_at(position))
@@ -249,7 +249,3 @@ def _check_state(verified: VerifiedAttention, total: Tensor, own: Tensor, positi
             f"largest, {scale:.6g}). Nothing was written. Try --dtype float64: it makes rounding smaller, but not an "
             "error."
         )
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()

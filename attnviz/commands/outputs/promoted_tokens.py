@@ -15,7 +15,7 @@ what later layers make of a head's output is in their parts.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
-from attnviz.attention.norms import Norm
+from attnviz.attention.norms import widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.stream import ResidualStream, last_stream
 from attnviz.errors import UsageError, VerificationError
@@ -224,33 +224,23 @@ class _Unembedding:
         """Hold what the final norm divides by, at the last residual stream [d_model], fixed."""
         norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
         head: Any = checkpoint.language_head
-        self._head = head
-        self.wide = torch.float64 if checkpoint.dtype == torch.float64 else torch.float32
-        parameters = checkpoint.norm(norm)
-        bias = None if parameters.bias is None else self.widened(parameters.bias)
-        self._norm: Norm = replace(parameters, weight=self.widened(parameters.weight), bias=bias)  # type: ignore[arg-type]
-        self._weight = self.widened(head.weight)
-        self._bias = None if head.bias is None else self.widened(head.bias)
-        self.deviation = float(self._norm.scale(self.widened(last)))
-
-    def widened(self, values: Tensor) -> Tensor:
-        """In the number format of the sums."""
-        return values.to(self.wide)
+        self._head, self._weight, self._norm = head, widened(head.weight), checkpoint.norm(norm)
+        self.deviation = float(self._norm.scale(last))
 
     def logits(self, normed: Tensor) -> Tensor:
         """The model's own, by its own module, of its own normed residual stream at the position, [vocabulary]."""
-        return self.widened(self._head(normed[None])[0])
+        return widened(self._head(normed[None])[0])
 
     def __call__(self, part: Tensor) -> Tensor:
         """From [.., d_model] to [.., vocabulary]."""
-        return _centred(self._norm.linear_part(self.widened(part), self.deviation) @ self._weight.T)
+        return _centred(self._norm.linear_part(part, self.deviation) @ self._weight.T)
 
     def constants(self) -> Iterator[tuple[str, Tensor]]:
         """What is added whatever the text: [vocabulary] each."""
         if self._norm.bias is not None:
-            yield "final norm bias", _centred(self._norm.bias @ self._weight.T)
-        if self._bias is not None:
-            yield "unembedding bias", _centred(self._bias)
+            yield "final norm bias", _centred(widened(self._norm.bias) @ self._weight.T)
+        if self._head.bias is not None:
+            yield "unembedding bias", _centred(widened(self._head.bias))
 
 
 def output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:

@@ -45,13 +45,13 @@ def _by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
     return given if all(isinstance(value, dict) for value in given.values()) else {"": given}
 
 
-def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
+def rotary_of(config: Any, d_head: int, layer_type: str) -> Rotary:
     """The rotary positions of a layer.
 
     Args:
         config: of transformers, checked by :func:`refuse_rope`.
         d_head: width of a head.
-        layer_type: in models where they differ between types of layers, the layer's.
+        layer_type: the layer's, for models where they differ between types of layers.
     """
     by_type = _by_layer_type(config)
     settings = by_type.get(layer_type) or by_type[""]
