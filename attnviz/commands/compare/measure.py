@@ -35,6 +35,7 @@ __all__ = [
     "LayerDifference",
     "compare",
     "measure_difference",
+    "query_differences",
 ]
 
 LARGEST_DISTANCE = math.sqrt(math.log(2))
@@ -305,10 +306,13 @@ def measure_difference(first: Tensor, second: Tensor) -> tuple[float, float, Lar
         mean Jensen-Shannon divergence over queries (nats), mean total variation over queries, largest difference;
         of several equally large ones the first in reading order.
     """
-    p, q = first.double(), second.double()
+    difference = second.double() - first.double()
+    query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
+    divergence, variation = (float(values.mean()) for values in query_differences(first.double(), second.double()))
+    return divergence, variation, LargestDifference(float(difference[query, key]), query, key)
+
+
+def query_differences(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Jensen-Shannon divergence (nats) and total variation of every query, [...] each, of rows [..., n_keys]."""
     of_mean, of_p, of_q = (torch.special.entr(rows).sum(-1) for rows in ((p + q) / 2, p, q))
-    divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2)).mean()
-    difference = (q - p).numpy()
-    query, key = divmod(int(np.abs(difference).argmax()), difference.shape[1])
-    variation = float(np.abs(difference).sum(1).mean() / 2)
-    return float(divergence), variation, LargestDifference(float(difference[query, key]), query, key)
+    return (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2)), (q - p).abs().sum(-1) / 2

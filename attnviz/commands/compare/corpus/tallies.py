@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.commands.compare.measure import LARGEST_DISTANCE
+from attnviz.commands.compare.measure import LARGEST_DISTANCE, query_differences
 from attnviz.commands.profile.relations import RelationTally
 from attnviz.commands.profile.roles import (
     Role,
@@ -114,12 +114,9 @@ def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, T
     """
     device = "cpu" if first.device.type == "mps" else first.device  # which has no float64
     p, q = (pattern.to(device, torch.float64) for pattern in (first, second))
-    of_mean, of_p, of_q = (torch.special.entr(rows).sum(-1) for rows in ((p + q) / 2, p, q))
-    divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2))
-    variation = (q - p).abs().sum(-1) / 2
     queries = valid.to(device, torch.float64)[:, None]
-    means = [(values * queries).sum(-1) / queries.sum(-1) for values in (divergence, variation)]
-    return means[0].cpu(), means[1].cpu()
+    divergence, variation = ((each * queries).sum(-1) / queries.sum(-1) for each in query_differences(p, q))
+    return divergence.cpu(), variation.cpu()
 
 
 class RolesOfCorpus:
