@@ -21,11 +21,13 @@ from torch import Tensor
 
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.measure import Analysis
-from attnviz.model.head_ids import HeadId, Stack, select_heads
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted
 from attnviz.patterns.verdicts import Label
 from attnviz.results.result import Result
+from attnviz.results.text_result import OfHeads
 
 __all__ = [
     "LARGEST_DISTANCE",
@@ -105,7 +107,7 @@ class LayerDifference(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Result):
+class Comparison(Result, OfHeads[HeadDifference]):
     """What :func:`compare` measured; both sides are verified.
 
     Attributes:
@@ -121,6 +123,11 @@ class Comparison(Result):
     second: Analysis
     heads: tuple[HeadDifference, ...]
     floor: float
+
+    @property
+    def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
+        """A's model, which has as many layers and heads as B's."""
+        return self.first.checkpoint
 
     @property
     def compared(self) -> str:
@@ -218,25 +225,6 @@ class Comparison(Result):
         for layer, of_layer in groupby(ordered, lambda head: head.id.layer):
             values = self.layer_differences(layer)
             yield from ((head, values[head.id.head]) for head in of_layer)
-
-    def select(self, selections: Iterable[str | HeadId] = ()) -> list[HeadDifference]:
-        """The heads that the selections name (``L2H8``, ``L2``, …), the most different first; all without one.
-
-        Raises:
-            UsageError: a selection cannot be read or names what the models lack.
-        """
-        model = self.first.checkpoint
-        chosen = set(select_heads(selections, model.n_layers, model.n_heads, model.stacks))
-        return [head for head in self.heads if head.id in chosen]
-
-    def head(self, head: str | HeadId) -> HeadDifference:
-        """How differently one head attends, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-
-        Raises:
-            UsageError: the models have no such head.
-        """
-        id = self.first.head(head).id
-        return next(each for each in self.heads if each.id == id)
 
     def __repr__(self) -> str:
         """One line: what was compared, and which head differs most."""
