@@ -80,6 +80,12 @@ def analyze_lines(
 
     def write(one: "OneText", analysis: "attnviz.Analysis") -> None:
         assert run.folder is not None
+        if (
+            not written
+            and run.figures == _SUMMARY
+            and (why := checked_views(run.command, [_SUMMARY])[0].missing(analysis))
+        ):
+            raise UsageError(f"there is no figure {_SUMMARY!r}: {why}.")
         path = run.folder.path / one.folder
         document = read_document(path / "heads.json")
         if one.folder not in written:

@@ -94,17 +94,10 @@ class Choices:
         maps = choices.get("maps", ())
         if isinstance(maps, str) or not isinstance(maps, Sequence):
             raise UsageError(f"expected maps as a list of statistics, found {maps!r}: write [{maps!r}].")
-        return cls(
-            look=look or PLAIN,
-            select=tuple(selection_texts(choices.get("select", ()))),
-            top=top,
-            drop_special=choices.get("drop_special", False),
-            token=choices.get("token"),
-            maps=tuple(maps),
-            tensors=choices.get("tensors", False),
-            relations=choices.get("relations", False) or relation is not None,
-            relation=relation,
-        )
+        given: dict[str, Any] = {**choices, "maps": tuple(maps)}
+        given |= {"select": tuple(selection_texts(choices.get("select", ())))}
+        given |= {"relations": choices.get("relations", False) or relation is not None}
+        return cls(look=look or PLAIN, **given)
 
 
 class Plan(Protocol):
@@ -117,6 +110,11 @@ class Plan(Protocol):
     @property
     def caption(self) -> str:
         """One honest sentence: model, text, what is shown, scale."""
+
+
+def _nothing_missing(_: Any) -> str:
+    """Every result has such a picture."""
+    return ""
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ class View(Generic[R, P]):
     draw: Callable[[Axes, P, Look], Artist] | None = None
     stems: str = ""
     default: bool = True
-    missing: Callable[[R], str] = lambda _: ""
+    missing: Callable[[R], str] = _nothing_missing
     files: Callable[[R, Choices, str], Iterator[File]] | None = None
     suffix: str = ""
 
@@ -160,7 +158,10 @@ class View(Generic[R, P]):
 
 
 def page_view(
-    stem: str, shows: str, content: Callable[[R, Choices], dict[str, Any]], missing: Callable[[R], str] = lambda _: ""
+    stem: str,
+    shows: str,
+    content: Callable[[R, Choices], dict[str, Any]],
+    missing: Callable[[R], str] = _nothing_missing,
 ) -> View[R, Any]:
     """The view ``page`` of a command.
 

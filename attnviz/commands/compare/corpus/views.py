@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
-from attnviz.commands.compare.corpus.wording import changed_line, side_lines, sides_in_words
+from attnviz.commands.compare.corpus.report import changed_line, side_lines, sides_in_words
 from attnviz.commands.compare.views import rounded_up
 from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
