@@ -12,7 +12,7 @@ import attnviz
 from attnviz.cli import options
 from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import decoded, read_text
+from attnviz.cli.terminal import read_text
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import UsageError
 from attnviz.progress import Progress
@@ -79,20 +79,14 @@ def compare(
     long_range_from: options.LongRangeFrom = 4,
     syntax: Annotated[
         bool,
-        typer.Option("--syntax/--no-syntax", help="Parse the texts if spaCy and a pipeline for them are installed."),
+        typer.Option(help="Parse the texts if spaCy and a pipeline for them are installed."),
     ] = True,
     parser: options.Parser = None,
     truncate: options.Truncate = False,
     limit: options.Limit = None,
     batch_size: options.BatchSize = 32,
     seed: Annotated[
-        int,
-        typer.Option(
-            metavar="SEED",
-            min=0,
-            max=options.LARGEST_SEED,
-            help="With --corpus: random seed of the bootstrap, of dropout, and of the verified sample.",
-        ),
+        int, options.seed_option("With --corpus: random seed of the bootstrap, of dropout, and of the verified sample.")
     ] = 0,
     scale: Annotated[
         str,
@@ -144,8 +138,6 @@ def compare(
         raise UsageError(f"{option} is about a corpus; expected it with --corpus FILE, found it without.")
     _check_form(texts, names)
     sentences = [read_text(text) for text in texts]
-    second = None if pair is None else decoded("--pair", pair)
-    read = None if target is None else decoded("--target", target)
     sources = _sources(names, revision or [])
 
     def measure(progress: Progress, warn: Callable[[str], None]) -> "attnviz.Comparison":
@@ -155,8 +147,8 @@ def compare(
             analysis = attnviz.analyze(
                 sentence,
                 loaded or source,
-                pair=second,
-                target=read,
+                pair=pair,
+                target=target,
                 device=None if loaded else run.device,
                 dtype=None if loaded else run.dtype,
                 words=words,
@@ -174,7 +166,7 @@ def compare(
 
     run.execute(
         measure,
-        texts=[*sentences, second, read],
+        texts=[*sentences, pair, target],
         models=names,
         scale=scale,
         scales=_SCALES,

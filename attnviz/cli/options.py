@@ -11,7 +11,6 @@ from attnviz.arguments import LARGEST_SEED, MOST_EXAMPLES
 __all__ = [
     "GROUPS",
     "LARGEST_BATCH",
-    "LARGEST_SEED",
     "MEASUREMENT",
     "MOST_EXAMPLES",
     "OUTPUT",

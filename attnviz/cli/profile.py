@@ -43,17 +43,11 @@ def profile(
     limit: options.Limit = None,
     batch_size: options.BatchSize = 32,
     seed: Annotated[
-        int,
-        typer.Option(
-            metavar="SEED",
-            min=0,
-            max=options.LARGEST_SEED,
-            help="Random seed of the verified sample, the bootstrap and the random tokens.",
-        ),
+        int, options.seed_option("Random seed of the verified sample, the bootstrap and the random tokens.")
     ] = 0,
     syntax: Annotated[
         bool,
-        typer.Option("--syntax/--no-syntax", help="Parse .txt files if spaCy and a pipeline for them are installed."),
+        typer.Option(help="Parse .txt files if spaCy and a pipeline for them are installed."),
     ] = True,
     parser: Annotated[
         str | None,
@@ -65,9 +59,8 @@ def profile(
     control: Annotated[
         bool,
         typer.Option(
-            "--control/--no-control",
             help="Also measure an untrained copy of the model, on up to 500 texts of each corpus. A role passes only "
-            "if its score is above that of the copy.",
+            "if its score is above that of the copy."
         ),
     ] = True,
     confirm: Annotated[
