@@ -7,10 +7,10 @@ import itertools
 import os
 import pkgutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -81,6 +81,26 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.environ["XDG_DATA_HOME"] = str(folder)
     yield folder / "attnviz" / "profiles"
     os.environ["XDG_DATA_HOME"] = os.devnull
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where names, captions and folders are looked at: figures are planned, but files of them are empty.
+
+    Heatmaps of heads and pages, whose files are made in a fraction of the time, are what they are.
+    """
+    from attnviz.results.view import View
+
+    drawn = View.written
+
+    def written(view: View, result: Any, choices: Any, formats: Sequence[str]) -> Iterator[tuple[str, bytes, str]]:
+        if view.files is not None:
+            yield from drawn(view, result, choices, formats)
+            return
+        for plan in view.plans(result, choices):
+            yield from ((f"{plan.stem}.{file_format}", b"", plan.caption) for file_format in formats)
+
+    monkeypatch.setattr(View, "written", written)
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ def test_what_cannot_be_measured_is_left_out_of_the_mean():
     assert "± –" not in one.report(100)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any, bert_folder: Path):
     done = run(f"{LINES[0]}\n\n  \n{LINES[1]}\n{LINES[0]}\n", "--figures", "texts")
     assert done.exit_code == 0, done.output
@@ -96,6 +97,7 @@ def test_every_text_has_a_folder_and_a_line_and_blank_lines_are_skipped(run: Any
     assert len(Path("out/heads.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figures_named_are_those_of_each_text_and_texts_that_of_all(run: Any):
     done = run(LINES[0], "--figures", "overview,texts", "--select", "L1H2", "--json")
     assert done.exit_code == 0, done.output

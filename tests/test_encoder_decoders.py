@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from attnviz import analyze
-from attnviz.attention import reference, relative_positions
-from attnviz.attention.relative_positions import bucketed_bias, position_buckets
+from attnviz.attention import positions, reference
+from attnviz.attention.positions import bucketed_bias, position_buckets
 from attnviz.attention.verify import verify_attention
 from attnviz.errors import ArchitectureError, TextError, VerificationError
 from attnviz.model.architectures import architecture_of, encoder_decoder
@@ -138,10 +138,8 @@ def test_a_wrong_variant_fails_and_is_named_by_its_layer(models, monkeypatch, na
 
 
 def test_the_wrong_buckets_fail(models, monkeypatch):
-    right = relative_positions.position_buckets
-    monkeypatch.setattr(
-        relative_positions, "position_buckets", lambda q, k, n, far, causal, on: right(q, k, n, far, False, on)
-    )
+    right = positions.position_buckets
+    monkeypatch.setattr(positions, "position_buckets", lambda q, k, n, far, causal, on: right(q, k, n, far, False, on))
     with pytest.raises(VerificationError, match=r"layer D\d"):
         verified(models["t5"])
 

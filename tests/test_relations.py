@@ -13,9 +13,9 @@ from matplotlib.patches import Rectangle
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.hints import hints
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
+from attnviz.commands.heads.report import hints
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import UsageError
 from attnviz.figures.arcs import ArcsPlan, arcs_figure

@@ -13,7 +13,7 @@ from attnviz import signals
 __all__ = ["INTERRUPTED", "main"]
 
 INTERRUPTED = 130
-_SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second
+_SELDOM = (50_000, 20, 100)  # drawing makes many objects, of which few are in cycles
 
 
 class _InterruptedError(BaseException):
@@ -61,6 +61,7 @@ def _prepare() -> None:
     import logging
 
     gc.set_threshold(*_SELDOM)
+    gc.disable()  # until the model is there: see :func:`attnviz.cli.runner.collecting`
     for descriptor in range(3):  # of closed ones the next file would get the number, and what is printed to it
         with suppress(OSError):
             if not _is_open(descriptor):

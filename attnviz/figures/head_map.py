@@ -163,11 +163,8 @@ def _lines(each: HeadMap) -> set[str]:
 
 def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
     """What stands in the cells, as far as it can be read: their texts, upright or turned, or else their values."""
-    if values is not each.values:
-        write_numbers(ax, values, cells, each.write)
-        return
-    if not each.texts:
-        write_numbers(ax, values, cells, each.write, bracketed=each.bracketed)
+    if values is not each.values or not each.texts:
+        write_numbers(ax, values, cells, each.write, bracketed=each.bracketed if values is each.values else ())
         return
     width, height = cell_points(ax, values.shape[1], values.shape[0])
     most = max(text.count("\n") + 1 for row in each.texts for text in row)

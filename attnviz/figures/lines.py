@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import drawable, fitted, font_families, wrapped
 from attnviz.figures.look import Look, outer_ink
-from attnviz.figures.matrix import Array, cell_points
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width, settled
-from attnviz.figures.running_text import points_of
+from attnviz.figures.matrix import Array
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
+from attnviz.figures.running_text import in_points, points_of
 
 __all__ = ["HEAD_COLOURS", "LinesPlan", "draw_lines", "lines_figure"]
 
@@ -113,12 +113,8 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     Returns:
         the lines, from weak to strong.
     """
-    ax.set(facecolor="none")
-    ax.set_axis_off()
-    settled(ax.figure)
-    _add_legends(ax, plan, look)
-    settled(ax.figure)
-    width, height = cell_points(ax, 1, 1)
+    _add_legends(ax, plan, look, *in_points(ax))
+    width, height = in_points(ax)
     pitch = _pitch(height, plan)
     room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
     ax.set(xlim=(0, width), ylim=(plan.extent - 0.5, -0.5 - _HEADING / pitch))
@@ -225,10 +221,9 @@ def _legend_columns(names: Sequence[str], room: float) -> int:
     return legend_columns(map(drawable, names), room / PIXEL, (_HANDLE + 8) / PIXEL)
 
 
-def _add_legends(ax: Axes, plan: LinesPlan, look: Look) -> None:
-    """The heads by colour above the Axes, where there are several; examples of weights below."""
+def _add_legends(ax: Axes, plan: LinesPlan, look: Look, room: float, height: float) -> None:
+    """The heads by colour above Axes of so many points, where there are several; examples of weights below."""
     colours, several = HEAD_COLOURS[look.theme], len(plan.heads) > 1
-    room, height = cell_points(ax, 1, 1)
     strokes = _strokes(plan, _pitch(height, plan), np.array([strength for strength, _ in plan.samples]))
     key = look.greys.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]

@@ -108,17 +108,13 @@ def check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
         CheckpointError: with both sizes and the settings that give them.
     """
     try:
-        expected = sum(parameter.numel() for parameter in empty_model(config, _spare(n_bytes)).parameters())
+        most_modules = 2000 + n_bytes // 50  # more than a file of this size could have weights for
+        expected = sum(parameter.numel() for parameter in empty_model(config, most_modules).parameters())
         if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
     except CheckpointError as error:
         settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
         raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
-
-
-def _spare(n_bytes: int) -> int:
-    """The most modules for which a file of so many bytes could have weights, with some to spare."""
-    return 2000 + n_bytes // 50
 
 
 def _refuse_counts(content: Any, path: Path) -> None:

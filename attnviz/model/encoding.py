@@ -85,7 +85,7 @@ def encodings(
         )
     with calling_transformers(what), panics_unprinted():
         if two_models:
-            made: Sequence[Any] = [_of_two_models(tokenizer, text, target, max_length) for text in texts]
+            made: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
         else:
             given: dict[str, Any] = {"text_target" if target else "text": list(texts)}
             second = None if pair is None else [pair]
@@ -144,9 +144,8 @@ def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection
     return Pieces(list(ids), list(pieces), special, offsets, decode(content))
 
 
-def _of_two_models(tokenizer: Any, text: str, target: bool, max_length: int | None) -> Pieces:
+def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Pieces:
     """Through one of Marian's two SentencePiece models, which tell no characters: the pieces say where words begin."""
-    cut = {"truncation": max_length is not None, "max_length": max_length}
     ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
     vocabulary = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
     names = {number: piece for piece, number in vocabulary.items()}

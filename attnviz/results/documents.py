@@ -151,17 +151,14 @@ def _text(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def write_captions(output: "OutputFolder", document: dict[str, Any], captions: dict[str, str]) -> None:
+def write_captions(output: "OutputFolder", kept: set[str], captions: dict[str, str]) -> None:
     """Write the two files for these figures and for those of an earlier run that stay in the folder.
 
     Args:
         output: the folder, open.
-        document: that is to be committed there; it decides which earlier files stay.
+        kept: files of an earlier run that stay there, relative to it.
         captions: by file name.
     """
-    if not captions:
-        return
-    kept = output.kept(document)
     earlier: dict[str, str] = {}
     if CAPTIONS in kept and (output.path / CAPTIONS).is_file():
         text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")

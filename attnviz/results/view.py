@@ -94,17 +94,10 @@ class Choices:
         maps = choices.get("maps", ())
         if isinstance(maps, str) or not isinstance(maps, Sequence):
             raise UsageError(f"expected maps as a list of statistics, found {maps!r}: write [{maps!r}].")
-        return cls(
-            look=look or PLAIN,
-            select=tuple(selection_texts(choices.get("select", ()))),
-            top=top,
-            drop_special=choices.get("drop_special", False),
-            token=choices.get("token"),
-            maps=tuple(maps),
-            tensors=choices.get("tensors", False),
-            relations=choices.get("relations", False) or relation is not None,
-            relation=relation,
-        )
+        given: dict[str, Any] = {**choices, "maps": tuple(maps)}
+        given |= {"select": tuple(selection_texts(choices.get("select", ())))}
+        given |= {"relations": choices.get("relations", False) or relation is not None}
+        return cls(look=look or PLAIN, **given)
 
 
 class Plan(Protocol):

@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from attnviz.arguments import checked
+from attnviz.arguments import checked, is_whole
 from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
@@ -158,7 +157,7 @@ def explain(
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
     """The layer to explain and the head to follow; by default the first of each."""
     last = checkpoint.n_layers - 1
-    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, Integral)):
+    if layer is not None and not is_whole(layer):
         raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
     if layer is not None and not 0 <= layer <= last:
         raise UsageError(f"the model {checkpoint.name} has no layer {layer}: expected one from 0 to {last}.")

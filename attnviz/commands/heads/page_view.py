@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
+from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
 from attnviz.commands.heads.drawn import MOSTLY_WHITE, kinds_in_words
 from attnviz.commands.heads.inputs import MOST_NEW_TOKENS, Target
-from attnviz.commands.heads.lines_view import clearest_first, positions_of
+from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
-from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import evidence, role_text, shorter
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of

@@ -141,4 +141,3 @@ def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
 RELATIONS = View("relations", "the parse as arcs over the text, with what each head finds of its relation", _plans,
                  arcs_figure, draw_arcs, stems=r"relations/[LEDX]\d+H\d+|relations", default=False,
                  missing=without_relations)  # fmt: skip
-"""The pairs of a relation that a head finds."""

@@ -65,7 +65,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     if analysis.target is not None:
-        whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {_kind(part)} layers" for part in shown)
+        whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {part.stack_name} layers" for part in shown)
     special = any(any(part.keys.special) for part in shown)
     ticks = f"ticks: {'special tokens' if special else f'the first {facts.unit}'}"
     kinds = kinds_in_words(analysis)
@@ -103,11 +103,6 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
         bar=_bar(look),
     )
-
-
-def _kind(part: Analysis) -> str:
-    """``encoder``, ``decoder``, ``cross-attention``; nothing for models of one kind."""
-    return "" if part.stack is None else part.stack.name
 
 
 def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozenset[int]) -> HeadCell:
@@ -244,7 +239,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
     facts, alone, target = shown.facts, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = labels_of(shown)
     pooled, every = tile_pooling(labels.texts, [len(means)], target, look, keys.texts if keys else ())
-    kind, rows = f"{_kind(shown)} " if _kind(shown) else "", "Rows (target) attend to columns (source)."
+    kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows (target) attend to columns (source)."
     largest = max(float(mean.max()) for mean in means)
     own, cut = look.scale == "per-head" and not alone, look.scale == "shared" and largest > top
     of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")

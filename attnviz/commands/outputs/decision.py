@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.func import functional_call
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
+from attnviz.attention.contributions import layer_contributions, without_gradients
 from attnviz.attention.norms import Norm, widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.promoted_tokens import output_norm
-from attnviz.commands.outputs.stream import ResidualStream
+from attnviz.commands.outputs.stream import ResidualStream, check_parts
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.classifier import Classifier
@@ -131,7 +131,7 @@ def take_apart(
     if classifier is None or verified.checkpoint.why_no_classes:
         return None
     assert stream.normed is not None
-    position = classifier.position(verified.tokens.ids)
+    position, tolerance = classifier.position(verified.tokens.ids), verified.verification.tolerance.output
     with without_gradients(verified.checkpoint.device):
         own = widened(classifier.head(stream.normed[position][None])[0])
         refuse_not_finite(own, "logits of classes")
@@ -142,7 +142,8 @@ def take_apart(
         chosen, other = _two(classifier, classes, label, against)
         names, vectors = _final_state(verified, stream, position)
         final = widened(stream.normed[position])
-        _check_state(verified, vectors.sum(0), final, position)
+        where = f"final state at position {position} ({verified.tokens.labels[position]!r})"
+        check_parts(vectors.sum(0), final, tolerance, where, lambda dimension: f"in dimension {dimension}")
         gradient, rest = _linearised(classifier, final, chosen.number, other.number)
         values = (vectors @ gradient).tolist()
     difference = float(own[chosen.number] - own[other.number])
@@ -150,7 +151,7 @@ def take_apart(
     others = [(name, value) for name, value in zip(names, values, strict=True) if not isinstance(name, HeadId)]
     parts = [DecisionPart(*name, value) for name, value in others] + rest
     every = [*heads.values(), *(part.value for part in parts)]
-    scale, tolerance = max(map(abs, [*every, difference])) or 1.0, verified.verification.tolerance.output
+    scale = max(map(abs, [*every, difference])) or 1.0
     error = abs(sum(every) - difference) / scale
     if not error <= tolerance:  # a NaN is a failure, too
         raise VerificationError(
@@ -236,16 +237,3 @@ class _State:
             self.parts[self.names.index(name)] += norm.bias
         else:
             self.add(norm.bias.detach()[None], name)
-
-
-def _check_state(verified: VerifiedAttention, total: Tensor, own: Tensor, position: int) -> None:
-    error, scale, dimension = error_of_sum(total, own)
-    tolerance = verified.verification.tolerance.output
-    if not error <= tolerance:
-        raise VerificationError(
-            "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
-            f"{position} ({verified.tokens.labels[position]!r}): they differ most in dimension {dimension}: the model "
-            f"gives {float(own[dimension]):.6g}, the sum {float(total[dimension]):.6g} (tolerance {tolerance:g} of the "
-            f"largest, {scale:.6g}). Nothing was written. Try --dtype float64: it makes rounding smaller, but not an "
-            "error."
-        )

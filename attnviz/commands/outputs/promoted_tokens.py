@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
+from attnviz.attention.contributions import layer_contributions, without_gradients
 from attnviz.attention.norms import widened
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.stream import ResidualStream, last_stream
-from attnviz.errors import UsageError, VerificationError
+from attnviz.commands.outputs.stream import ResidualStream, check_parts, last_stream
+from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.pieces import vocabulary_labels
@@ -186,23 +186,21 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             add(name, None, logits)
     refuse_not_finite(given, f"logits at position {position}")
     tolerance = verified.verification.tolerance.output
-    error, scale, token = error_of_sum(total, own)
-    label, differing = vocabulary_labels(checkpoint.tokenizer, [predicted, token])
-    if not error <= tolerance:  # a NaN is a failure, too
-        raise VerificationError(
-            "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
-            f"{position} ({tokens.labels[position]!r}): they differ most for the token {differing!r}: the model gives "
-            f"{float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
-            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype float64: it "
-            "makes rounding smaller, but not an error."
-        )
+
+    def label(token: int) -> str:
+        return vocabulary_labels(checkpoint.tokenizer, [token])[0]
 
     def named(token: int, text: str) -> ModelLogit:
         return ModelLogit(token, text, float(own[token]), float(given[token]), mean)
 
+    error, scale = check_parts(
+        total, own, tolerance, f"logits at position {position} ({tokens.labels[position]!r})",
+        lambda token: f"for the token {label(token)!r}", "mean over the vocabulary removed; ",
+    )  # fmt: skip
+
     return Attribution(
         position,
-        predicted=named(predicted, label),
+        predicted=named(predicted, label(predicted)),
         actual=None if actual is None else named(actual, tokens.labels[position + 1]),
         heads=tuple(sorted(heads, key=lambda head: head.id)),
         parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,

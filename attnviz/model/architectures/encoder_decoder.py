@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.positions import bucketed_bias
 from attnviz.attention.reference import HeadParameters
-from attnviz.attention.relative_positions import bucketed_bias
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind
 from attnviz.model.head_ids import Stack

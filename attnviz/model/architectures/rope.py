@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from attnviz.attention.rotary import (
+from attnviz.attention.positions import (
     Rotary,
     default_frequencies,
     llama3_frequencies,
@@ -45,7 +45,7 @@ def _by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
     return given if all(isinstance(value, dict) for value in given.values()) else {"": given}
 
 
-def rotary_of(config: Any, d_head: int, layer_type: str) -> Rotary:
+def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
     """The rotary positions of a layer.
 
     Args:

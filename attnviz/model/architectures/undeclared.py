@@ -64,6 +64,7 @@ class Undeclared(Architecture):
         return None
 
     def _unknown(self, *_: Any, **__: Any) -> NoReturn:
+        """Not known."""
         raise ArchitectureError(
             f"of {self.name!r} attnviz recomputes the patterns alone (heads --any-family), not the other steps."
         )
