@@ -117,12 +117,10 @@ def predictions(model: Any, tokenizer: Any, text: str) -> tuple[torch.Tensor, to
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     if isinstance(model, GPT2LMHeadModel):
         return model(ids).logits[0, :-1], ids[0, 1:]
-    logits = []
-    for place in range(1, ids.shape[1] - 1):
-        masked = ids.clone()
-        masked[0, place] = tokenizer.mask_token_id
-        logits.append(model(masked).logits[0, place])
-    return torch.stack(logits), ids[0, 1:-1]
+    places = torch.arange(1, ids.shape[1] - 1)
+    masked = ids.repeat(len(places), 1)
+    masked[torch.arange(len(places)), places] = tokenizer.mask_token_id
+    return model(masked).logits[torch.arange(len(places)), places], ids[0, 1:-1]
 
 
 def _text_effects(model: Any, edited: Any, tokenizer: Any, text: str) -> torch.Tensor:

@@ -1,12 +1,16 @@
 """What many tests share: checkpoints on disk, a console of fixed width, no network."""
 
 import gc
+import importlib
 import importlib.util
 import itertools
 import os
+import pkgutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,18 +21,17 @@ os.environ["XDG_DATA_HOME"] = os.devnull  # no test touches the user's own profi
 
 os.environ["OMP_NUM_THREADS"] = "1"  # small matrices, several tests at once: threads would wait for each other
 
-import torch
 from hypothesis import HealthCheck, settings
 
-from attnviz.model.checkpoint import Checkpoint, from_loaded
+import attnviz
 from attnviz.signals import SIGNALS
-from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
+
+if TYPE_CHECKING:  # torch and transformers are imported by those who run tests, not by the one who hands them out
+    from attnviz.model.checkpoint import Checkpoint
 
 # A fresh clone draws the same examples, however slow or busy its machine is: a test cannot fail by luck.
 settings.register_profile("attnviz", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("attnviz")
-
-torch.set_num_threads(1)  # here, and above in the processes that tests start
 
 SENTENCE = "The cat that I saw ran away"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -44,18 +47,25 @@ needs_parser = pytest.mark.skipif(
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sharpened 3-layer, 4-head BERT with tokenizer."""
+    from tests.models import bert_tokenizer, save_checkpoint, sharp_bert
+
     return save_checkpoint(sharp_bert(), bert_tokenizer(), tmp_path_factory.mktemp("checkpoints") / "tiny-bert")
 
 
 @pytest.fixture(scope="session")
 def gpt2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sharpened 3-layer, 4-head GPT-2 with tokenizer."""
+    from tests.models import gpt2_tokenizer, save_checkpoint, sharp_gpt2
+
     return save_checkpoint(sharp_gpt2(), gpt2_tokenizer(), tmp_path_factory.mktemp("checkpoints") / "tiny-gpt2")
 
 
 @pytest.fixture(scope="session", params=["bert", "gpt2"])
-def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
+def checkpoint(request: pytest.FixtureRequest) -> "Checkpoint":
     """Either of the two, loaded."""
+    from attnviz.model.checkpoint import from_loaded
+    from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+
     if request.param == "bert":
         return from_loaded(sharp_bert(), bert_tokenizer())
     return from_loaded(sharp_gpt2(), gpt2_tokenizer())
@@ -71,6 +81,26 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.environ["XDG_DATA_HOME"] = str(folder)
     yield folder / "attnviz" / "profiles"
     os.environ["XDG_DATA_HOME"] = os.devnull
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where names, captions and folders are looked at: figures are planned, but files of them are empty.
+
+    Heatmaps of heads and pages, whose files are made in a fraction of the time, are what they are.
+    """
+    from attnviz.results.view import View
+
+    drawn = View.written
+
+    def written(view: View, result: Any, choices: Any, formats: Sequence[str]) -> Iterator[tuple[str, bytes, str]]:
+        if view.files is not None:
+            yield from drawn(view, result, choices, formats)
+            return
+        for plan in view.plans(result, choices):
+            yield from ((f"{plan.stem}.{file_format}", b"", plan.caption) for file_format in formats)
+
+    monkeypatch.setattr(View, "written", written)
 
 
 @pytest.fixture
@@ -92,6 +122,39 @@ shipped_profile tiny_gpt2 tour two_texts verify widths
 """Tests of drawing, of whole runs, of heads whose truth is known: judged by what comes out, not by lines they run."""
 
 
+@contextmanager
+def uncovered(config: pytest.Config) -> Iterator[None]:
+    """Following every line doubles the time of what runs here."""
+    plugin = config.pluginmanager.getplugin("_cov")
+    controller = plugin.cov_controller if plugin else None
+    if controller:
+        controller.pause()
+    try:
+        yield
+    finally:
+        if controller:
+            controller.resume()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Of all that is imported before the first test, the lines of this package alone are followed."""
+    if session.config.pluginmanager.hasplugin("dsession"):  # hands tests out
+        return (yield)
+    gc.disable()
+    with uncovered(session.config):
+        import torch
+
+        torch.set_num_threads(1)  # here, and above in the processes that tests start
+        importlib.import_module("tests.models")
+    for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
+        importlib.import_module(module.name)
+    with uncovered(session.config):
+        collected = yield
+    gc.enable()
+    return collected
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Branch coverage doubles the time of a test; the others run more than the lines that have to be covered."""
     for item in items:
@@ -109,12 +172,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """The plugin leaves out tests that are marked so, but not what their fixtures do."""
-    coverage = item.config.pluginmanager.getplugin("_cov")
-    paused = coverage.cov_controller if coverage and item.get_closest_marker("no_cover") else None
-    if paused:
-        paused.pause()
-    try:
+    if not item.get_closest_marker("no_cover"):
         return (yield)
-    finally:
-        if paused:
-            paused.resume()
+    with uncovered(item.config):
+        return (yield)

@@ -23,6 +23,7 @@ def run(*arguments: str, **options: Any) -> Any:
     return RUNNER.invoke(app, ["ablate", *arguments], **options)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tiny_gpt2_on_a_text(tmp_path: Path) -> None:
     result = run(TEXT, "--model", "tiny-gpt2", "--top", "3", "-o", str(tmp_path))
     assert result.exit_code == 0, result.output
@@ -41,6 +42,7 @@ def test_tiny_gpt2_on_a_text(tmp_path: Path) -> None:
     assert content["heads"][0]["id"].startswith("L0")  # without its first layer it cannot tell where it is
 
 
+@pytest.mark.usefixtures("undrawn")
 @needs_minilm
 def test_minilm_on_a_text(tmp_path: Path) -> None:
     result = run("The cat ran", "--select", "L5", "--no-curve", "--json", "-q", "--figures", "map", "-o", str(tmp_path))
@@ -54,6 +56,7 @@ def test_minilm_on_a_text(tmp_path: Path) -> None:
     assert (content["layers"], list(content["heads"][0]["methods"])) == ([], ["mean"])  # and no second passes
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_corpus_and_a_masked_language_model(tmp_path: Path) -> None:
     folder = save_checkpoint(sharp_bert(model_class=BertForMaskedLM), bert_tokenizer(), tmp_path / "bert")
     corpus, out = sentences(tmp_path / "s.txt", 8), tmp_path / "out"

@@ -51,7 +51,7 @@ def test_gate_gradients_of_the_loss(kind: str) -> None:
 
 def test_random_projections_measure_how_far_the_states_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their root mean square is that of the derivatives of all states, which finite differences give too."""
-    monkeypatch.setattr(passes, "PROJECTIONS", 400)
+    monkeypatch.setattr(passes, "PROJECTIONS", 200)
     model, tokenizer = states_model()
     model = model.double()
     text, step = "the cat ran away", 1e-6

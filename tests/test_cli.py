@@ -66,9 +66,9 @@ def started(bert_folder, monkeypatch):
     """A function that starts the program, as ``heads`` does here, in a process of its own with these streams."""
     monkeypatch.setattr(sys, "argv", ["attnviz", "heads", SENTENCE, "-m", str(bert_folder), "-o", "out", "--no-syntax"])
 
-    def start(stdout, stderr, *arguments):
+    def start(stdout, stderr, *arguments, locale=""):
         sys.argv += arguments
-        return forked(main, stdout, stderr)
+        return forked(main, stdout, stderr, locale)
 
     return start
 
@@ -187,6 +187,7 @@ def test_quiet_still_prints_errors(heads):
     assert_refused(heads("--quiet", text=" "), 1, "TEXT is empty or blank")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("selections", "expected"),
     [
@@ -205,6 +206,7 @@ def test_a_selection_decides_what_is_drawn_and_listed(heads, selections, expecte
     assert names_in("out/heads") == [Path(name).name for name in drawn]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("figures", "expected"),
     [
@@ -237,11 +239,13 @@ def test_figures_are_chosen_by_name(heads, figures, expected):
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_token_of_a_text_adds_no_lines_to_it(heads):
     result = heads("--figures", "text", "--token", "cat", "--select", "L0H1", "--json")
     assert json.loads(result.stdout)["figures"] == ["text.png"]
 
 
+@pytest.mark.usefixtures("undrawn")
 @needs_parser
 def test_a_relation_is_drawn_outlined_and_told(heads):
     result = heads("--syntax", "--relation", "nsubj", "--figures", "heads", "--select", "L0H1", "--json")
@@ -251,6 +255,7 @@ def test_a_relation_is_drawn_outlined_and_told(heads):
     assert "outlined: nsubj" in Path("out/captions.md").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
     heads("--format", "svg", "--format", "pdf", "--select", "L0H1")
     assert names_in("out") == [
@@ -263,12 +268,14 @@ def test_formats_can_be_repeated_and_a_rerun_adds_to_them(heads):
     assert names_in("out") == ["heads.csv", "heads.json"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_options_of_a_figure_ask_for_it(heads):
     result = heads("--figures", "none", "--map", "sink,Long-Range", "--map", "sink", "--token", "the",
                    "--select", "L0H1", "--json")  # fmt: skip
     assert json.loads(result.stdout)["figures"] == ["lines.png", "map-sink.png", "map-long-range.png"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_all_figures_of_a_pair_are_drawn_with_captions_and_removed_with_the_next_text(heads):
     result = heads("--pair", "the dog ran", "--figures", "all", "--select", "L0H1", "--json")
     drawn = json.loads(result.stdout)["figures"]
@@ -278,6 +285,7 @@ def test_all_figures_of_a_pair_are_drawn_with_captions_and_removed_with_the_next
     assert names_in("out") == ["heads.csv", "heads.json"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_captions_of_figures_that_stay_are_kept(heads):
     heads("--figures", "overview", "--format", "svg")
     heads("--figures", "heads", "--select", "L0H0", "--scale", "log")
@@ -291,6 +299,7 @@ def test_captions_of_figures_that_stay_are_kept(heads):
     assert len(captions) == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_special_tokens_are_dropped_from_pictures_only(heads):
     heads("--figures", "none", "--select", "L0H0")
     before = json.loads(Path("out/heads.json").read_text())
@@ -320,6 +329,7 @@ def test_every_text_has_a_default_folder_of_its_own(here, bert_folder):
     assert json.loads(Path(name, "heads.json").read_text())["text"] == "the cat ran!"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_pictures_of_another_text_are_refused_before_the_model_is_run(heads, monkeypatch):
     assert heads("--figures", "heads", "--select", "L0H0").exit_code == 0
     monkeypatch.setattr("attnviz.analyze", lambda *_, **__: pytest.fail("the model was run"))
@@ -359,15 +369,19 @@ def test_closed_standard_input_is_refused(here, bert_folder):
     assert done.stderr == "attnviz: standard input is closed; expected a sentence on it, or as TEXT.\n"
 
 
-def test_a_text_is_read_as_utf8_in_any_locale_and_a_pipe_gets_plain_text_with_stand_ins(process):
-    plain_c = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
-    done = process(text="naïve cat".encode(), env={**os.environ, **plain_c})
-    assert (done.returncode, done.stderr) == (0, b"Wrote 2 files to out\n")
+@needs_fork
+def test_a_text_is_read_as_utf8_in_any_locale_and_a_pipe_gets_plain_text_with_stand_ins(here, started):
+    sys.argv[2] = "na\udcc3\udcafve cat"  # the bytes of "naïve cat", as Python reads arguments in the locale C
+    with Path("stdout").open("wb") as stdout, Path("stderr").open("wb") as stderr:
+        process = started(stdout.fileno(), stderr.fileno(), "--figures", "none", locale="C")
+        process.join(100)
+    assert (process.exitcode, Path("stderr").read_text()) == (0, "Wrote 2 files to out\n")
     assert json.loads(Path("out/heads.json").read_text(encoding="utf-8"))["text"] == "naïve cat"
-    assert done.stdout.startswith(b"Verified 12 heads")
-    assert b"?" in done.stdout
-    assert b"\x1b" not in done.stdout
-    assert max(done.stdout) < 128
+    printed = Path("stdout").read_bytes()
+    assert printed.startswith(b"Verified 12 heads")
+    assert b"?" in printed
+    assert b"\x1b" not in printed
+    assert max(printed) < 128
 
 
 def test_standard_input_that_is_not_utf8_is_refused_with_the_place(heads):
@@ -378,9 +392,9 @@ def test_standard_input_that_is_not_utf8_is_refused_with_the_place(heads):
 
 
 def test_an_argument_that_is_not_utf8_is_refused(process):
-    for arguments in ({"text": b"caf\xe9"}, {"text": b"cafe", "pair": b"caf\xe9"}):
-        pair = [b"--pair", arguments.pop("pair")] if "pair" in arguments else []
-        done = process(*pair, **arguments, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    plain_c = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    for text, pair, locale in ((b"caf\xe9", [], plain_c), (b"cafe", [b"--pair", b"caf\xe9"], {"LC_ALL": "C.UTF-8"})):
+        done = process(*pair, text=text, env={**os.environ, **locale})
         assert (done.returncode, done.stdout) == (1, b"")
         assert b"is not valid UTF-8: found byte 0xe9 at byte 3" in done.stderr
         assert b"Traceback" not in done.stderr
@@ -403,6 +417,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_run_through_and_steer_no_terminal(heads, gpt2_folder, text):
     result = heads("--figures", "lines", "--select", "L0H0", model=gpt2_folder, text=text, color=True)
@@ -574,6 +589,7 @@ def test_a_bug_keeps_its_traceback(heads, monkeypatch):
     assert not Path("out").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_says_how_many_files_of_an_earlier_run_it_removed(heads):
     heads("--select", "L0")
     result = heads("--select", "L0H0", "--figures", "heads", "--overwrite", text="the dog ran")
@@ -766,6 +782,7 @@ def test_a_full_disk_behind_standard_output_is_one_message_and_the_files_are_com
 # --- the real model
 
 
+@pytest.mark.usefixtures("undrawn")
 @needs_minilm
 def test_minilm_is_the_default_and_its_heads_are_verified(here):
     result = runner.invoke(app, ["heads", SENTENCE, "--no-syntax", "--select", "L2H8", "--json"])

@@ -52,9 +52,12 @@ def test_files_tables_and_the_document(run: Any):
     for title in ("Verified 12 heads", "Relations (", "Heads (", "Layers (means over their heads)", "Trees: gold."):
         assert title in result.stdout
     assert result.stderr == "Wrote 2 files to out\n"
-    printed = run("trees.conllu", *options, "--json")
+
+
+def test_json_prints_the_document_and_quiet_nothing(run: Any):
+    printed = run("trees.conllu", "--limit", "9", "--no-control", "--json")
     assert json.loads(printed.stdout) == document()
-    quiet = run("trees.conllu", "--quiet", "--no-control")
+    quiet = run("trees.conllu", "--limit", "9", "--no-control", "--quiet")
     assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
 
 
@@ -104,10 +107,10 @@ def test_the_document_is_laid_out_as_the_contract_says(run: Any):
 
 
 def test_a_control_is_measured_unless_it_is_not_wanted(run: Any):
-    result = run("trees.conllu", "--no-store")
-    assert (result.exit_code, document()["control_texts"]) == (0, 40)
+    result = run("trees.conllu", "--no-store", "--limit", "9")
+    assert (result.exit_code, document()["control_texts"]) == (0, 9)
     assert "Untrained" in result.stdout
-    result = run("trees.conllu", "--no-store", "--no-control")
+    result = run("trees.conllu", "--no-store", "--no-control", "--limit", "9")
     assert (result.exit_code, document()["control_texts"]) == (0, None)
     assert "no untrained copy was measured (--control)" in " ".join(result.stdout.split())
     limited = run("trees.conllu", "lines.txt", "--no-store", "--limit", "7", "--no-syntax")
@@ -139,17 +142,19 @@ def test_figures_are_chosen_drawn_listed_and_captioned(run: Any):
     assert "trees.conllu (40 texts, " in captions
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_scikit_learn_one_figure_is_left_out(run: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     result = run("trees.conllu", "--repeats", "--no-control", figures=True)
     assert "attnviz: likeness.png needs scikit-learn: pip install 'attnviz[profile]'" in result.stderr
     assert {"roles.png", "relations.png", "layers.png"} <= set(document()["figures"])
     assert "likeness.png" not in document()["figures"]
-    refused = run("trees.conllu", "--figures", "likeness", "--no-control", figures=True)
+    refused = run("trees.conllu", "--figures", "likeness", "--no-control", "--limit", "9", figures=True)
     assert refused.exit_code == 2
     assert "there is no figure 'likeness': likeness.png needs scikit-learn" in refused.stderr
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_rerun_on_another_corpus_replaces_its_own_files_only(run: Any):
     run("trees.conllu", "--figures", "relations,layers", "--no-control", figures=True)
     Path("out/mine.png").write_bytes(b"mine")
@@ -228,7 +233,7 @@ def test_what_was_measured_in_vain_does_not_stay(run: Any):
 def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
     interrupted_run(run, monkeypatch)
     save = Unfinished.save
-    monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "tallies": {}}))
+    monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "parts": {}}))
     monkeypatch.setattr(CorpusRun, "_count", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert run("trees.conllu").exit_code == 130
     result = run("trees.conllu")

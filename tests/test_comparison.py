@@ -310,6 +310,7 @@ def test_a_token_that_differs_is_marked_where_there_is_no_room_for_both(bert):
     assert ", and 3 more" in many
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.draws
 def test_saving_draws_the_heads_that_differ_most_and_keeps_pictures_of_the_same_comparison(texts, models, tmp_path):
     content = texts.save(tmp_path, top=2)

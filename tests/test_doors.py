@@ -22,7 +22,8 @@ from attnviz.corpora.batches import Text, collate, encode
 from attnviz.errors import ArchitectureError, CheckpointError, ParserError, VerificationError
 from attnviz.model import configs
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.model.configs import calling_transformers, empty_model, read_config
+from attnviz.model.configs import empty_model, read_config
+from attnviz.model.libraries import calling_transformers
 from attnviz.model.sources import find_checkpoint, weight_files
 from attnviz.patterns.parsers import parsed_words
 from tests.conftest import SENTENCE
@@ -214,6 +215,7 @@ def run(command: str, folder: Path, text: str, out: Path, *options: str) -> Any:
         given = str(out / "texts.txt")
     options = (*options, "--no-syntax") if command in ("heads", "profile") else options
     options = (*options, "--layer", "1") if command == "explain" else options
+    options = (*options, "--no-figures")
     return CliRunner().invoke(app, [command, given, "-m", str(folder), "-o", str(out), "-q", *options])
 
 
@@ -351,7 +353,7 @@ def test_heads_of_width_one_are_removed(tmp_path, method):
 def test_lines_of_one_token_are_left_out_of_a_profile_of_gpt2(gpt2, tmp_path):
     (tmp_path / "some.txt").write_text("e\nthe cat ran away\nb\n")
     (tmp_path / "none.txt").write_text("e\nb\n")
-    options = ["-m", str(gpt2), "-o", str(tmp_path / "out"), "--no-syntax"]
+    options = ["-m", str(gpt2), "-o", str(tmp_path / "out"), "--no-syntax", "--no-figures", "--no-control"]
     result = CliRunner().invoke(app, ["profile", str(tmp_path / "some.txt"), *options])
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert "some.txt:1: left out: its only token is a sink" in " ".join(result.stderr.split())
@@ -408,8 +410,8 @@ def test_only_what_the_model_reads_is_parsed(bert_folder, monkeypatch):
         return None, "a test"
 
     monkeypatch.setattr(heads_measure, "parser_for", never)
-    analyze("the cat " * 100_000, bert_folder, truncate=True)
-    analyze("the cat " * 100_000, bert_folder, pair="a dog " * 1000, truncate=True)
+    analyze("the cat " * 10_000, bert_folder, truncate=True)
+    analyze("the cat " * 10_000, bert_folder, pair="a dog " * 1000, truncate=True)
     analyze("the cat  ", bert_folder)
     assert parsed[0] == ("the cat " * 19).strip()
     assert [text[:5] for text in parsed[1:]] == ["the c", "a dog", "the c"]

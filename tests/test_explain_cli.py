@@ -29,6 +29,7 @@ def names(folder: str) -> set[str]:
     return {path.name for path in Path(folder).iterdir()}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_it_prints_the_walk_through_and_writes_to_the_usual_folder(run: Any) -> None:
     done = run()
     assert done.exit_code == 0, done.stderr
@@ -68,6 +69,7 @@ def test_options_are_heeded(run: Any) -> None:
         assert stored.metadata()["layer"] == "1"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figures_are_chosen_and_a_rerun_removes_what_belongs_to_another_layer(run: Any) -> None:
     done = run("-q", "-o", "out", "--figures", "positions")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")

@@ -229,7 +229,7 @@ def test_a_second_interruption_does_not_wait(checkpoint: Checkpoint, folder: Pat
 def test_what_cannot_be_kept_meanwhile_is_told_and_the_run_goes_on(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("attnviz.commands.profile.corpus_run._SAVED_EVERY", 0.0)
+    monkeypatch.setattr("attnviz.corpora.runs._SAVED_EVERY", 0.0)
     saved = Unfinished.save
     calls: list[int] = []
 
@@ -483,7 +483,7 @@ def test_two_processes_give_the_numbers_of_one(
 
 def test_processes_on_gpus_take_one_each(monkeypatch: pytest.MonkeyPatch, bert_folder: Path):
     places: list[torch.device] = []
-    monkeypatch.setattr(profile_module, "resolve_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("attnviz.corpora.runs.resolve_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(profile_module, "resolve_dtype", lambda *_: torch.float32)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(profile_module, "load_checkpoint", lambda source, place, dtype: places.append(place))
