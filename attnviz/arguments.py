@@ -76,8 +76,7 @@ def check_switch(name: str, given: object) -> None:
     Raises:
         UsageError: with what was found.
     """
-    if not isinstance(given, bool):
-        raise UsageError(f"expected {name} as True or False, found {given!r}.")
+    _check_kind(name, given, bool)
 
 
 def check_texts(text: object, pair: object, advice: str) -> None:

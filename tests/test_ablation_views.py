@@ -70,6 +70,10 @@ def test_heads(signed: Ablation, positive: Ablation) -> None:
     assert "4 texts: too few for intervals" in plan_of("heads", positive, top=0).caption
     (drawn,) = positive.figure("heads").axes[0].containers
     assert all(np.ptp(segment[:, 0]) == 0 for segment in drawn[2][0].get_segments())
+    for result, said in ((signed, "Loss of the model as it is "), (positive, "The model predicts no tokens.")):
+        notes = plan_of("heads", result).notes
+        assert notes[1].startswith(said)
+        assert [text.get_text() for text in result.figure("heads").texts[1:]] == list(notes)  # no line breaks
 
 
 def test_the_map(signed: Ablation, positive: Ablation) -> None:

@@ -164,7 +164,7 @@ def test_every_other_command_refuses_them(command: str, tmp_path: Path) -> None:
     (corpus := tmp_path / "corpus.txt").write_text("the cat ran")
     given: dict[str, Any] = {"compare": (result, result), "profile_heads": (result.checkpoint, [corpus])}
     run: Any = getattr(attnviz, command)
-    with pytest.raises(ArchitectureError, match=r"'olmo2'.*--any-family"):
+    with pytest.raises(ArchitectureError, match=r"'olmo2'.*heads --any-family"):
         run(*given.get(command, (TEXT, result.checkpoint)), **{"syntax": False} if command == "profile_heads" else {})
 
 
@@ -177,7 +177,7 @@ def test_code_of_someone_else_is_refused() -> None:
 
 
 def test_without_the_option_it_is_refused_and_the_option_named() -> None:
-    with pytest.raises(ArchitectureError, match=r"'olmo2'; expected one of: .*; heads --any-family"):
+    with pytest.raises(ArchitectureError, match=r"'olmo2'; expected one of: .*; attnviz heads --any-family"):
         analyzed(undeclared_model("olmo2"), any_family=False)
     with pytest.raises(TextError, match="cannot write"):
         analyzed(undeclared_model("olmo2"), generate=3)

@@ -181,6 +181,8 @@ def test_labels_are_names_or_numbers_in_tables_with_a_header_or_without(
     [
         ("the cat\tgood\none two\tgreat\n", r"t\.tsv:2: the model has no class 'great'; it has: bad \(0\), good \(1\)"),
         ("the cat\t3\n", "no class '3'"),
+        ("the cat\t1.0\n", r"no class '1\.0'; .* Numbers are whole: write 1, not 1\.0 \(in pandas: astype\(int\)\)\.$"),
+        ("the cat\t1.5\n", r"no class '1\.5'; .* and label\.$"),
         ("the cat\t\n", r"t\.tsv:1: expected a text and its label, found"),
         ("the cat\tgood\none\ttwo\tbad\n", r"t\.tsv:2: expected 2 columns with tabs between, found 3"),
         ("text\tgold\nthe cat\tgood\n", r"t\.tsv:1: expected a header with the columns text and label"),

@@ -233,7 +233,7 @@ def test_what_was_measured_in_vain_does_not_stay(run: Any):
 def test_right_settings_with_wrong_contents_are_one_message(run: Any, monkeypatch: pytest.MonkeyPatch):
     interrupted_run(run, monkeypatch)
     save = Unfinished.save
-    monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "tallies": {}}))
+    monkeypatch.setattr(Unfinished, "save", lambda kept, state: save(kept, {**state, "parts": {}}))
     monkeypatch.setattr(CorpusRun, "_count", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert run("trees.conllu").exit_code == 130
     result = run("trees.conllu")

@@ -24,9 +24,15 @@ from transformers import (
 
 from attnviz.commands.models import measure
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs
-from attnviz.commands.models.configurations import Configuration, parameter_counts, width_of_heads
+from attnviz.commands.models.configurations import (
+    PAPERS,
+    Configuration,
+    paper_configuration,
+    paper_configurations,
+    parameter_counts,
+    width_of_heads,
+)
 from attnviz.commands.models.measure import built_in_configuration, read_configuration
-from attnviz.commands.models.papers import PAPERS, paper_configuration, paper_configurations
 from attnviz.errors import CheckpointError
 from attnviz.model import configs
 from attnviz.model.architectures import architecture_of

@@ -3,23 +3,30 @@
 import copy
 import json
 import math
+import os
+import signal
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import Rectangle
 from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.attention.capture import capture_layers
 from attnviz.cli.program import app
-from attnviz.commands.compare.corpus import tallies
+from attnviz.commands.compare.corpus import measure, tallies
 from attnviz.commands.compare.corpus.noise import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
 from attnviz.commands.profile.intervals import t_quantile
-from attnviz.corpora.batches import Text, collate, encode
+from attnviz.corpora import runs
+from attnviz.corpora.batches import SampledAttention, Text, collate, encode
 from attnviz.corpora.bootstrap import REPLICATES, text_weights
+from attnviz.corpora.long_runs import Process
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId
 from tests.corpora import examples, sentences, treebank
@@ -253,7 +260,7 @@ def test_texts_that_are_too_long_are_left_out_and_named(bert: Checkpoint, tuned:
     assert (found.texts, found.left_out) == (1, 1)
     assert warned == [f"{corpus}:2: left out: it has 62 tokens, but the model has 40 positions."]
     corpus.write_text("the cat " * 30, encoding="utf-8")
-    with pytest.raises(attnviz.CorpusError, match=r"no text of .* could be compared: all 1 are too long or too short"):
+    with pytest.raises(attnviz.CorpusError, match=r"no text of .* could be measured: all 1 are too long, too short"):
         attnviz.compare_corpus(bert, tuned, corpus, syntax=False)
 
 
@@ -267,10 +274,104 @@ def test_models_and_files_that_cannot_be_compared_are_refused(bert: Checkpoint, 
     capital.write_text("the cat\nThe cat\n", encoding="utf-8")
     with pytest.raises(attnviz.TextError, match=r"capital.txt:2: the models read the text differently, from token 1"):
         attnviz.compare_corpus(bert, from_loaded(sharp_bert(), tokenizer), capital, syntax=False)
-    with pytest.raises(attnviz.CorpusError, match="profile reads GAP"):
+    with pytest.raises(
+        attnviz.CorpusError, match=r"a file that ends in .conllu \(a treebank\) or .txt \(.*\), found .*gap"
+    ):
         attnviz.compare_corpus(bert, bert, examples(tmp_path / "gap.tsv", 3))
     with pytest.raises(attnviz.UsageError, match="expected limit as a whole number from 1 on, found 0"):
         attnviz.compare_corpus(bert, bert, corpus, limit=0)
+
+
+# --- interrupted, and by several processes
+
+
+def numbers(found: attnviz.CorpusComparison) -> dict[str, Any]:
+    """Of all heads, by id, and of the run; without what was verified, which is a sample of the batches."""
+    document = found.document()
+    heads = {head["id"]: {**head, "rank": None} for head in document["heads"]}
+    return {"corpora": document["corpora"], "yardsticks": document["yardsticks"], "heads": heads}
+
+
+def close(found: Any, expected: Any) -> None:
+    """The same but for rounding."""
+    if isinstance(expected, dict | list):
+        assert len(found) == len(expected)
+        for key in expected if isinstance(expected, dict) else range(len(expected)):
+            close(found[key], expected[key])
+    else:
+        assert found == (pytest.approx(expected, rel=1e-4, abs=1e-5) if isinstance(expected, float) else expected)
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A treebank with a sentence that is too long for the models, and one that is too short to count."""
+    path = treebank(tmp_path_factory.mktemp("trees") / "trees.conllu", 40)
+    long = "".join(f"{n}\tcat\t_\t_\t_\t_\t{n - 1}\tdep\t_\t_\n" for n in range(1, 46))
+    path.write_text(f"{long}\n1\ta\t_\t_\t_\t_\t0\troot\t_\t_\n\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(bert: Checkpoint, tuned: Checkpoint, trees: Path) -> attnviz.CorpusComparison:
+    found = attnviz.compare_corpus(bert, tuned, trees, batch_size=8)
+    assert (found.texts, found.left_out) == (40, 2)
+    return found
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Send SIGINT in the middle of the batch with this number."""
+    one, numbers_of_batches = measure._Run._count, count(1)
+
+    def stopping(run: Any, *arguments: Any) -> None:
+        if next(numbers_of_batches) == after:
+            os.kill(os.getpid(), signal.SIGINT)
+        one(run, *arguments)
+
+    monkeypatch.setattr(measure._Run, "_count", stopping)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_numbers(
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: Any, tmp_path: Path, monkeypatch: Any, signals_heard: None
+):
+    kept, told, verified = tmp_path / "u", list[str](), list[int]()
+    for after in (1, 3):
+        with monkeypatch.context() as patched:
+            interrupt(patched, after)
+            with pytest.raises(KeyboardInterrupt):
+                attnviz.compare_corpus(bert, tuned, trees, batch_size=8, unfinished=kept, warn=told.append)
+    read = SampledAttention.run
+    monkeypatch.setattr(
+        SampledAttention, "run", lambda run, batch, visit: (verified.append(len(batch.items)), read(run, batch, visit))
+    )
+    found = attnviz.compare_corpus(bert, tuned, trees, batch_size=8, unfinished=kept, warn=told.append)
+    assert sum(verified) == 2 * 8  # of two models: what is left of 40 texts after 1 and 3 batches
+    close(numbers(found), numbers(whole))
+    assert (found.texts_verified, found.dropout) == (24, 0.1)  # the first batch of each of three runs
+    assert [line for line in told if "continuing" in line] == [
+        f"continuing after {n} texts that an earlier run measured; to start again, delete {kept}" for n in (8, 32)
+    ]
+    with pytest.raises(attnviz.OutputError, match=r"\(seed 0, now 1\); give the same settings to go on"):
+        attnviz.compare_corpus(bert, tuned, trees, seed=1, unfinished=kept)
+
+
+def test_processes_change_nothing(
+    bert: Checkpoint, tuned: Checkpoint, trees: Path, whole: attnviz.CorpusComparison, monkeypatch: pytest.MonkeyPatch
+):
+    states: list[Any] = []
+
+    def gathered(process: Process, state: Any) -> list[Any]:
+        states.insert(0, state)
+        return states if process.first else []
+
+    monkeypatch.setattr(runs, "gathered", gathered)
+    monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
+    for rank in (2, 1, 0):
+        monkeypatch.setattr(measure, "this_process", lambda rank=rank: Process(rank, 3))
+        found = attnviz.compare_corpus(bert, tuned, trees, batch_size=4)
+        assert (found is None) == (rank > 0)
+    assert found is not None
+    assert [sum(len(each["numbers"]) for each in state["measured"]) for state in states] == [14, 14, 14]
+    close(numbers(found), numbers(whole))
 
 
 # --- the command
@@ -321,9 +422,8 @@ def test_the_command_writes_pictures_captions_and_documents(run: Any, result: at
         ([], 1, "expected two models to compare over a corpus, found 1"),
         (["--pair", "b"], 2, "--pair is about one text; expected --corpus without it"),
         (["--words"], 2, "--words is about one text"),
+        (["--scale", "per-head"], 2, "--scale is about one text"),
         (["--figures", "overview"], 2, "unknown figure 'overview': expected any of map, distances"),
-        (["--scale", "nonsense"], 2, "unknown scale 'nonsense'"),
-        (["--select", "L9"], 2, ""),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, message: str):
@@ -334,13 +434,34 @@ def test_wrong_usage_is_one_line(run: Any, options: list[str], models: int, mess
     assert not list(Path.cwd().iterdir())
 
 
+def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
+    run: Any, monkeypatch: pytest.MonkeyPatch, signals_heard: None
+):
+    with monkeypatch.context() as patched:
+        interrupt(patched, 2)
+        done = run("-o", "out", "--batch-size", "8", "--figures", "none")
+    assert done.exit_code == 130
+    kept = "What was measured is kept in out/compare-corpus.unfinished: the same command goes on from there."
+    assert done.stderr == f"attnviz: interrupted. {kept}\n"
+    done = run("-o", "out", "--batch-size", "8", "--figures", "none", "--select", "L9")
+    assert done.exit_code == 2
+    assert "continuing after 16 texts" in done.stderr
+    assert "names layer 9, but the model has layers 0 to 2" in done.stderr
+    assert kept in done.stderr
+    assert "continuing after 40 texts" in run("-o", "out", "--batch-size", "8", "--figures", "none").stderr
+    assert sorted(path.name for path in Path("out").iterdir()) == ["compare-corpus.csv", "compare-corpus.json"]
+
+
 def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_folder: Path):
     done = run(file=Path("gone.txt"))
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "expected a corpus at gone.txt, found nothing" in done.stderr
-    done = CliRunner().invoke(app, ["compare", "a", "b", "-m", str(bert_folder), "--limit", "3"])
-    assert done.exit_code == 2
-    assert done.stderr == "attnviz: --limit is about a corpus; expected it with --corpus FILE, found it without.\n"
+    for option in ("--limit", "--batch-size", "--seed"):
+        done = CliRunner().invoke(app, ["compare", "a", "b", "-m", str(bert_folder), option, "3"])
+        assert done.exit_code == 2
+        assert (
+            done.stderr == f"attnviz: {option} is about a corpus; expected it with --corpus FILE, found it without.\n"
+        )
 
 
 # --- pictures
@@ -358,3 +479,28 @@ def test_the_map_outlines_what_changed_and_the_ranking_shows_both_yardsticks(res
     noise, dots = ax.collections[-2:]
     np.testing.assert_allclose(dots.get_offsets()[:, 1], [head.distance for head in result.heads])
     np.testing.assert_allclose(noise.get_offsets()[:, 1], [head.noise for head in result.heads])
+
+
+def test_selected_heads_stand_over_their_rank_among_all(result: attnviz.CorpusComparison):
+    figure = result.figure("distances", select="L1")
+    ranks = [head.rank for head in result.heads if head.id.layer == 1]
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == [str(rank) for rank in ranks]
+    assert ranks != [1, 2, 3, 4]
+
+
+def test_the_legend_names_only_what_is_drawn(result: attnviz.CorpusComparison):
+    changed, others = ({str(head.id) for head in result.heads if head.changed is of} for of in (True, False))
+    assert "other head" not in texts_of(result.figure("distances", select=sorted(changed)))
+    alone = texts_of(result.figure("distances", select=sorted(others)))
+    assert "head" in alone
+    assert not {"head that changed", "other head"} & set(alone)
+
+
+def test_a_head_among_heads_that_changed_has_no_outline(result: attnviz.CorpusComparison):
+    (ax, *_) = result.figure("map").axes
+    boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    assert len(boxes) == len(result.changed)
+    for box in boxes:
+        edges = [box.get_x(), box.get_x() + box.get_width(), box.get_y(), box.get_y() + box.get_height()]
+        assert all(0.01 < abs((edge - 0.5) - round(edge - 0.5)) < 0.25 for edge in edges)

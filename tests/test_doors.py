@@ -22,7 +22,8 @@ from attnviz.corpora.batches import Text, collate, encode
 from attnviz.errors import ArchitectureError, CheckpointError, ParserError, VerificationError
 from attnviz.model import configs
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.model.configs import calling_transformers, empty_model, read_config
+from attnviz.model.configs import empty_model, read_config
+from attnviz.model.libraries import calling_transformers
 from attnviz.model.sources import find_checkpoint, weight_files
 from attnviz.patterns.parsers import parsed_words
 from tests.conftest import SENTENCE

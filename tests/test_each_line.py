@@ -15,7 +15,8 @@ from attnviz.cli.program import app
 from attnviz.commands.heads import measure as heads_measure
 from attnviz.figures import Look
 from tests.drawn import texts_of
-from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2
+from tests.encoder_decoders import sharp, unigram_tokenizer
+from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 
 LINES = ("the cat that i saw ran away", "the dog ran away and the house ran", "he was in a tree")
 TOO_LONG = "the cat " * 30
@@ -152,14 +153,29 @@ def test_what_cannot_be_read_is_one_line_before_anything_is_written(
 
 def test_other_files_and_no_file_are_refused(run: Any):
     Path("trees.conllu").write_text("", encoding="utf-8")
-    assert "expected a text file (.txt, a text a line), found trees.conllu" in run("", file="trees.conllu").stderr
-    assert "expected a corpus at gone.txt, found nothing" in run("", file="gone.txt").stderr
+    assert "ends in .txt (one sentence a line), found trees.conllu" in run("", file="trees.conllu").stderr
+    gone = run("", file="gone.txt").stderr
+    assert (
+        "expected a corpus at gone.txt, found nothing; give a file that ends in .txt (one sentence a line).\n" in gone
+    )
     with pytest.raises(attnviz.UsageError, match=r"expected a list of texts, or the path of a .txt file, found \[\]"):
         attnviz.analyze_each([], sharp_bert(), tokenizer=bert_tokenizer())
     with pytest.raises(attnviz.TextError, match="text 2 of the list: the text has 62 tokens"):
         attnviz.analyze_each([LINES[0], TOO_LONG], sharp_bert(), tokenizer=bert_tokenizer())
     with pytest.raises(attnviz.TextError, match=r"expected text .* as a string, found int"):
         attnviz.analyze_each([1], sharp_bert(), tokenizer=bert_tokenizer())  # type: ignore[list-item]
+
+
+def test_the_figure_of_all_texts_of_an_encoder_decoder_is_refused_before_anything_is_written(
+    run: Any, tmp_path_factory: pytest.TempPathFactory
+):
+    folder = save_checkpoint(sharp("t5"), unigram_tokenizer(), tmp_path_factory.mktemp("t5") / "t5")
+    done = run("\n".join(LINES), "--figures", "texts", "-m", str(folder))
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "attnviz: there is no figure 'texts': it is drawn for models of one kind of attention only.\n"
+    )
+    assert not Path("out").exists()
 
 
 def test_a_long_line_is_cut_on_request(run: Any):

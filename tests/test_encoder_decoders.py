@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from attnviz import analyze
-from attnviz.attention import reference, relative_positions
-from attnviz.attention.relative_positions import bucketed_bias, position_buckets
+from attnviz.attention import positions, reference
+from attnviz.attention.positions import bucketed_bias, position_buckets
 from attnviz.attention.verify import verify_attention
 from attnviz.errors import ArchitectureError, TextError, VerificationError
-from attnviz.model.architectures import architecture_of, encoder_decoder, t5
+from attnviz.model.architectures import architecture_of, encoder_decoder
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.opening import open_checkpoint
 from attnviz.model.tokens import shifted_right
@@ -92,7 +92,7 @@ def test_a_bias_is_the_tables_row_of_the_pairs_bucket():
 
 def mutated(monkeypatch: pytest.MonkeyPatch, family: str, change: Any) -> None:
     """Let the family's parameters be changed: ``change(parameters, letter)``."""
-    kind = {"t5": t5.T5, "bart": encoder_decoder.Bart}[family]
+    kind = {"t5": encoder_decoder.T5, "bart": encoder_decoder.Bart}[family]
     original = kind.parameters
 
     def wrong(self: Any, model: Any, layer: int) -> Any:
@@ -138,10 +138,8 @@ def test_a_wrong_variant_fails_and_is_named_by_its_layer(models, monkeypatch, na
 
 
 def test_the_wrong_buckets_fail(models, monkeypatch):
-    right = relative_positions.position_buckets
-    monkeypatch.setattr(
-        relative_positions, "position_buckets", lambda q, k, n, far, causal, on: right(q, k, n, far, False, on)
-    )
+    right = positions.position_buckets
+    monkeypatch.setattr(positions, "position_buckets", lambda q, k, n, far, causal, on: right(q, k, n, far, False, on))
     with pytest.raises(VerificationError, match=r"layer D\d"):
         verified(models["t5"])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.profile.corpus_run import RunSettings, measure_corpora
+from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
 from attnviz.commands.profile.examples import role_examples
 from attnviz.commands.profile.kept import NONE, SAMPLED, STEPS, Kept, Reading, packed, score_codes
 from attnviz.commands.profile.measure import profile_heads
@@ -37,7 +37,7 @@ def paths(tmp_path_factory):
 
 
 def settings(model, paths, rank=0, count=1, batch_size=16, unfinished=None):
-    return RunSettings(
+    return ProfileSettings(
         model, tuple(map(open_corpus, paths)), None, None, batch_size, 0, Process(rank, count),
         Unfinished(unfinished, {}), lambda *_: None, lambda _: None, 3,
     )  # fmt: skip
@@ -52,7 +52,7 @@ def every(run):
 
 @pytest.fixture(scope="module")
 def whole(model, paths):
-    return every(measure_corpora(settings(model, paths)))
+    return every(CorpusRun.measure(settings(model, paths)))
 
 
 def test_there_are_examples_of_every_kind_of_role(model, whole):
@@ -131,11 +131,11 @@ def same(found, expected):
 
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_the_size_of_the_batches_changes_nothing(model, paths, whole, batch_size):
-    same(every(measure_corpora(settings(model, paths, batch_size=batch_size))), whole)
+    same(every(CorpusRun.measure(settings(model, paths, batch_size=batch_size))), whole)
 
 
 def test_processes_change_nothing(model, paths, whole):
-    runs = [measure_corpora(settings(model, paths, rank, 3, batch_size=4)) for rank in range(3)]
+    runs = [CorpusRun.measure(settings(model, paths, rank, 3, batch_size=4)) for rank in range(3)]
     for other in runs[1:]:
         runs[0].absorb(other.state())
     same(every(runs[0]), whole)
@@ -146,16 +146,16 @@ def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, si
     with monkeypatch.context() as patch:
         interrupt(patch, 4, signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            measure_corpora(settings(model, paths, batch_size=4, unfinished=kept))
+            CorpusRun.measure(settings(model, paths, batch_size=4, unfinished=kept))
     assert kept.exists()
-    same(every(measure_corpora(settings(model, paths, batch_size=4, unfinished=kept))), whole)
+    same(every(CorpusRun.measure(settings(model, paths, batch_size=4, unfinished=kept))), whole)
 
 
 def test_memory_does_not_grow_with_the_corpus(model, tmp_path):
     """What is kept of four times the sentences is as large, and forgotten texts are gone."""
     sizes, texts = [], []
     for n in (100, 400):
-        run = measure_corpora(settings(model, [corpora.treebank(tmp_path / f"{n}.conllu", n)]))
+        run = CorpusRun.measure(settings(model, [corpora.treebank(tmp_path / f"{n}.conllu", n)]))
         states = [tally.state() for name, tally in run.tallies.items() if name.endswith("examples")]
         kept = [each for state in states for each in state["kept"].values()]
         sizes.append(sum(each["codes"].numel() + each["sampled"].shape[-1] for each in kept))

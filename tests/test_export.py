@@ -19,8 +19,7 @@ from safetensors import safe_open
 from attnviz.errors import OutputError, UsageError
 from attnviz.patterns.parsers import Vocabulary
 from attnviz.patterns.syntax import Arc, Parse, Word
-from attnviz.results.documents import captions_text, latex_captions_text, read_captions
-from attnviz.results.manifest import json_text
+from attnviz.results.documents import captions_text, json_text, latex_captions_text, read_captions
 from attnviz.results.output_folder import OutputFolder
 from attnviz.results.result import layout_of, report_of
 from attnviz.results.view import Choices

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli import app
-from attnviz.commands.models.families import families_document, families_report
+from attnviz.commands.models.report import families_document, families_report
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures import ARCHITECTURES, COMMANDS
 from attnviz.model.checkpoint import Checkpoint, from_loaded

@@ -12,7 +12,7 @@ import pytest
 
 import attnviz
 from attnviz.errors import OutputError, UsageError
-from attnviz.results import folder_lock, manifest
+from attnviz.results import documents, folder_lock
 from attnviz.results.output_folder import OutputFolder
 from attnviz.results.result import report_of
 from attnviz.signals import SIGNALS, handled
@@ -167,8 +167,8 @@ def test_a_run_waits_for_another_that_moves_its_files_and_says_which(tmp_path: P
                 second.commit(hand_made().document())
             with pytest.raises(OutputError, match=message):
                 save(tmp_path)
-            first.write("overview.png", b"first")
-            first.commit(hand_made().document())
+        first.write("overview.png", b"first")
+        first.commit(hand_made().document())
         document = second.commit(hand_made().document())
     assert document["files"] == names(tmp_path) == ["heads.csv", "heads.json", "overview.png", "overview.svg"]
 
@@ -272,10 +272,10 @@ def test_signals_that_are_ignored_stay_so(signals_heard: None):
 def test_a_damaged_document_in_the_folder_is_no_document(tmp_path: Path, content: str):
     path = tmp_path / "heads.json"
     path.write_text(content)
-    found = manifest.read_document(path)
-    assert manifest.texts_of(found) == frozenset()
+    found = documents.read_document(path)
+    assert documents.texts_of(found) == frozenset()
 
 
 def test_a_pipe_in_the_place_of_a_document_is_not_waited_for(tmp_path: Path):
     os.mkfifo(tmp_path / "heads.json")
-    assert manifest.read_document(tmp_path / "heads.json") == {}
+    assert documents.read_document(tmp_path / "heads.json") == {}

@@ -15,6 +15,8 @@ from tests import encoder_decoders, llamas, relatives
 
 HALF = [torch.float16, torch.bfloat16]
 TEXTS = [Text("the cat ran", number=0), Text("the cat that i saw ran away from the dog", number=1)]
+BIASED = {"bart": 0, "marian": 0, "llama": 6, "qwen2": 8, "roberta": 0}
+"""Families with biases, and seeds with which rounding decides."""
 TARGETS = ("die", "die Katzen sahen das Haus")
 
 
@@ -46,6 +48,18 @@ def test_padded_batches_verify(family, dtype):
     assert found.heads_compared == sum(map(checkpoint.n_heads_of, range(checkpoint.n_layers)))
     assert checkpoint.dtype == dtype
     assert all(check.scale_limit is not None for check in found.layers)
+
+
+@pytest.mark.parametrize("family", BIASED)
+def test_scores_of_hundreds_with_biases_verify(family):
+    """A linear map rounds x W + b once; a reference that rounds x W, too, is off by 0.1 in such patterns."""
+    checkpoint = model(family, torch.bfloat16)
+    generator = torch.Generator().manual_seed(BIASED[family])
+    with torch.no_grad():
+        for name, parameter in checkpoint.model.named_parameters():
+            if "norm" not in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.8)
+    verified(checkpoint)
 
 
 @pytest.mark.parametrize("family", ["bart", "t5", "roberta", "llama"])

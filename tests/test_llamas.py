@@ -14,8 +14,8 @@ from transformers import AutoConfig, GptOssConfig, GptOssModel
 import attnviz
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import capture_layers
+from attnviz.attention.positions import Rotary, default_frequencies
 from attnviz.attention.reference import HeadParameters
-from attnviz.attention.rotary import Rotary, default_frequencies
 from attnviz.attention.tolerances import FLOAT32_STEPS, TOLERANCES, tolerance_of
 from attnviz.attention.verify import LayerCheck, verify_attention, verify_record
 from attnviz.errors import ArchitectureError, CheckpointError, VerificationError
@@ -227,15 +227,16 @@ CHANGES: dict[str, tuple[tuple[str, ...], Change]] = {
 }  # fmt: skip
 
 
-def change_parameters(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
-    original = Llama.parameters
-    monkeypatch.setattr(Llama, "parameters", lambda self, model, layer: change(original(self, model, layer)))
+def change_parameters(monkeypatch: pytest.MonkeyPatch, family: str, change: Change) -> None:
+    kind = type(ARCHITECTURES[family])
+    original = kind.parameters
+    monkeypatch.setattr(kind, "parameters", lambda self, model, layer: change(original(self, model, layer)))
 
 
 @pytest.mark.parametrize(("family", "name"), [(family, name) for name in CHANGES for family in CHANGES[name][0]])
 def test_wrong_parameters_fail_verification(monkeypatch, family, name):
     dtype = torch.float64 if family in ("llama", "qwen3") else torch.float32
-    change_parameters(monkeypatch, CHANGES[name][1])
+    change_parameters(monkeypatch, family, CHANGES[name][1])
     with pytest.raises(VerificationError, match="do not reproduce the model"):
         run(sharp_llama(family, dtype=dtype))
 

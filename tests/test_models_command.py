@@ -13,9 +13,8 @@ from typer.testing import CliRunner, Result
 
 import attnviz
 from attnviz.cli.program import app
-from attnviz.commands.models.configurations import Configuration
+from attnviz.commands.models.configurations import Configuration, paper_configuration, paper_configurations
 from attnviz.commands.models.measure import model_configurations
-from attnviz.commands.models.papers import paper_configuration, paper_configurations
 from attnviz.commands.models.report import models_report
 from attnviz.errors import UsageError
 from attnviz.results.tables import plain_text

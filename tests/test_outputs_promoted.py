@@ -1,5 +1,6 @@
 """Direct logit attribution: exact, against the model's own logits; a head that is known by design; wrong parts."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel
 
 import attnviz
 from attnviz.attention.contributions import LayerContributions
+from attnviz.attention.norms import widened
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import promoted_tokens
 from attnviz.commands.outputs.measure import HeadOutputs
@@ -203,13 +205,15 @@ def _unembedding(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
 
     def wrong(self, checkpoint, last):
         right(self, checkpoint, last)
+        copies = {name: getattr(self._norm, name).detach().clone() for name in ("weight", "bias")}
+        self._norm = replace(self._norm, **copies)  # the model keeps its own
         change(self)
 
     monkeypatch.setattr(promoted_tokens._Unembedding, "__init__", wrong)
 
 
 def _not_centred(self, part):
-    logits = (self.widened(part) / self.deviation * self._norm.weight) @ self._weight.T
+    logits = (widened(part) / self.deviation * self._norm.weight) @ self._weight.T
     return logits - logits.mean(-1, keepdim=True)
 
 
@@ -250,9 +254,6 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_parts_do_not_pass(mutant, dtype, monkeypatch):
     model = sharper_gpt2(dtype)
-    # gamma and beta are changed in place where nothing is widened: give the mutants copies of their own
-    right = promoted_tokens._Unembedding.widened
-    monkeypatch.setattr(promoted_tokens._Unembedding, "widened", lambda self, values: right(self, values).clone())
     assert promoted_by(model, token=2).attribution is not None
     MUTANTS[mutant](monkeypatch)
     with pytest.raises(VerificationError, match=r"do not sum to the model's own logits at position 2 \('that'\)"):

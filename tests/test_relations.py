@@ -13,9 +13,9 @@ from matplotlib.patches import Rectangle
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.hints import hints
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import RELATIONS
+from attnviz.commands.heads.report import hints
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import UsageError
 from attnviz.figures.arcs import ArcsPlan, arcs_figure
@@ -330,6 +330,23 @@ def test_heads_are_selected_by_role_and_where_nothing_matches_the_error_lists_wh
         analysis.select("sink,")
     with pytest.raises(UsageError, match="names layer 9, but the model has layers 0 to 1"):
         analysis.select(["L9"])
+
+
+@pytest.mark.parametrize("name", ["coreference", "obj", "Syntactic:nsubj:pass", "retrieval", "previous-token", "none"])
+def test_a_name_that_heads_can_have_is_no_typing_error_where_none_has_it(name: str) -> None:
+    analysis = named("sink", "sink")
+    with pytest.raises(UsageError) as refused:
+        analysis.select(name)
+    assert str(refused.value) == (
+        f"no head here is {name.casefold()!r}: labels sink (2); no roles over a corpus, because no stored profile of "
+        "this model was read."
+    )
+
+
+def test_a_profile_of_which_no_head_has_a_role_was_read() -> None:
+    none = hand_made(profile=replace(PROFILE, roles={}))
+    with pytest.raises(UsageError, match=r"no head here is 'obj': labels .*; no roles\.$"):
+        none.select("obj")
 
 
 def test_the_page_outlines_the_pairs_where_they_are_asked_for() -> None:

@@ -11,6 +11,7 @@ from torch.nn.functional import layer_norm, rms_norm
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from attnviz.attention.norms import LayerNorm, RMSNorm
+from attnviz.attention.positions import Rotary, default_frequencies, rotated
 from attnviz.attention.reference import (
     HeadParameters,
     Projection,
@@ -20,7 +21,6 @@ from attnviz.attention.reference import (
     multi_head_attention,
     shared_by_groups,
 )
-from attnviz.attention.rotary import Rotary, default_frequencies, rotated
 from attnviz.model.architectures.rope import rotary_of
 from tests.llamas import llama_config
 from tests.test_attention import random_input, random_parameters

@@ -18,7 +18,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import CheckpointError, OutputError, UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
-from attnviz.model.panics import panics_unprinted
+from attnviz.model.libraries import panics_unprinted
 from attnviz.model.sources import find_checkpoint
 from tests.conftest import SENTENCE
 from tests.corpora import sentences

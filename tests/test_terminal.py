@@ -1,6 +1,7 @@
 """What reaches the terminal and the tables: nothing that steers it, words that fit their numbers, streams that fail."""
 
 import csv
+import gc
 import io
 import os
 import subprocess
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import attnviz
 from attnviz.cli.program import app
+from attnviz.cli.runner import collecting
 from attnviz.cli.terminal import progress
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
@@ -226,6 +228,32 @@ def test_matplotlib_neither_asks_for_a_display_nor_tells_of_its_folder(tmp_path:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "a.png").is_file()
+
+
+def test_nothing_looks_for_garbage_while_a_process_starts_and_ends():
+    code = (
+        "import gc, sys; sys.argv = ['attnviz', '--version']\n"
+        "from attnviz.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: assert not gc.isenabled() and gc.get_freeze_count() > 1000\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_garbage_is_collected_from_the_first_sign_of_progress(enabled: bool):
+    told: list[tuple[str, int, int]] = []
+    frozen = gc.get_freeze_count()
+    if not enabled:
+        gc.disable()
+    try:
+        collecting(lambda *progress: told.append(progress))("verifying", 1, 6)
+        assert gc.isenabled()
+        assert (gc.get_freeze_count() > frozen) is not enabled  # what a caller from Python has is his own
+    finally:
+        gc.enable()
+    assert told == [("verifying", 1, 6)]
 
 
 def test_messages_do_not_end_with_the_stream_that_they_go_to(tmp_path: Path):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import attnviz
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.hints import hints
+from attnviz.commands.heads.report import hints
 from attnviz.commands.heads.text_view import TEXT
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look

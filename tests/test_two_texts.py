@@ -341,6 +341,17 @@ def test_lines_run_from_the_target_to_the_source(found):
     plt.close(figure)
 
 
+def test_a_token_that_no_text_has_is_missed_in_each_by_name(found):
+    source, target = (f"the token is looked for in the {text}, whose tokens attend" for text in ("source", "target"))
+    with pytest.raises(UsageError) as refused:
+        plans(found, "lines", token="zzz")
+    message = str(refused.value)
+    assert (message.count(source), message.count(target), message.count("no token “zzz”")) == (1, 1, 2)
+    with pytest.raises(UsageError, match=f"^{target} there: no token “the” in the text") as refused:
+        plans(found, "lines", token="the", select=["X"])
+    assert source not in str(refused.value)
+
+
 def test_lines_of_several_kinds_are_pictures_of_their_own(found):
     stems = [plan.stem for plan in plans(found, "lines", select=["E0H0", "X0"])]
     assert stems == ["lines-encoder", "lines-cross-attention"]

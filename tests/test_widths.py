@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.commands.models.papers import paper_configurations
+from attnviz.commands.models.configurations import paper_configurations
 from attnviz.commands.models.report import models_report
 from attnviz.model.checkpoint import from_loaded
 from attnviz.patterns.syntax import Arc

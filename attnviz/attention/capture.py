@@ -62,9 +62,7 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
     Raises:
         VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
     """
-    visited: list[int] = []
-
-    encoded: list[Tensor] = []
+    visited, encoded = list[int](), list[Tensor]()
 
     def visit_next(record: LayerRecord) -> None:
         visited.append(record.layer)
@@ -131,15 +129,13 @@ def _in_run_order(layers: Sequence[int]) -> list[int]:
 def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[[LayerRecord], None]) -> Iterator[None]:
     seen: dict[str, Tensor] = {}
 
-    def keep_source(_: nn.Module, __: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before_block(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen["residual"] = args[0] if args else kwargs["hidden_states"]
+
+    def before_pattern(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen["attention_input"] = args[0] if args else kwargs["hidden_states"]
         if kwargs.get("key_value_states") is not None:
             seen["source"] = kwargs["key_value_states"]
-
-    def keeps(name: str) -> Callable[..., None]:
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen[name] = args[0] if args else kwargs["hidden_states"]
-
-        return before
 
     def after_pattern(_: nn.Module, __: Any, result: Any) -> None:
         if not isinstance(result[-1], Tensor):
@@ -166,9 +162,8 @@ def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[
         seen.clear()
 
     handles = [
-        modules.block.register_forward_pre_hook(keeps("residual"), with_kwargs=True),
-        modules.pattern.register_forward_pre_hook(keeps("attention_input"), with_kwargs=True),
-        modules.pattern.register_forward_pre_hook(keep_source, with_kwargs=True),
+        modules.block.register_forward_pre_hook(before_block, with_kwargs=True),
+        modules.pattern.register_forward_pre_hook(before_pattern, with_kwargs=True),
         modules.pattern.register_forward_hook(after_pattern),
         modules.output.register_forward_hook(after_output),
         norm.register_forward_hook(after_norm),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,17 +91,9 @@ def worse_of(one: LayerCheck | None, other: LayerCheck) -> LayerCheck:
     """The larger errors of two checks of the same layer, and the smaller limit: an error has to pass both."""
     if one is None:
         return other
-    return LayerCheck(
-        layer=other.layer,
-        heads_compared=other.heads_compared,
-        pattern_error=max(one.pattern_error, other.pattern_error),
-        output_error=max(one.output_error, other.output_error),
-        output_scale=max(one.output_scale, other.output_scale),
-        passed_error=max(one.passed_error, other.passed_error),
-        row_error=_either(max, one.row_error, other.row_error),
-        scale_error=_either(max, one.scale_error, other.scale_error),
-        scale_limit=_either(min, one.scale_limit, other.scale_limit),
-    )
+    errors = ("pattern_error", "output_error", "output_scale", "passed_error", "row_error", "scale_error")
+    worse: dict[str, Any] = {name: _either(max, getattr(one, name), getattr(other, name)) for name in errors}
+    return replace(other, **worse, scale_limit=_either(min, one.scale_limit, other.scale_limit))
 
 
 def compare_layer(
@@ -228,26 +221,23 @@ def locate(
     ``labels`` names the queries of a text in the batch, ``keys`` the keys, where they are others.
     """
     keys = labels if keys is None else keys
-    if not check.pattern_error <= tolerance.pattern:
-        found = (pattern - record.pattern).abs().nan_to_num_(nan=torch.inf)
-        batch, head, query, key = _argmax(found)
-        message = (
-            f"The largest difference is in layer {record.layer}, head {head} ({HeadId(record.layer, head)}), "
-            f"query {query} ({labels(batch)[query]!r}), key {key} ({keys(batch)[key]!r}): "
+    patterns_agree = check.pattern_error <= tolerance.pattern
+    if not patterns_agree or not _rows_agree(check, tolerance):
+        found = row_error(pattern, record.pattern) if patterns_agree else (pattern - record.pattern).abs()
+        batch, head, query, key = _argmax(found.nan_to_num_(nan=torch.inf))
+        where = (
+            f"layer {record.layer}, head {head} ({HeadId(record.layer, head)}), query {query} "
+            f"({labels(batch)[query]!r}), key {key} ({keys(batch)[key]!r})"
+        )
+        weights = (
             f"the model attends {record.pattern[batch, head, query, key]:.6g}, "
-            f"the reference {pattern[batch, head, query, key]:.6g} (tolerance {tolerance.pattern:g})."
+            f"the reference {pattern[batch, head, query, key]:.6g}"
         )
-        return check.pattern_error / tolerance.pattern, message
-    if not _rows_agree(check, tolerance):
-        batch, head, query, key = _argmax(row_error(pattern, record.pattern).nan_to_num_(nan=torch.inf))
-        message = (
-            f"In layer {record.layer}, head {head} ({HeadId(record.layer, head)}), query {query} "
-            f"({labels(batch)[query]!r}), key {key} ({keys(batch)[key]!r}) the model attends "
-            f"{record.pattern[batch, head, query, key]:.6g}, "
-            f"the reference {pattern[batch, head, query, key]:.6g}: {check.row_error:.2g} of the row's largest weight "
-            f"(tolerance {tolerance.row:g})."
-        )
-        return float(check.row_error or 0) / (tolerance.row or 1), message
+        if not patterns_agree:
+            message = f"The largest difference is in {where}: {weights} (tolerance {tolerance.pattern:g})."
+            return check.pattern_error / tolerance.pattern, message
+        share = f"{check.row_error:.2g} of the row's largest weight (tolerance {tolerance.row:g})"
+        return float(check.row_error or 0) / (tolerance.row or 1), f"In {where} {weights}: {share}."
     if not _scale_agrees(check):
         message = (
             f"No single weight differs by more than rounding, but those of layer {record.layer} differ together, as if "

@@ -23,8 +23,8 @@ from attnviz.attention.verify import VerifiedAttention, VerifiedLayer
 from attnviz.errors import ArchitectureError, VerificationError
 from attnviz.model.architectures import EAGER
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.configs import calling_transformers
 from attnviz.model.head_ids import HeadId
+from attnviz.model.libraries import calling_transformers
 from attnviz.model.tokens import Tokens
 from attnviz.progress import Progress, tell
 

@@ -9,7 +9,7 @@ sections 3.2.1 and 3.2.2), all heads of a layer at once::
     output  = concat(pattern v) W_O + b_O                                 [.., n, d_model]
 
 What later models changed of it comes in where the parameters have it: keys and values shared by groups of heads,
-q and k normed and rotated by their positions (:mod:`attnviz.attention.rotary`), scores with a bias by position or
+q and k normed and rotated by their positions (:mod:`attnviz.attention.positions`), scores with a bias by position or
 capped, and windows. Queries may come from another input than keys and values (cross-attention).
 
 ``..`` is any number of leading axes (a batch). Axes come in the order head, query, key. Masks are
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.norms import RMSNorm
-from attnviz.attention.rotary import Rotary, rotated
+from attnviz.attention.positions import Rotary, rotated
 
 __all__ = [
     "HeadParameters",
@@ -107,10 +107,18 @@ def project(x: Tensor, projection: Projection) -> Tensor:
     """
     n_heads, _, d_head = projection.weight.shape
     side_by_side = projection.weight.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head]
-    projected = x @ side_by_side  # [.., n, n_heads * d_head]
-    if projection.bias is not None:
-        projected = projected + projection.bias.flatten()
+    bias = None if projection.bias is None else projection.bias.flatten()
+    projected = _linear(x, side_by_side, bias)  # [.., n, n_heads * d_head]
     return projected.reshape(*x.shape[:-1], n_heads, d_head).transpose(-3, -2)  # [.., n_heads, n, d_head]
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The map x W + b; in half precision rounded once, as in models: twice would move scores of hundreds by 1."""
+    if bias is None:
+        return x @ weight
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return torch.nn.functional.linear(x, weight.T, bias)
+    return x @ weight + bias
 
 
 def shared_by_groups(x: Tensor, n_heads: int) -> Tensor:
@@ -203,8 +211,7 @@ def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters)
     """
     weighted = torch.matmul(pattern, value)
     concatenated = weighted.transpose(-3, -2).flatten(-2)
-    output = concatenated @ parameters.output_weight.flatten(0, 1)
-    return output if parameters.output_bias is None else output + parameters.output_bias
+    return _linear(concatenated, parameters.output_weight.flatten(0, 1), parameters.output_bias)
 
 
 def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:

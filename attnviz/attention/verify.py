@@ -56,33 +56,23 @@ class VerifiedLayer:
             raise VerificationError(f"layer {self.check.layer} did not verify: {self.check}")
 
 
+@dataclass(eq=False)
 class VerifiedAttention:
     """The verified heads of one text: patterns are recomputed on demand, not kept.
 
     Only the d_model-sized inputs and outputs of the layers stay in memory. A recomputed layer must match the
-    fingerprint taken at verification, so a model that was changed in between is noticed.
+    fingerprint taken at verification, so a model that was changed in between is noticed. Made by
+    :func:`verify_attention` alone; the lists are in the order of the layers.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        tokens: Tokens,
-        verification: Verification,
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-        fingerprints: list[Tensor],
-        sources: list[Tensor | None],
-        target: Tokens | None = None,
-    ) -> None:
-        """Called by :func:`verify_attention` alone; the lists are in the order of the layers."""
-        self.checkpoint = checkpoint
-        self.tokens = tokens
-        self.verification = verification
-        self._inputs = inputs
-        self._outputs = outputs
-        self._fingerprints = fingerprints
-        self._sources = sources
-        self._target = target
+    checkpoint: Checkpoint
+    tokens: Tokens
+    verification: Verification
+    _inputs: list[Tensor]
+    _outputs: list[Tensor]
+    _fingerprints: list[Tensor]
+    _sources: list[Tensor | None]
+    _target: Tokens | None = None
 
     def tokens_of(self, layer: int) -> tuple[Tokens, Tokens]:
         """The tokens of a layer's queries and of its keys; other than :attr:`tokens` in an encoder-decoder alone."""
@@ -114,7 +104,7 @@ class VerifiedAttention:
                 f"the model was verified in {x.dtype} on {x.device}, but is now in {model.dtype} on {model.device}; "
                 "analyze again."
             )
-        pattern, _ = _recompute(model, layer, x, None, self._sources[layer])
+        pattern, _ = _recompute(model, layer, x, self._sources[layer])
         if not torch.allclose(_fingerprint(pattern), self._fingerprints[layer], rtol=_SAME_WEIGHTS, atol=_SAME_WEIGHTS):
             raise VerificationError(
                 f"layer {layer} no longer gives the verified patterns: "
@@ -154,8 +144,7 @@ def verify_attention(
 
     def compare(record: LayerRecord) -> None:
         queries, keys = _read_by(record.layer, tokens, target)
-        mask = torch.ones(1, len(keys), dtype=torch.long, device=checkpoint.device)
-        pattern, output = _recompute(checkpoint, record.layer, record.attention_input, mask, record.source)
+        pattern, output = _recompute(checkpoint, record.layer, record.attention_input, record.source)
         check = compare_layer(record, pattern, output, checkpoint, tolerance)
         checks[record.layer] = check
         if not within(check, tolerance):
@@ -210,7 +199,7 @@ def verify_record(
         VerificationError: they differ by more than the tolerance of the dtype.
     """
     tolerance = checkpoint.tolerance
-    pattern, output = _recompute(checkpoint, record.layer, record.attention_input, attention_mask, record.source)
+    pattern, output = _recompute(checkpoint, record.layer, record.attention_input, record.source, attention_mask)
     check = compare_layer(record, pattern, output, checkpoint, tolerance)
     if not within(check, tolerance):
         _, where = locate(record, pattern, output, check, checkpoint, tolerance, labels, keys)
@@ -219,7 +208,7 @@ def verify_record(
 
 
 def _recompute(
-    checkpoint: Checkpoint, layer: int, x: Tensor, attention_mask: Tensor | None, source: Tensor | None = None
+    checkpoint: Checkpoint, layer: int, x: Tensor, source: Tensor | None, attention_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The pattern and the output of a layer; keys come from ``source``, where that is another text than x."""
     if attention_mask is None:

@@ -1,17 +1,19 @@
 """The command ``attnviz compare``."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import attnviz
 from attnviz.cli import options
-from attnviz.cli.compare_corpus import check_form, compare_over
+from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text
+from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import UsageError
 from attnviz.progress import Progress
 
@@ -111,7 +113,8 @@ def compare(
     Both sides are verified. It writes compare.png, compare-map.png, one picture per head (differences/L00H00.png),
     captions, compare.json and compare.csv, and prints the heads ranked by Jensen-Shannon distance. With --corpus it
     writes compare-corpus-map.png, compare-corpus-distances.png, compare-corpus.json and compare-corpus.csv: mean
-    distances with intervals, beside what dropout does and the largest distance that is possible.
+    distances with intervals, beside what dropout does and the largest distance that is possible. After an interruption
+    the same command goes on where it stopped; torchrun -m attnviz compare splits the texts over processes.
 
     Examples:
         attnviz compare "The cat ran away" -m minilm -m ./mine
@@ -120,17 +123,25 @@ def compare(
     names, texts = model or ["minilm"], texts or []
     of_texts = {
         "--pair": pair is not None, "--target": target is not None, "--words": words, "--truncate": truncate,
-        "--local-window": local_window != 1, "--long-range-from": long_range_from != 4,
+        "--local-window": local_window != 1, "--long-range-from": long_range_from != 4, "--scale": scale != _SCALES[0],
     }  # fmt: skip
+    of_corpus = {"--limit": limit is not None, "--batch-size": batch_size != 32, "--seed": seed != 0}
     if corpus is not None:
-        check_form(texts, names, of_texts)
-        compare_over(
-            run, corpus, names, _sources(names, revision or []), limit=limit, batch_size=batch_size, seed=seed,
-            syntax=syntax, parser=parser, scale=scale, select=select or (), top=top,
-        )  # fmt: skip
+        _check_corpus_form(texts, names, of_texts)
+        a, b = _sources(names, revision or [])
+
+        def measure_corpus(
+            unfinished: Path, progress: Progress, warn: Callable[[str], None]
+        ) -> "attnviz.CorpusComparison | None":
+            return attnviz.compare_corpus(
+                a, b, corpus, limit=limit, batch_size=batch_size, seed=seed, syntax=syntax, parser=parser,
+                device=run.device, dtype=run.dtype, unfinished=unfinished, progress=progress, warn=warn,
+            )  # fmt: skip
+
+        _run_over(run, corpus, names, measure_corpus, select=select or (), top=top)
         return
-    if limit is not None:
-        raise UsageError("--limit is about a corpus; expected it with --corpus FILE, found it without.")
+    for option in (name for name, given in of_corpus.items() if given):
+        raise UsageError(f"{option} is about a corpus; expected it with --corpus FILE, found it without.")
     _check_form(texts, names)
     sentences = [read_text(text) for text in texts]
     second = None if pair is None else decoded("--pair", pair)
@@ -170,6 +181,31 @@ def compare(
         select=select or (),
         top=top,
     )
+
+
+def _run_over(run: Run, corpus: Path, models: list[str], measure: Callable[..., Any], **choices: Any) -> None:
+    """Compare over a corpus, from where an earlier run stopped, together with the processes that share the work."""
+    run.command, process = "compare.corpus", this_process()
+    run.silent = not process.first
+    unfinished = results_folder(run.out, run.command, models, (), [corpus]) / "compare-corpus.unfinished"
+    run.keeps(own_file(unfinished, process))
+
+    def finish(_: dict[str, Any]) -> tuple[str, ...]:
+        remove_kept(unfinished, process)
+        return ()
+
+    run.execute(partial(measure, unfinished), corpora=[corpus], models=models, rate=True, finish=finish, **choices)
+
+
+def _check_corpus_form(texts: list[str], models: list[str], of_texts: dict[str, bool]) -> None:
+    """Refuse what is not two models on a corpus alone; ``of_texts`` are options about single texts, if given."""
+    form = "attnviz compare --corpus FILE --model M1 --model M2"
+    if texts:
+        raise UsageError(f"expected texts or --corpus, found both; write {form}.")
+    if len(models) != 2:
+        raise UsageError(f"expected two models to compare over a corpus, found {len(models)}: {form}.")
+    for option in (name for name, given in of_texts.items() if given):
+        raise UsageError(f"{option} is about one text; expected --corpus without it, found both.")
 
 
 def _check_form(texts: list[str], models: list[str]) -> None:

@@ -64,9 +64,9 @@ def analyze_lines(
         adds: figures that other options ask for.
         choices: as for :meth:`Run.execute`.
     """
+    from attnviz.commands.heads.naming import labels_in
     from attnviz.commands.heads.relations import without_relations
-    from attnviz.commands.heads.selecting import labels_in
-    from attnviz.results.manifest import json_text, read_document
+    from attnviz.results.documents import json_text, read_document
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.result import checked_views, layout_of
 
@@ -80,6 +80,12 @@ def analyze_lines(
 
     def write(one: "OneText", analysis: "attnviz.Analysis") -> None:
         assert run.folder is not None
+        if (
+            not written
+            and run.figures == _SUMMARY
+            and (why := checked_views(run.command, [_SUMMARY])[0].missing(analysis))
+        ):
+            raise UsageError(f"there is no figure {_SUMMARY!r}: {why}.")
         path = run.folder.path / one.folder
         document = read_document(path / "heads.json")
         if one.folder not in written:

@@ -85,7 +85,7 @@ def _list_families(names: list[str], out: str | None, as_json: bool) -> None:
         raise UsageError(
             "--families lists all architectures, on the terminal alone; leave out NAME and --out (--json prints JSON)."
         )
-    from attnviz.commands.models.families import families_document, families_report
+    from attnviz.commands.models.report import families_document, families_report
     from attnviz.version import __version__
 
     document = families_document(__version__)

@@ -8,6 +8,7 @@ import attnviz
 from attnviz.cli import options
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text
+from attnviz.errors import UsageError
 
 __all__ = ["rollout"]
 
@@ -17,6 +18,7 @@ def rollout(
     run: Run,
     text: options.Text,
     pair: options.Pair = None,
+    target: Annotated[str | None, typer.Option(hidden=True)] = None,
     token: Annotated[
         str | None,
         options.token_option("Rank the inputs of this token", "the first token ([CLS]); for GPT-2, the last"),
@@ -64,6 +66,10 @@ def rollout(
         attnviz rollout "The cat that I saw ran away"
         attnviz rollout "The cat ran away" --token cat --flow
     """
+    if target is not None:
+        raise UsageError(
+            "rollout follows attention through the encoder alone; leave out --target, which the decoder reads."
+        )
     sentence = read_text(text)
     second = None if pair is None else decoded("--pair", pair)
     start = None if token is None else decoded("--token", token)

@@ -1,5 +1,6 @@
 """How every command runs: shared options, folder, measurement, files, tables or JSON, exit codes."""
 
+import gc
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from attnviz.results.result import Result
     from attnviz.results.view import ChoiceNames, Choices
 
-__all__ = ["Run", "command", "errors_to_exit_codes"]
+__all__ = ["Run", "collecting", "command", "errors_to_exit_codes"]
 
 
 @dataclass
@@ -94,7 +95,7 @@ class Run(Shared):
         report, wanted = report_of(self.command), self.choices(scale, scales, choices)
         figures, formats = self.figure_names(adds), self.format_names
         if self.silent:
-            measure(lambda *_: None, lambda _: None)
+            measure(collecting(lambda *_: None), lambda _: None)
             return
         given = [text for text in texts if text is not None]
         path = results_folder(self.out, self.command, models or [self.model], given, corpora)
@@ -105,7 +106,7 @@ class Run(Shared):
             self.folder = output
             output.refuse_other_texts([*given, *map(str, corpora)])
             tell("loading", 0, 0)
-            result = measure(tell, lambda message: say(message, self.quiet))
+            result = measure(collecting(tell), lambda message: say(message, self.quiet))
             if result is None:
                 return
             document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
@@ -172,6 +173,18 @@ class Run(Shared):
         if self.kept is None or _which(self.kept) in (None, self.kept_before):
             return ""
         return f" What was measured is kept in {self.kept}: the same command goes on from there."
+
+
+def collecting(tell: Progress) -> Progress:
+    """Progress that begins to collect garbage at its first sign: loading has made a million objects, and all stay."""
+
+    def told(what: str, done: int, total: int) -> None:
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
+        tell(what, done, total)
+
+    return told
 
 
 def _which(file: Path) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """The start and the end of the process ``attnviz``; nothing heavy is imported before signals are handled."""
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -12,7 +13,7 @@ from attnviz import signals
 __all__ = ["INTERRUPTED", "main"]
 
 INTERRUPTED = 130
-_SELDOM = (50_000, 20, 100)  # loading makes a million objects that all stay: collecting often costs a second
+_SELDOM = (50_000, 20, 100)  # drawing makes many objects, of which few are in cycles
 
 
 class _InterruptedError(BaseException):
@@ -29,6 +30,7 @@ def main() -> None:
             _run()
         finally:
             signals.ignore()
+            gc.freeze()  # all of it ends now: to look for cycles in a million objects first takes a fifth of the time
     except (_InterruptedError, KeyboardInterrupt):  # while importing, parsing, or ending
         signals.ignore()
         _say("interrupted.")
@@ -56,10 +58,10 @@ def _run() -> None:
 
 def _prepare() -> None:
     """Streams that can be written to, and libraries that neither print nor ask for a display."""
-    import gc
     import logging
 
     gc.set_threshold(*_SELDOM)
+    gc.disable()  # until the model is there: see :func:`attnviz.cli.runner.collecting`
     for descriptor in range(3):  # of closed ones the next file would get the number, and what is printed to it
         with suppress(OSError):
             if not _is_open(descriptor):

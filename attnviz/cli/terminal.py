@@ -128,7 +128,7 @@ def print_results(
         if sys.stdout is None and (as_json or not quiet):
             raise OSError(errno.EBADF, "standard output is closed")
         if as_json:
-            from attnviz.results.manifest import json_text
+            from attnviz.results.documents import json_text
 
             sys.stdout.write(json_text(document))
         elif not quiet:

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -126,7 +125,7 @@ def encode(
                 raise TextError(f"{text.place or 'a text'}: {why}.")
             skipped(text, why)
             continue
-        special[0] = special[0] or checkpoint.architecture.sink_first
+        special[0] = special[0] or checkpoint.architecture.causal
         pieces = tuple(text.text[start:end] for start, end in offsets)
         types = tuple(encoding.type_ids) if checkpoint.architecture.segments else None
         items.append(Item(tuple(encoding.ids), tuple(special), members, text, pieces, types, tuple(offsets)))
@@ -231,18 +230,15 @@ class SampledAttention:
         verifying = self.next_is_verified
         self._batches += 1
 
-        def labels(text: int, name: str = "input_ids") -> list[str]:
-            ids = batch.inputs[name][text].tolist()
-            return [str(token) for token in self._checkpoint.tokenizer.convert_ids_to_tokens(ids)]
-
-        def of(valid: Tensor) -> Callable[[int], list[str]]:
-            return partial(labels, name="input_ids" if valid is batch.valid else "decoder_input_ids")
+        def labels(valid: Tensor) -> Callable[[int], list[str]]:
+            ids = batch.inputs["input_ids" if valid is batch.valid else "decoder_input_ids"]
+            return lambda text: list(map(str, self._checkpoint.tokenizer.convert_ids_to_tokens(ids[text].tolist())))
 
         def hand_over(record: LayerRecord) -> None:
             pattern = record.pattern
             if verifying:
                 queries, keys = batch.queries(record.layer), batch.keys(record.layer)
-                verified = verify_record(self._checkpoint, record, keys.long(), of(queries), of(keys))
+                verified = verify_record(self._checkpoint, record, keys.long(), labels(queries), labels(keys))
                 self._checks[record.layer] = worse_of(self._checks[record.layer], verified.check)
                 pattern = verified.pattern
             visit(record.layer, pattern)

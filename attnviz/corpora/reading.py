@@ -19,8 +19,11 @@ __all__ = ["LONGEST", "SHORTEST", "Corpus", "Place", "Span", "Text", "as_labelle
 SHORTEST, LONGEST = 3, 60
 """Words of the sentences of a treebank that count (contract)."""
 
-_KINDS = {".conllu": "conllu", ".txt": "txt", ".tsv": "gap"}
-_SUFFIXES = ".conllu (a treebank), .txt (one sentence a line) or .tsv (GAP, or texts with labels)"
+_KINDS = {
+    "conllu": ".conllu (a treebank)", "txt": ".txt (one sentence a line)", "gap": ".tsv (GAP, or texts with labels)",
+}  # fmt: skip
+"""By kind of corpus, the suffix of its files and what they hold."""
+
 _GAP_COLUMNS = "ID Text Pronoun Pronoun-offset A A-offset A-coref B B-offset B-coref URL".split()
 _TEXT_COLUMNS, _LABEL_COLUMN = ("text", "sentence"), "label"
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
@@ -93,19 +96,21 @@ class _Word(NamedTuple):
     place: Place
 
 
-def open_corpus(path: Path) -> Corpus:
-    """Take the kind of a corpus from its suffix, and its hash.
+def open_corpus(path: Path, kinds: Sequence[str] = tuple(_KINDS)) -> Corpus:
+    """Take the kind of a corpus from its suffix, one of ``kinds``, and its hash.
 
     Raises:
         CorpusError: no such file, a folder, another suffix, or a file that cannot be read.
     """
+    *others, last = (_KINDS[kind] for kind in kinds)
+    suffixes = f"{', '.join(others)} or {last}" if others else last
     try:
         if not path.is_file():
             found = "a folder" if path.is_dir() else "something else" if path.exists() else "nothing"
-            raise CorpusError(f"expected a corpus at {path}, found {found}; give a file that ends in {_SUFFIXES}.")
-        kind = _KINDS.get(path.suffix.lower())
-        if kind is None:
-            raise CorpusError(f"expected a file that ends in {_SUFFIXES}, found {path}; give, or rename, such a file.")
+            raise CorpusError(f"expected a corpus at {path}, found {found}; give a file that ends in {suffixes}.")
+        kind = next((kind for kind in kinds if _KINDS[kind].startswith(f"{path.suffix.lower()} ")), "")
+        if not kind:
+            raise CorpusError(f"expected a file that ends in {suffixes}, found {path}; give, or rename, such a file.")
         digest, size = hashlib.sha256(), 0
         ends = (b"\n\n", b"\n\r\n") if kind == "conllu" else (b"\n",)
         with path.open("rb") as file:

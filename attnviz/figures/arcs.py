@@ -14,14 +14,13 @@ from matplotlib.path import Path
 from attnviz.figures.files import figure_style
 from attnviz.figures.fonts import drawable, font_families
 from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
-from attnviz.figures.matrix import cell_points
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, settled, spread
-from attnviz.figures.running_text import Piece, Placed, points_of, prose_width, text_lines, write_heading
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, spread
+from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
 
 __all__ = ["Arc", "ArcsPlan", "Sentence", "arcs_figure", "arcs_inches", "draw_arcs"]
 
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9  # points of words and of relations; white space in sizes of the words
-_STEP, _FIRST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 12.0, 13.0, 6.0, 9.0  # points
+_STEP, _FIRST, _LEAST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 2.0, 12.0, 13.0, 6.0, 9.0  # points
 _BESIDE, _TIP, _BEND = 3.5, 2.4, 8.0  # points: between arcs at a word, half of an arrow's width, of a corner
 _BOLD, _DOTS, _ENDS = 1.3, (0, (0.8, 1.6)), ("start", "end")
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
@@ -109,10 +108,7 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
     Returns:
         the arcs of the last sentence.
     """
-    ax.set(facecolor="none")
-    ax.set_axis_off()
-    settled(ax.figure)
-    room, height = cell_points(ax, 1, 1)
+    room, height = in_points(ax)
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
     top, arcs = 0.0, PathCollection([])
     lines = text_lines(plan.words, _LETTERS, room, _SPACE)
@@ -136,7 +132,7 @@ def _height(plan: ArcsPlan, room: float) -> float:
         height += _HEADING + _BETWEEN
         for line in _kept(plan, lines, block, room):
             above, below = ([], []) if line is None else _spans(line, block, room)
-            height += _GAP if line is None else _over(above) + _LINE + _under(below)
+            height += _GAP if line is None else _beside(above, _FIRST) + _LINE + _beside(below)
     return height
 
 
@@ -149,13 +145,9 @@ def _kept(
         yield from [None] if empty and len(some) > 1 else some
 
 
-def _over(spans: Sequence[_Span]) -> float:
-    """Points above a line for its arcs."""
-    return _FIRST + _STEP * max(span.level for span in spans) if spans else 2.0
-
-
-def _under(spans: Sequence[_Span]) -> float:
-    return 2 + _STEP * max((span.level for span in spans), default=0)
+def _beside(spans: Sequence[_Span], first: float = _LEAST) -> float:
+    """Points above a line for its arcs, of which the lowest is so high, or below it."""
+    return first + _STEP * max(span.level for span in spans) if spans else _LEAST
 
 
 def _spans(line: Sequence[Placed], block: Sentence, room: float) -> tuple[list[_Span], list[_Span]]:
@@ -207,7 +199,7 @@ def _draw_line(
 ) -> tuple[PathCollection, float]:
     """One line of words with what stands above and below it; the arcs above, and where it ends."""
     above, below = _spans(line, block, room)
-    base = top + _over(above)
+    base = top + _beside(above, _FIRST)
     foot = base + _LINE
     for placed in line:
         ax.text(placed.x + placed.width / 2, (base + foot) / 2, placed.text, size=_LETTERS, ha="center",
@@ -233,7 +225,7 @@ def _draw_line(
         ax.add_collection(collection, autolim=False)
     for span, height in zip(above, heights, strict=True):
         _mark(ax, span, height, look)
-    return arcs, foot + _under(below)
+    return arcs, foot + _beside(below)
 
 
 def _ink(found: bool | None, look: Look) -> str:

@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from attnviz.figures.look import PLAIN, Look
 
-__all__ = ["DPI", "FORMATS", "figure_bytes", "figure_style", "file_dpi"]
+__all__ = ["DPI", "FORMATS", "figure_bytes", "figure_style", "file_dpi", "png_bytes"]
 
 FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
@@ -40,13 +40,18 @@ def figure_bytes(figure: Figure, file_format: str, look: Look = PLAIN) -> bytes:
         if file_format == "png":
             figure.set_dpi(file_dpi(look))
             canvas.draw()
-            software = PngInfo()
-            software.add_text("Software", "attnviz")
             picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing
-            picture.save(buffer, "png", dpi=(figure.dpi, figure.dpi), pnginfo=software)
-        else:
-            metadata = _METADATA[file_format]
-            figure.savefig(buffer, format=file_format, metadata=metadata, facecolor=figure.get_facecolor())
+            return png_bytes(picture, figure.dpi)
+        metadata = _METADATA[file_format]
+        figure.savefig(buffer, format=file_format, metadata=metadata, facecolor=figure.get_facecolor())
+    return buffer.getvalue()
+
+
+def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
+    """A picture as a PNG that names its resolution and its maker; ``options`` are Pillow's."""
+    buffer, maker = io.BytesIO(), PngInfo()
+    maker.add_text("Software", "attnviz")
+    picture.save(buffer, "png", dpi=(dpi, dpi), pnginfo=maker, **options)
     return buffer.getvalue()
 
 

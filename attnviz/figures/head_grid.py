@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from attnviz.figures.exact_image import ExactImage
 from attnviz.figures.families import FAMILIES, NO_ROLE, Family
 from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
@@ -185,7 +185,7 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesIma
     limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
     scale: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
-    drawn = ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
+    drawn = _ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
     ax.set(**limits)
@@ -216,6 +216,24 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesIma
             x = at * grid.pitch + 1 + grid.square / 2
             ax.text(x, 1, f"H{grid.columns[at]}", fontsize=5.5, weight="bold", ha="center", **(style | {"va": "top"}))
     return drawn
+
+
+class _ExactImage(AxesImage):
+    """An image that is copied, not resampled, where its pixels are those of the file: a quarter less memory."""
+
+    def make_image(
+        self, renderer: RendererBase, magnification: float = 1.0, unsampled: bool = False
+    ) -> tuple[Any, float, float, Any]:
+        """The pixels from the lowest row on, and where they begin."""
+        array, (left, right, bottom, top) = np.asarray(self.get_array()), self.get_extent()
+        (x0, y0), (x1, y1) = self.get_transform().transform([(left, bottom), (right, top)])
+        if unsampled or abs(x1 - x0 - array.shape[1]) > 0.01 or abs(y1 - y0 - array.shape[0]) > 0.01:
+            made: tuple[Any, float, float, Any] = super().make_image(renderer, magnification, unsampled)
+            return made
+        return array[::-1], round(x0), round(y0), None
+
+    def autoscale_None(self) -> None:  # noqa: N802 - as matplotlib
+        """Nothing to do for a colour bar: the scale has its ends, and the pixels are colours."""
 
 
 def _name_tokens(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, side: float, shown: float) -> None:

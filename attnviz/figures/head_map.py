@@ -38,6 +38,8 @@ _GAP, _AXES, _BAR, _NAME = 0.18, 0.35, 0.55, 0.2
 _CORNER = "#d95f02"
 _TEXT_SIZES = (6.5, 6.0, 5.5)
 _TEXT_HEIGHT = 0.3
+_INSET = 1.0
+"""Points between an outline and its cell's edge, so that a cell between outlined ones has no outline."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +163,8 @@ def _lines(each: HeadMap) -> set[str]:
 
 def _write(ax: Axes, values: Array, cells: Cells, each: HeadMap) -> None:
     """What stands in the cells, as far as it can be read: their texts, upright or turned, or else their values."""
-    if values is not each.values:
-        write_numbers(ax, values, cells, each.write)
-        return
-    if not each.texts:
-        write_numbers(ax, values, cells, each.write, bracketed=each.bracketed)
+    if values is not each.values or not each.texts:
+        write_numbers(ax, values, cells, each.write, bracketed=each.bracketed if values is each.values else ())
         return
     width, height = cell_points(ax, values.shape[1], values.shape[0])
     most = max(text.count("\n") + 1 for row in each.texts for text in row)
@@ -212,9 +211,11 @@ def _draw(ax: Axes, each: HeadMap, name: str, look: Look, vector: bool) -> Cells
         x, y = head + 0.5, layer - 0.5
         ax.add_patch(Polygon([(x - 0.3, y), (x, y), (x, y + 0.4)], linewidth=0, facecolor=_CORNER, zorder=3))
     for layer, head in sorted(each.outlined):
-        ax.add_patch(_box(layer, head, edgecolor=look.greys.ink, linewidth=1.2, zorder=3))
+        inset = min(0.2, _INSET / width), min(0.2, _INSET / height)
+        ax.add_patch(_box(layer, head, inset, edgecolor=look.greys.ink, linewidth=1.2, zorder=3))
     return cells
 
 
-def _box(layer: int, head: int, **style: Any) -> Rectangle:
-    return Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, **style)
+def _box(layer: int, head: int, inset: tuple[float, float] = (0, 0), **style: Any) -> Rectangle:
+    x, y = inset
+    return Rectangle((head - 0.5 + x, layer - 0.5 + y), 1 - 2 * x, 1 - 2 * y, fill=False, **style)

@@ -7,7 +7,6 @@ meanwhile.
 """
 
 import base64
-import io
 import math
 import re
 from collections import deque
@@ -24,9 +23,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
-from attnviz.figures.files import DPI, figure_bytes, figure_style, file_dpi
+from attnviz.figures.files import DPI, figure_bytes, figure_style, file_dpi, png_bytes
 from attnviz.figures.fonts import DEFAULT_FAMILY, font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
 from attnviz.figures.look import Look
@@ -308,8 +306,6 @@ def _inked(theme: str) -> _Pixels:
 
 def _png(picture: _Pixels, dpi: float, theme: str) -> bytes:
     """The PNG file of places in the palette; it is compressed outside Python's lock, so that threads help."""
-    image, content, software = Image.fromarray(picture), io.BytesIO(), PngInfo()
+    image = Image.fromarray(picture)
     image.putpalette(palette(theme).tobytes())
-    software.add_text("Software", "attnviz")
-    image.save(content, "png", dpi=(dpi, dpi), pnginfo=software, compress_level=2)
-    return content.getvalue()
+    return png_bytes(image, dpi, compress_level=2)

@@ -16,10 +16,11 @@ from matplotlib.path import Path
 from numpy.typing import NDArray
 
 from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import drawable, fitted, font_families, text_width, wrapped
+from attnviz.figures.fonts import drawable, fitted, font_families, wrapped
 from attnviz.figures.look import Look, outer_ink
-from attnviz.figures.matrix import Array, cell_points
-from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width, settled
+from attnviz.figures.matrix import Array
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
+from attnviz.figures.running_text import in_points, points_of
 
 __all__ = ["HEAD_COLOURS", "LinesPlan", "draw_lines", "lines_figure"]
 
@@ -112,12 +113,8 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     Returns:
         the lines, from weak to strong.
     """
-    ax.set(facecolor="none")
-    ax.set_axis_off()
-    settled(ax.figure)
-    _add_legends(ax, plan, look)
-    settled(ax.figure)
-    width, height = cell_points(ax, 1, 1)
+    _add_legends(ax, plan, look, *in_points(ax))
+    width, height = in_points(ax)
     pitch = _pitch(height, plan)
     room = min(_column_points(plan, pitch), _LABEL_SHARE * width)
     ax.set(xlim=(0, width), ylim=(plan.extent - 0.5, -0.5 - _HEADING / pitch))
@@ -157,15 +154,11 @@ def _letters(pitch: float) -> float:
     return max(5.5, min(9.0, 0.8 * pitch))
 
 
-def _points(text: str, size: float) -> float:
-    return text_width(drawable(text), size, DPI) * PIXEL
-
-
 def _column_points(plan: LinesPlan, pitch: float) -> float:
     """Points that the longest label takes, or the name of its column."""
     labels = {*_column(plan, 0), *_column(plan, 1)}
     names = (_headings(plan, side)[0] for side in (0, 1))
-    return max(*(_points(label, _letters(pitch)) for label in labels), *(_points(name, _LETTERS) for name in names))
+    return max(*(points_of(label, _letters(pitch)) for label in labels), *(points_of(name, _LETTERS) for name in names))
 
 
 def _column(plan: LinesPlan, side: int) -> list[str]:
@@ -197,7 +190,7 @@ def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pi
     labels, rows, size = _column(plan, side), plan.sides[side], _letters(pitch)
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
-    name = name if _points(name, _LETTERS) <= width + _PAD else short
+    name = name if points_of(name, _LETTERS) <= width + _PAD else short
     style: dict[str, Any] = {"ha": ("right", "left")[side], "va": "center_baseline", "parse_math": False}
     ax.text(x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, **style)
     for row in _named(plan, side, pitch):
@@ -228,10 +221,9 @@ def _legend_columns(names: Sequence[str], room: float) -> int:
     return legend_columns(map(drawable, names), room / PIXEL, (_HANDLE + 8) / PIXEL)
 
 
-def _add_legends(ax: Axes, plan: LinesPlan, look: Look) -> None:
-    """The heads by colour above the Axes, where there are several; examples of weights below."""
+def _add_legends(ax: Axes, plan: LinesPlan, look: Look, room: float, height: float) -> None:
+    """The heads by colour above Axes of so many points, where there are several; examples of weights below."""
     colours, several = HEAD_COLOURS[look.theme], len(plan.heads) > 1
-    room, height = cell_points(ax, 1, 1)
     strokes = _strokes(plan, _pitch(height, plan), np.array([strength for strength, _ in plan.samples]))
     key = look.greys.ink if several else colours[0]
     lines = [[Line2D([], [], color=key, alpha=alpha, linewidth=width) for alpha, width in zip(*strokes, strict=True)]]

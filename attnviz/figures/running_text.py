@@ -19,8 +19,8 @@ from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inche
 from attnviz.model.wording import right_to_left
 
 __all__ = [
-    "HIGHEST", "LETTERS", "Piece", "Placed", "ShadedText", "TextPlan", "draw_text", "points_of", "prose_width",
-    "text_figure", "text_inches", "text_lines", "write_heading",
+    "HIGHEST", "LETTERS", "Piece", "Placed", "ShadedText", "TextPlan", "draw_text", "in_points", "points_of",
+    "prose_width", "text_figure", "text_inches", "text_lines", "write_heading",
 ]  # fmt: skip
 
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
@@ -76,6 +76,14 @@ class TextPlan(ColourScale, PagePlan):
 def points_of(text: str, size: float) -> float:
     """Points that a text takes."""
     return text_width(drawable(text), size, DPI) * PIXEL
+
+
+def in_points(ax: Axes) -> tuple[float, float]:
+    """Width and height of Axes in points, made ready for what is placed in these: settled, and without frame."""
+    ax.set(facecolor="none")
+    ax.set_axis_off()
+    settled(ax.figure)
+    return cell_points(ax, 1, 1)
 
 
 def _width(text: str, size: float) -> float:
@@ -184,10 +192,7 @@ def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
     Returns:
         the shades, for ``figure.colorbar``.
     """
-    ax.set(facecolor="none")
-    ax.set_axis_off()
-    settled(ax.figure)
-    room, height = cell_points(ax, 1, 1)
+    room, height = in_points(ax)
     size = next((size for size in LETTERS if _height(plan, size, room) <= height + 1), LETTERS[-1])
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
     lines, top = text_lines(plan.pieces, size, room), 0.0

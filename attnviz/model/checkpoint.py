@@ -14,24 +14,28 @@ from attnviz.errors import ArchitectureError, CheckpointError
 from attnviz.model.architectures import (
     ARCHITECTURES,
     Architecture,
-    EncoderDecoder,
     LayerModules,
     Undeclared,
     architecture_of,
     first_position,
     instead_of,
-    n_layers_of,
     norm_of,
-    stacks_of,
-)  # fmt: skip
+)
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
-from attnviz.model.configs import calling_transformers, check_sizes, read_config, refuse_other_weights
+from attnviz.model.configs import check_sizes, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer
 from attnviz.model.head_ids import LayerId, Stack
+from attnviz.model.libraries import calling_transformers
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
 from attnviz.model.tokens import Tokens, tokenize
-from attnviz.model.weights import check_parts, check_weights, parameters_sha256, read_weights, refuse_rounded
-from attnviz.model.wording import shortened
+from attnviz.model.weights import (
+    check_parts,
+    check_report,
+    check_weights,
+    parameters_sha256,
+    read_weights,
+    refuse_rounded,
+)
 
 __all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
 
@@ -86,6 +90,16 @@ class Checkpoint:
         return self.language_head if self.classifier is None else self.classifier.head
 
     @property
+    def why_no_classes(self) -> str:
+        """Why a checkpoint that was loaded with its head decides between no classes; empty where it does."""
+        if self.stacks:
+            return "classes of an encoder-decoder are not measured"
+        if self.classifier is None:
+            expected = classification_class(self.architecture)
+            return f"this one has none; expected a checkpoint that was saved as {expected}"
+        return self.classifier.why_no_classes
+
+    @property
     def config(self) -> Any:
         """The transformers config."""
         return self.model.config
@@ -100,7 +114,7 @@ class Checkpoint:
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-        return stacks_of(self.architecture, self.config)[: 1 if self.encoder_only else None]
+        return self.architecture.stacks(self.config)[: 1 if self.encoder_only else None]
 
     @property
     def layers(self) -> Sequence[int]:
@@ -110,7 +124,7 @@ class Checkpoint:
     @property
     def n_layers(self) -> int:
         """Attention layers; in an encoder-decoder those of all stacks."""
-        return self.stacks[0].n_layers if self.encoder_only else n_layers_of(self.architecture, self.config)
+        return self.stacks[0].n_layers if self.encoder_only else self.architecture.n_layers(self.config)
 
     @property
     def n_heads(self) -> int:
@@ -174,7 +188,7 @@ class Checkpoint:
             max_positions=self.positions,
             vocabulary_size=int(size or self.config.vocab_size),
             segments=self.architecture.segments,
-            sink_first=self.architecture.sink_first,
+            sink_first=self.architecture.causal,
             truncate=truncate,
             token_types=getattr(self.config, "type_vocab_size", None),
             target=target,
@@ -213,17 +227,15 @@ def load_checkpoint(
     """
     config, architecture = _config_in(source.folder, dtype, any_family)
     weights = _read_weights(source.folder, config, architecture)
-    language_head = (language_head and not isinstance(architecture, Undeclared)) or isinstance(
-        architecture, EncoderDecoder
-    )  # they may have to generate
+    declared, may_generate = not isinstance(architecture, Undeclared), bool(architecture.stacks(config))
+    language_head = (language_head and declared) or may_generate
     model, head, classifier = _model_and_heads(source, architecture, config, weights, dtype, language_head)
-    for each in (head, None if classifier is None else classifier.head):
-        if each is not None:
-            each.to(device).eval()
-    return Checkpoint(
-        source.name, source.revision, architecture, model.to(device).eval(), load_tokenizer(source.folder), head,
-        weights_sha256(source), classifier,
-    )  # fmt: skip
+    tokenizer, digest = load_tokenizer(source.folder), weights_sha256(source)
+    model.to(device).eval()
+    loaded = Checkpoint(source.name, source.revision, architecture, model, tokenizer, head, digest, classifier)
+    if loaded.prediction_head is not None:
+        loaded.prediction_head.to(device).eval()
+    return loaded
 
 
 def from_loaded(model: nn.Module, tokenizer: Any, any_family: bool = False) -> Checkpoint:
@@ -307,7 +319,7 @@ def _model_and_heads(
     import transformers
 
     named = getattr(config, "architectures", None) or ()
-    classifies = classification_class(architecture) in named and not isinstance(architecture, EncoderDecoder)
+    classifies = classification_class(architecture) in named and not architecture.stacks(config)
     if language_head:
         whole, report = build(classification_class(architecture) if classifies else architecture.language_class)
         bare = architecture.base_model(whole)
@@ -321,29 +333,8 @@ def _model_and_heads(
             report["unexpected_keys"] = [
                 key for key in report["unexpected_keys"] if not key.startswith(architecture.optional_weights)
             ]
-            _check_report(source, architecture, report)
+            check_report(source.folder, architecture, report)
             return bare, None if classifies else architecture.language_head(whole), classifier_of(architecture, whole)
     model, report = build(f"{architecture.class_prefix}Model")
-    _check_report(source, architecture, report)
+    check_report(source.folder, architecture, report)
     return model, None, None
-
-
-def _check_report(source: Source, architecture: Architecture, report: dict[str, Any]) -> None:
-    """Make an error of what transformers only logs: weights left out, left over or reshaped."""
-    missing = sorted(key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights))
-    unexpected = sorted(
-        key
-        for key in report["unexpected_keys"]
-        if key.split(".")[0] not in architecture.head_weights and not key.endswith(architecture.old_buffers)
-    )
-    reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
-    found = [
-        f"{len(keys)} {kind} ({', '.join(shortened(key, 150) for key in keys[:3])}{', …' if len(keys) > 3 else ''})"
-        for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
-        if keys
-    ]
-    if found:
-        raise CheckpointError(
-            f"the weights in {source.folder} do not fit its config.json ({architecture.name}): {'; '.join(found)}. "
-            "Heads computed from such weights would mean nothing; save the whole model, or mend config.json."
-        )

@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from attnviz.errors import UsageError
-from attnviz.model.architectures import Architecture, EncoderDecoder
+from attnviz.model.architectures import Architecture
 from attnviz.model.wording import shortened, visible
 
-if TYPE_CHECKING:
-    from attnviz.model.checkpoint import Checkpoint
-
-__all__ = ["Classifier", "classification_class", "classifier_of", "why_no_classes"]
+__all__ = ["Classifier", "classification_class", "classifier_of"]
 
 _LISTED, _LONGEST = 12, 30
 """Classes that a message lists, and letters of each."""
@@ -89,20 +86,10 @@ def classification_class(architecture: Architecture) -> str:
     return f"{architecture.class_prefix}ForSequenceClassification"
 
 
-def why_no_classes(checkpoint: "Checkpoint") -> str:
-    """Why a checkpoint that was loaded with its head decides between no classes; empty where it does."""
-    if checkpoint.stacks:
-        return "classes of an encoder-decoder are not measured"
-    if checkpoint.classifier is None:
-        expected = classification_class(checkpoint.architecture)
-        return f"this one has none; expected a checkpoint that was saved as {expected}"
-    return checkpoint.classifier.why_no_classes
-
-
 def classifier_of(architecture: Architecture, model: nn.Module) -> Classifier | None:
     """The head of a model for sequence classification; None of any other, and of encoder-decoders."""
     name = classification_class(architecture)
-    if isinstance(architecture, EncoderDecoder) or name not in {base.__name__ for base in type(model).__mro__}:
+    if architecture.stacks(model.config) or name not in {base.__name__ for base in type(model).__mro__}:
         return None
     head, config = architecture.class_head(model), model.config
     if not isinstance(head, nn.Sequential):

@@ -1,13 +1,10 @@
 """A config.json, and the empty model that it describes: the door between a checkpoint's files and transformers.
 
-Whatever transformers, its tokenizers or torch raise about a file becomes a CheckpointError here. Numbers that would
-take memory or time before anything is checked are refused first.
+Numbers that would take memory or time before anything is checked are refused first.
 """
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from logging import CRITICAL
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +12,20 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from attnviz.errors import AttnvizError, CheckpointError
-from attnviz.model.architectures import SIZES
-from attnviz.model.panics import is_panic
+from attnviz.errors import CheckpointError
+from attnviz.model.libraries import calling_transformers
 from attnviz.model.sources import read_json
 
-__all__ = ["calling_transformers", "check_sizes", "empty_model", "read_config", "refuse_other_weights"]
+__all__ = ["SIZES", "check_sizes", "empty_model", "read_config", "refuse_other_weights"]
+
+SIZES = {
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "hidden_size": "a width",
+    "vocab_size": "a vocabulary",
+    "max_position_embeddings": "positions",
+}
+"""What every model has some of, by its setting."""
 
 _COUNTED = ("layer", "label", "head", "expert", "depth", "block", "stage")
 """Words in the names of settings of which transformers makes one thing each, in lists or modules."""
@@ -103,47 +108,13 @@ def check_sizes(folder: Path, config: Any, n_bytes: int) -> None:
         CheckpointError: with both sizes and the settings that give them.
     """
     try:
-        expected = sum(parameter.numel() for parameter in empty_model(config, _spare(n_bytes)).parameters())
+        most_modules = 2000 + n_bytes // 50  # more than a file of this size could have weights for
+        expected = sum(parameter.numel() for parameter in empty_model(config, most_modules).parameters())
         if expected > _SPARE_NUMBERS + n_bytes:  # a number takes a byte at least
             raise CheckpointError(f"its model has {expected:,} numbers, its weights have {n_bytes:,} bytes")
     except CheckpointError as error:
         settings = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if hasattr(config, name))
         raise CheckpointError(f"{folder / 'config.json'} does not fit its weights ({settings}): {error}.") from error
-
-
-def _spare(n_bytes: int) -> int:
-    """The most modules for which a file of so many bytes could have weights, with some to spare."""
-    return 2000 + n_bytes // 50
-
-
-@contextmanager
-def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointError) -> Iterator[None]:
-    """Hold back transformers' and torch's progress bars, reports and warnings; make an error of whatever is raised.
-
-    It is about a folder's files: a broken config alone makes transformers raise KeyError, TypeError, AssertionError and
-    more, and a tokenizer written in Rust panics, which is no Exception.
-    """
-    from transformers.utils import logging
-
-    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except (AttnvizError, MemoryError):
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-        reason = " ".join(reason.split())[:300] or type(error).__name__
-        raise error_type(f"{what}: {reason}") from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if progress:
-            logging.enable_progress_bar()
 
 
 def _refuse_counts(content: Any, path: Path) -> None:

@@ -4,11 +4,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnviz.errors import CheckpointError, TextError
-from attnviz.model.configs import calling_transformers
-from attnviz.model.panics import panics_unprinted
+from attnviz.model.libraries import calling_transformers, panics_unprinted
 from attnviz.model.sources import read_json, refuse_pointer
 from attnviz.model.wording import quoted
 
@@ -17,11 +16,7 @@ _SHOWN = 100
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
-if TYPE_CHECKING:
-    from attnviz.model.tokens import Tokens
-
-__all__ = ["Pieces", "encodings", "load_tokenizer", "lost_segments", "mask_token", "pieces_of", "rough_cut",
-           "texts_read"]  # fmt: skip
+__all__ = ["Pieces", "encodings", "load_tokenizer", "lost_segments", "mask_token", "pieces_of", "rough_cut"]
 
 _SPACES = ("▁", "Ġ")
 
@@ -90,7 +85,7 @@ def encodings(
         )
     with calling_transformers(what), panics_unprinted():
         if two_models:
-            made: Sequence[Any] = [_of_two_models(tokenizer, text, target, max_length) for text in texts]
+            made: Sequence[Any] = [_of_two_models(tokenizer, text, target, cut) for text in texts]
         else:
             given: dict[str, Any] = {"text_target" if target else "text": list(texts)}
             second = None if pair is None else [pair]
@@ -149,9 +144,8 @@ def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection
     return Pieces(list(ids), list(pieces), special, offsets, decode(content))
 
 
-def _of_two_models(tokenizer: Any, text: str, target: bool, max_length: int | None) -> Pieces:
+def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Pieces:
     """Through one of Marian's two SentencePiece models, which tell no characters: the pieces say where words begin."""
-    cut = {"truncation": max_length is not None, "max_length": max_length}
     ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
     vocabulary = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
     names = {number: piece for piece, number in vocabulary.items()}
@@ -174,17 +168,6 @@ def rough_cut(text: str, encoding: Any, segment: int, n_tokens: int) -> str:
     of_text = zip(encoding.offsets, encoding.sequence_ids, strict=True)
     ends = [end for (_, end), of in of_text if of == segment]
     return text if len(ends) <= n_tokens else text[: ends[n_tokens - 1]]
-
-
-def texts_read(texts: Sequence[str], tokens: "Tokens") -> list[str]:
-    """The text, or both of a pair, up to the last character that the model reads; whole where nothing was cut off."""
-    if not tokens.truncated:
-        return list(texts)
-    ends = [0] * len(texts)
-    for segment, (_, end) in zip(tokens.segments, tokens.offsets, strict=True):
-        if segment is not None:
-            ends[segment] = max(ends[segment], end)
-    return [text[:end] for text, end in zip(texts, ends, strict=True)]
 
 
 def mask_token(tokenizer: Any, vocabulary_size: int) -> int:

@@ -92,10 +92,7 @@ class HeadId(NamedTuple):
     @property
     def file_stem(self) -> str:
         """The id zero-padded so that a file listing sorts in the model's order: ``L02H08``."""
-        letter, number = (
-            (self.layer.stack.letter, self.layer.number) if isinstance(self.layer, LayerId) else ("L", self.layer)
-        )
-        return f"{letter}{number:02d}H{self.head:02d}"
+        return f"{self.layer_name[0]}{int(self.layer_name[1:]):02d}H{self.head:02d}"
 
     @classmethod
     def parse(cls, text: str) -> "HeadId":

@@ -12,8 +12,8 @@ from attnviz.model.architectures import Undeclared, architecture_of
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 
-__all__ = ["DTYPES", "Model", "encoder_note", "named_source", "open_checkpoint", "refuse_encoder_decoder",
-           "refuse_target", "refuse_undeclared", "resolve_device", "resolve_dtype"]  # fmt: skip
+__all__ = ["DTYPES", "Model", "encoder_note", "named_source", "open_checkpoint", "refuse_target", "refuse_undeclared",
+           "resolve_device", "resolve_dtype"]  # fmt: skip
 
 DTYPES = {
     "float32": torch.float32,
@@ -55,12 +55,32 @@ def open_checkpoint(
         ArchitectureError: an encoder-decoder, for a caller that does not take them.
         UsageError: options for models by name with a model in memory, or a tokenizer with a name.
     """
-    opened = _opened(model, tokenizer, revision, device, dtype, language_head, any_family)
+    if isinstance(model, Checkpoint | nn.Module) and any(option is not None for option in (revision, device, dtype)):
+        raise UsageError(
+            "revision, device and dtype are for models by name; a loaded model runs as it is: "
+            "move or convert it yourself, model.to(...)."
+        )
+    if tokenizer is not None and not isinstance(model, nn.Module):
+        raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
+    source = None
+    if isinstance(model, nn.Module):
+        checkpoint = from_loaded(model, tokenizer, any_family)
+    elif isinstance(model, Checkpoint):
+        checkpoint = model
+    else:
+        source = model if isinstance(model, Source) else named_source(model, revision)
+        place = resolve_device(_name("device", device, torch.device, "auto"))
+        number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
+        checkpoint = load_checkpoint(source, place, number_format, language_head, any_family)
     if not any_family:
-        refuse_undeclared(opened[0])
-    if not encoder_decoders:
-        refuse_encoder_decoder(opened[0])
-    return opened
+        refuse_undeclared(checkpoint)
+    if checkpoint.stacks and not encoder_decoders:
+        raise ArchitectureError(
+            f"{checkpoint.architecture.name!r} is an encoder-decoder, which this command does not take; heads, "
+            "compare, outputs and ablate measure its encoder, decoder and cross-attention, rollout and profile its "
+            "encoder."
+        )
+    return checkpoint, source
 
 
 def refuse_undeclared(checkpoint: Checkpoint) -> None:
@@ -101,42 +121,6 @@ def refuse_target(checkpoint: Checkpoint, target: str | None = None, max_new_tok
             "--max-new-tokens (max_new_tokens=...) is for the target that an encoder-decoder writes itself, but "
             f"{why}; leave it out."
         )
-
-
-def refuse_encoder_decoder(checkpoint: Checkpoint) -> None:
-    """Refuse a model of several kinds of attention.
-
-    Raises:
-        ArchitectureError: by its name, with what shows them.
-    """
-    if not checkpoint.stacks:
-        return
-    raise ArchitectureError(
-        f"{checkpoint.architecture.name!r} is an encoder-decoder, which this command does not take; heads, compare, "
-        "outputs and ablate measure its encoder, decoder and cross-attention, rollout and profile its encoder."
-    )
-
-
-def _opened(
-    model: Model, tokenizer: Any, revision: str | None, device: Any, dtype: Any, language_head: bool, any_family: bool
-) -> tuple[Checkpoint, Source | None]:
-    """The same for any architecture."""
-    if isinstance(model, Checkpoint | nn.Module):
-        if any(option is not None for option in (revision, device, dtype)):
-            raise UsageError(
-                "revision, device and dtype are for models by name; a loaded model runs as it is: "
-                "move or convert it yourself, model.to(...)."
-            )
-        if isinstance(model, nn.Module):
-            return from_loaded(model, tokenizer, any_family), None
-    if tokenizer is not None:
-        raise UsageError("tokenizer is for a loaded model; a model by name brings its own.")
-    if isinstance(model, Checkpoint):
-        return model, None
-    source = model if isinstance(model, Source) else named_source(model, revision)
-    place = resolve_device(_name("device", device, torch.device, "auto"))
-    number_format = resolve_dtype(_name("dtype", dtype, torch.dtype, "float32"), place)
-    return load_checkpoint(source, place, number_format, language_head, any_family), source
 
 
 def resolve_device(name: str) -> torch.device:

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from attnviz.errors import CheckpointError
+from attnviz.model.libraries import calling_transformers
 
 __all__ = ["INSTALL", "cached_folder", "smollm2_folder"]
 
@@ -72,8 +73,6 @@ def _gguf_file() -> Path:
 def _make(gguf: Path, folder: Path) -> None:
     """Write the checkpoint beside its place, then move it there, so that it is whole or not there."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    from attnviz.model.configs import calling_transformers
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

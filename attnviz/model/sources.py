@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.model.hub import asking_hub, first_line, within
+from attnviz.model.libraries import asking_hub, first_line, within
 from attnviz.model.smollm2 import cached_folder, smollm2_folder
 from attnviz.model.wording import shortened
 

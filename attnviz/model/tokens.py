@@ -4,11 +4,9 @@ Labels are alike whatever the tokenizer: the piece as the model sees it, without
 ``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -18,7 +16,7 @@ from attnviz.errors import TextError
 from attnviz.model.encoding import Pieces, encodings, lost_segments, pieces_of, rough_cut
 from attnviz.model.pieces import CONTINUES, SPACE, decoder
 from attnviz.model.wording import visible
-from attnviz.model.words import word_spans
+from attnviz.model.words import word_numbers
 
 __all__ = [
     "Tokens", "Units", "merge_pattern", "merge_units", "shifted_right", "tokenize", "tokens_of_ids", "visible",
@@ -74,6 +72,17 @@ class Tokens:
             for segment, run in runs
         )
         return f"This model has no token types: the pair is joined as its tokenizer does, {joined.strip()}."
+
+    def texts_read(self, *texts: str | None) -> list[str]:
+        """The text, or both of a pair, up to the last character that the model reads; whole where nothing was cut."""
+        given = [text for text in texts if text is not None]
+        if not self.truncated:
+            return given
+        ends = [0] * len(given)
+        for segment, (_, end) in zip(self.segments, self.offsets, strict=True):
+            if segment is not None:
+                ends[segment] = max(ends[segment], end)
+        return [text[:end] for text, end in zip(given, ends, strict=True)]
 
     def model_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """What the model's forward takes: a batch of this one text, [1, n] each."""
@@ -295,7 +304,7 @@ def _tokens(
     tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int
 ) -> Tokens:
     special = tuple(segment is None for segment in encoding.sequence_ids)
-    words = _words(encoding, texts)
+    words = word_numbers(encoding, texts)
     word_pieces: dict[int, list[str]] = {}
     for piece, word in zip(encoding.tokens, words, strict=True):
         if word is not None:
@@ -323,24 +332,3 @@ def _tokens(
         word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
         truncated=truncated,
     )
-
-
-def _words(encoding: Any, texts: Sequence[str]) -> list[int | None]:
-    """For each token the number of its word, over all segments.
-
-    White space belongs to the word that it leads to, where the tokenizer keeps them together, or else to none of them:
-    it is a word of its own.
-    """
-    spans = [word_spans(text) for text in texts]
-    numbers: dict[tuple[int, int], int] = {}
-    words: list[int | None] = []
-    columns = [*zip(encoding.sequence_ids, encoding.word_ids, encoding.offsets, strict=True), (None, None, (0, 0))]
-    for (segment, pretoken, (first, last)), (*following, (start, _)) in pairwise(columns):
-        if segment is None or pretoken is None:
-            words.append(None)
-            continue
-        place = bisect_right(spans[segment], first, key=itemgetter(1))  # the first word that ends after it
-        leads = following == [segment, pretoken] and start >= last
-        inside = place < len(spans[segment]) and spans[segment][place][0] < last + leads
-        words.append(numbers.setdefault((segment, place if inside else -1 - first), len(numbers)))
-    return words

@@ -14,11 +14,19 @@ from torch import Tensor, nn
 
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import Architecture, n_layers_of
-from attnviz.model.configs import calling_transformers
+from attnviz.model.architectures import Architecture
+from attnviz.model.libraries import calling_transformers
 from attnviz.model.wording import shortened
 
-__all__ = ["all_finite", "check_parts", "check_weights", "parameters_sha256", "read_weights", "refuse_rounded"]
+__all__ = [
+    "all_finite",
+    "check_parts",
+    "check_report",
+    "check_weights",
+    "parameters_sha256",
+    "read_weights",
+    "refuse_rounded",
+]
 
 _LONGEST_NAME = 100
 
@@ -125,7 +133,7 @@ def check_parts(architecture: Architecture, model: Any) -> None:
     names = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
     try:
         layers = architecture.modules(model)
-        if len(layers) != (expected := n_layers_of(architecture, model.config)):
+        if len(layers) != (expected := architecture.n_layers(model.config)):
             raise ValueError(f"its config has {expected} layers, the model {len(layers)}")
         for number, layer in enumerate(layers):
             for module in (*layer.projections, layer.concatenated, layer.expand, layer.contract):
@@ -138,6 +146,31 @@ def check_parts(architecture: Architecture, model: Any) -> None:
             f"the model is no whole {type(model).__name__} as transformers makes it: {error}. The reference attention "
             "reproduces these alone."
         ) from error
+
+
+def check_report(folder: Path, architecture: Architecture, report: dict[str, Any]) -> None:
+    """Make an error of what transformers only logs: weights left out, left over or reshaped.
+
+    Raises:
+        CheckpointError: naming some of them.
+    """
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(architecture.optional_weights))
+    unexpected = sorted(
+        key
+        for key in report["unexpected_keys"]
+        if key.split(".")[0] not in architecture.head_weights and not key.endswith(architecture.old_buffers)
+    )
+    reshaped = sorted(f"{key} {list(saved)}, expected {list(built)}" for key, saved, built in report["mismatched_keys"])
+    found = [
+        f"{len(keys)} {kind} ({', '.join(shortened(key, 150) for key in keys[:3])}{', …' if len(keys) > 3 else ''})"
+        for kind, keys in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", reshaped))
+        if keys
+    ]
+    if found:
+        raise CheckpointError(
+            f"the weights in {folder} do not fit its config.json ({architecture.name}): {'; '.join(found)}. "
+            "Heads computed from such weights would mean nothing; save the whole model, or mend config.json."
+        )
 
 
 def refuse_rounded(model: nn.Module) -> None:

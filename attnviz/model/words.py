@@ -2,9 +2,13 @@
 
 import re
 import unicodedata
-from itertools import groupby
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
+from typing import Any
 
-__all__ = ["word_spans"]
+__all__ = ["word_numbers", "word_spans"]
 
 _JOINERS = re.compile(r"['’‘ʼ._,:/@&+·־\u2010\u2011-]")
 """Between two letters or digits these are part of a word: don't, well-known, 3.14, e.g, and/or."""
@@ -35,6 +39,27 @@ def word_spans(text: str) -> list[tuple[int, int]]:
         elif kind:
             spans.append((places[0], places[-1] + 1))
     return _with_marks(text, spans)
+
+
+def word_numbers(encoding: Any, texts: Sequence[str]) -> list[int | None]:
+    """For each token of a tokenizer's encoding of texts the number of its word, over all segments; None in no word.
+
+    White space belongs to the word that it leads to, where the tokenizer keeps them together, or else to none of them:
+    it is a word of its own.
+    """
+    spans = [word_spans(text) for text in texts]
+    numbers: dict[tuple[int, int], int] = {}
+    words: list[int | None] = []
+    columns = [*zip(encoding.sequence_ids, encoding.word_ids, encoding.offsets, strict=True), (None, None, (0, 0))]
+    for (segment, pretoken, (first, last)), (*following, (start, _)) in pairwise(columns):
+        if segment is None or pretoken is None:
+            words.append(None)
+            continue
+        place = bisect_right(spans[segment], first, key=itemgetter(1))  # the first word that ends after it
+        leads = following == [segment, pretoken] and start >= last
+        inside = place < len(spans[segment]) and spans[segment][place][0] < last + leads
+        words.append(numbers.setdefault((segment, place if inside else -1 - first), len(numbers)))
+    return words
 
 
 def _kind(character: str) -> str:

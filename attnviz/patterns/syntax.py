@@ -197,20 +197,24 @@ def instances_of(parse: Parse, words: Sequence[int]) -> dict[str, list[tuple[int
 
 def _on_sinks(pairs: Tensor, pattern: Tensor, resting: Tensor) -> dict[str, list[bool]]:
     """By direction, of every head whether the words of a relation attend more to sinks than to its other end."""
-    dependents, heads = pairs.T
-    ends = zip(DIRECTIONS, (dependents, heads), (heads, dependents), strict=True)
     return {
-        name: (resting[:, query].mean(1) > pattern[:, query, target].mean(1)).tolist() for name, query, target in ends
+        direction: (resting[:, query].mean(1) > pattern[:, query, target].mean(1)).tolist()
+        for direction, query, target in _directed(pairs)
     }
+
+
+def _directed(pairs: Tensor) -> list[tuple[str, Tensor, Tensor]]:
+    """Of pairs of a dependent and a head, [n_instances, 2]: each direction, who attends, and to whom."""
+    dependents, heads = pairs.T
+    return [(DIRECTIONS[0], dependents, heads), (DIRECTIONS[1], heads, dependents)]
 
 
 def _accuracy(relation: str, pairs: Tensor, guesses: Tensor, words: WordGuesses) -> RelationAccuracy:
     """Of one relation with pairs of a dependent and a head, [n_instances, 2]; guesses of heads are [n_heads, n]."""
-    dependents, heads = pairs.T
-    offset, hits = best_offset(Counter((heads - dependents).tolist()))
+    offset, hits = best_offset(Counter((pairs[:, 1] - pairs[:, 0]).tolist()))
     accuracy: dict[str, list[float]] = {}
     baselines: dict[str, dict[str, float | list[float]]] = {}
-    for direction, query, target in zip(DIRECTIONS, (dependents, heads), (heads, dependents), strict=True):
+    for direction, query, target in _directed(pairs):
         accuracy[direction] = (guesses[:, query] == target).double().mean(1).tolist()
         chance = words.chance[query] * words.visible[query, target]
         baselines[direction] = {

@@ -230,12 +230,10 @@ def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
     passed = [each for each in verdicts if each.passed and _tells(each, sink)]
     if any(each.passed and each.kind == "positional" and _rank(each) == 1 and each not in passed for each in verdicts):
         passed = [each for each in passed if _rank(each) != 2]  # of a single position that sinks outweigh
-    for rank in range(_RANKS):
-        rivals = [verdict for verdict in passed if _rank(verdict) == rank]
-        if rivals:
-            first = max(rivals, key=lambda verdict: verdict.gain or 0.0)
-            return Label(f"syntactic:{first.name}" if first.kind == "syntactic" else first.name, first, min(n, first.n))
-    return Label(HETEROGENEOUS, None, n)
+    if not passed:
+        return Label(HETEROGENEOUS, None, n)
+    first = min(passed, key=lambda verdict: (_rank(verdict), -(verdict.gain or 0.0)))
+    return Label(f"syntactic:{first.name}" if first.kind == "syntactic" else first.name, first, min(n, first.n))
 
 
 def _tells(verdict: Verdict, sink: float) -> bool:
@@ -244,9 +242,6 @@ def _tells(verdict: Verdict, sink: float) -> bool:
         most = verdict.on_top is None or verdict.on_top >= _HALF_OF_THE_TOKENS
         return most and (verdict.score or 0.0) * (1 - sink) >= sink
     return verdict.kind != "syntactic" or verdict.tells
-
-
-_RANKS = 4
 
 
 def _rank(verdict: Verdict) -> int:

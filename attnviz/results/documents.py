@@ -1,33 +1,39 @@
-"""What every command writes beside its figures: parts of the JSON document, the CSV table, the captions.
+"""What every command writes beside its figures: the JSON document and its parts, the CSV table, the captions.
 
 What cannot be measured is None.
 """
 
 import csv
 import io
+import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnviz.errors import OutputError
 from attnviz.model.head_ids import LayerId
-from attnviz.results.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     from attnviz.attention.verify import LayerCheck, Verification
     from attnviz.model.checkpoint import Checkpoint
-    from attnviz.model.head_ids import Stack
     from attnviz.model.tokens import Tokens
+    from attnviz.results.output_folder import OutputFolder
 
 __all__ = [
     "CAPTIONS",
     "LATEX_CAPTIONS",
     "captions_text",
     "csv_text",
+    "files_of",
+    "json_text",
     "latex_captions_text",
     "model_entry",
     "read_captions",
+    "read_document",
     "stack_entry",
+    "texts_of",
     "tokens_entry",
     "verification_entry",
     "write_captions",
@@ -60,12 +66,15 @@ _LIGATURE = re.compile(r"([-',])(?=\1)")
 _OF_OUTPUTS = ("output_error", "output_scale", "passed_error")
 """What a check says of a layer's output, which is not recomputed below level 3."""
 
+_OF_STACK = ("name", "letter", "n_layers", "n_heads")
+
 _FORMULA = ("=", "+", "-", "@", "\t")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
 def model_entry(model: "Checkpoint") -> dict[str, Any]:
     """What every document says of a model."""
+    stacks = [{key: getattr(stack, key) for key in _OF_STACK} for stack in model.stacks]
     return {
         "name": model.name,
         "architecture": model.architecture.name,
@@ -73,17 +82,13 @@ def model_entry(model: "Checkpoint") -> dict[str, Any]:
         "weights_sha256": model.weights_sha256,
         "n_layers": model.n_layers,
         "n_heads": model.n_heads,
-        **({"stacks": [_stack(stack) for stack in model.stacks]} if model.stacks else {}),
+        **({"stacks": stacks} if stacks else {}),
         **({"part": "encoder"} if model.encoder_only else {}),
         "d_model": model.d_model,
         "d_head": model.d_head,
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
     }
-
-
-def _stack(stack: "Stack") -> dict[str, Any]:
-    return {"name": stack.name, "letter": stack.letter, "n_layers": stack.n_layers, "n_heads": stack.n_heads}
 
 
 def stack_entry(layer: int) -> dict[str, Any]:
@@ -146,17 +151,14 @@ def _text(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def write_captions(output: OutputFolder, document: dict[str, Any], captions: dict[str, str]) -> None:
+def write_captions(output: "OutputFolder", kept: set[str], captions: dict[str, str]) -> None:
     """Write the two files for these figures and for those of an earlier run that stay in the folder.
 
     Args:
         output: the folder, open.
-        document: that is to be committed there; it decides which earlier files stay.
+        kept: files of an earlier run that stay there, relative to it.
         captions: by file name.
     """
-    if not captions:
-        return
-    kept = output.kept(document)
     earlier: dict[str, str] = {}
     if CAPTIONS in kept and (output.path / CAPTIONS).is_file():
         text = (output.path / CAPTIONS).read_text(encoding="utf-8", errors="replace")
@@ -204,3 +206,55 @@ def read_captions(text: str) -> list[tuple[str, str]]:
     """File name and sentence of each figure, from what :func:`captions_text` wrote; other lines are passed over."""
     entries = filter(None, map(_ENTRY.fullmatch, text.splitlines()))
     return [(name, re.sub(r"\\(.)", r"\1", entry[2])) for entry in entries for name in entry[1].split(", ")]
+
+
+def json_text(content: dict[str, Any], indent: int | None = 1) -> str:
+    """The document as JSON; ASCII only, so that no text can steer a terminal. Without ``indent`` it is one line.
+
+    Raises:
+        OutputError: naming the number in it that is not finite, for which JSON has no word.
+    """
+    try:
+        return json.dumps(content, indent=indent, allow_nan=False) + "\n"
+    except ValueError as error:
+        place = next(_not_finite(content), "a number")
+        raise OutputError(
+            f"cannot write the results: {place} is not finite; nothing was written. A wider --dtype may help."
+        ) from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A document that attnviz wrote; empty where it is another's, or none."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            return {}
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) and "attnviz" in content else {}
+
+
+def files_of(document: dict[str, Any]) -> set[str]:
+    """The files that a document lists."""
+    files = document.get("files", [])
+    return {str(name) for name in files} if isinstance(files, list) else set()
+
+
+def texts_of(document: dict[str, Any]) -> frozenset[str]:
+    """The texts that a document is of, and the paths of its corpora."""
+    lists = {
+        key: found if isinstance(found := document.get(key), list) else [] for key in ("corpora", "texts", "pairs")
+    }
+    corpora = [corpus.get("path") for corpus in lists["corpora"] if isinstance(corpus, dict)]
+    several = [*lists["texts"], *lists["pairs"]]
+    found = [document.get("text"), document.get("pair"), *several, *corpora]
+    return frozenset(text for text in found if isinstance(text, str))
+
+
+def _not_finite(content: Any, place: str = "") -> Iterator[str]:
+    """Where numbers stand in a document that are NaN or infinite: ``heads.0.entropy``."""
+    if isinstance(content, float) and not math.isfinite(content):
+        yield place
+    parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in parts:
+        yield from _not_finite(value, f"{place}.{key}".removeprefix("."))

@@ -6,15 +6,15 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.wording import quoted
+from attnviz.results.documents import files_of, json_text, read_document, texts_of, write_captions
 from attnviz.results.folder_lock import LockedError, alone_in, lock, unlock
-from attnviz.results.manifest import files_of, json_text, read_document, texts_of
 from attnviz.signals import held_back
 from attnviz.version import __version__
 
@@ -83,7 +83,6 @@ class OutputFolder:
         self.path, self.layout, self.overwrite = path, layout, overwrite
         self._staging: Path | None = None
         self._lock: int | None = None  # on the hidden folder, as long as the run lives
-        self._alone = False
         self._created: list[Path] = []  # the innermost first
         self._staged: dict[str, None] = {}  # in order, each once
         self.committed = False
@@ -126,12 +125,8 @@ class OutputFolder:
             OutputError: another run goes on doing so.
         """
         try:
-            with nullcontext() if self._alone else alone_in(self.path):
-                before, self._alone = self._alone, True
-                try:
-                    yield
-                finally:
-                    self._alone = before
+            with alone_in(self.path):
+                yield
         except LockedError as error:
             others = sorted({found[1] for found in map(_STAGING.fullmatch, self._hidden()) if found})
             who = f"another run of attnviz (process {' or '.join(others)})" if others else "another program"
@@ -172,11 +167,12 @@ class OutputFolder:
                 file.write(content.encode() if isinstance(content, str) else content)
         self._staged[name] = None
 
-    def commit(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Write the table and the document, then move every file to its place.
+    def commit(self, content: dict[str, Any], captions: dict[str, str] | None = None) -> dict[str, Any]:
+        """Write the captions, the table and the document, then move every file to its place.
 
         Args:
             content: the document.
+            captions: of this run's figures, by file name.
 
         Returns:
             what is written: the content, and a list of the command's files in the folder.
@@ -187,8 +183,10 @@ class OutputFolder:
         manifest = self.layout.manifest
         with self.alone():
             self.refuse_other_texts(texts_of(content))
+            earlier, kept = self._earlier(), self._kept(content)
+            if captions:
+                write_captions(self, kept, captions)
             self.write(self.layout.table, self.layout.table_text(content))
-            earlier, kept = self._earlier(), self.kept(content)
             complete = {**content, "files": sorted({*self._staged, *kept, manifest})}
             self.write(manifest, json_text(complete))
             self._refuse_foreign(self._staged)
@@ -221,7 +219,7 @@ class OutputFolder:
             (self._staging / manifest).replace(self.path / manifest)
             self.committed = True
 
-    def kept(self, content: dict[str, Any]) -> set[str]:
+    def _kept(self, content: dict[str, Any]) -> set[str]:
         """What earlier runs wrote here that a run with this document leaves, or replaces by the same name."""
         manifest = read_document(self.path / self.layout.manifest)
         same = _MOVING not in manifest and all(manifest.get(key) == content.get(key) for key in self.layout.same)

@@ -14,16 +14,6 @@ __all__ = ["Report"]
 R = TypeVar("R")
 
 
-def _nothing(*_: Any) -> Iterator[str]:
-    """No messages."""
-    return iter(())
-
-
-def _no_columns(_: dict[str, Any]) -> tuple[str, ...]:
-    """No further columns."""
-    return ()
-
-
 @dataclass(frozen=True)
 class Report(Generic[R]):
     """How a command says what it measured.
@@ -53,8 +43,8 @@ class Report(Generic[R]):
     look: Look = PLAIN
     extra: tuple[str, ...] = ()
     tensors: tuple[str, Callable[[R, Choices], bytes]] | None = None
-    afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = _nothing
-    more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = _no_columns
+    afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = lambda *_: iter(())
+    more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = lambda _: ()
 
     def completed(self, choices: Choices) -> Choices:
         """With the command's own number of rows where the caller gave none."""

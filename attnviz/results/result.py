@@ -186,8 +186,6 @@ class Result:
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """The same into a folder that is open already; see :meth:`save`."""
-        from attnviz.results.documents import write_captions
-
         report = report_of(self.command)
         choices = report.completed(choices)
         views = self.wanted_views(figures, formats)
@@ -200,10 +198,7 @@ class Result:
                 output.write(name, picture)
                 captions[name] = caption
                 tell(progress, "drawing", len(captions), 0)
-        content = self._document(list(captions), choices)
-        with output.alone():
-            write_captions(output, content, captions)
-            return output.commit(content)
+        return output.commit(self._document(list(captions), choices), captions)
 
     def wanted_views(self, figures: Sequence[str] | None, formats: Sequence[str] = ("png",)) -> "list[View[Any, Any]]":
         """The views that are asked for and that this result has; of named ones, all must be there.

@@ -6,7 +6,7 @@ their captions, and the table of views in the guide.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypedDict, TypeVar
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -18,8 +18,9 @@ from attnviz.figures.files import figure_bytes
 from attnviz.figures.look import PLAIN, Look
 from attnviz.model.head_ids import HeadId, selection_texts
 from attnviz.page.data import BUDGET
+from attnviz.page.page import page_html
 
-__all__ = ["ChoiceNames", "Choices", "File", "Plan", "View"]
+__all__ = ["ChoiceNames", "Choices", "File", "Plan", "View", "page_view"]
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Plan")
@@ -93,17 +94,10 @@ class Choices:
         maps = choices.get("maps", ())
         if isinstance(maps, str) or not isinstance(maps, Sequence):
             raise UsageError(f"expected maps as a list of statistics, found {maps!r}: write [{maps!r}].")
-        return cls(
-            look=look or PLAIN,
-            select=tuple(selection_texts(choices.get("select", ()))),
-            top=top,
-            drop_special=choices.get("drop_special", False),
-            token=choices.get("token"),
-            maps=tuple(maps),
-            tensors=choices.get("tensors", False),
-            relations=choices.get("relations", False) or relation is not None,
-            relation=relation,
-        )
+        given: dict[str, Any] = {**choices, "maps": tuple(maps)}
+        given |= {"select": tuple(selection_texts(choices.get("select", ())))}
+        given |= {"relations": choices.get("relations", False) or relation is not None}
+        return cls(look=look or PLAIN, **given)
 
 
 class Plan(Protocol):
@@ -116,11 +110,6 @@ class Plan(Protocol):
     @property
     def caption(self) -> str:
         """One honest sentence: model, text, what is shown, scale."""
-
-
-def _nothing_missing(_: Any) -> str:
-    """The default of :attr:`View.missing`: every result has such a picture."""
-    return ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +136,7 @@ class View(Generic[R, P]):
     draw: Callable[[Axes, P, Look], Artist] | None = None
     stems: str = ""
     default: bool = True
-    missing: Callable[[R], str] = _nothing_missing
+    missing: Callable[[R], str] = lambda _: ""
     files: Callable[[R, Choices, str], Iterator[File]] | None = None
     suffix: str = ""
 
@@ -161,3 +150,29 @@ class View(Generic[R, P]):
             for file_format in formats:
                 figure = self.figure(plan, choices.look, file_format != "png")
                 yield f"{plan.stem}.{file_format}", figure_bytes(figure, file_format, choices.look), plan.caption
+
+
+def page_view(
+    stem: str, shows: str, content: Callable[[R, Choices], dict[str, Any]], missing: Callable[[R], str] = lambda _: ""
+) -> View[R, Any]:
+    """The view ``page`` of a command.
+
+    Args:
+        stem: of its file.
+        shows: as for :class:`View`.
+        content: from a result to what ``PageData`` in ``attnviz/page/patterns.js`` describes; with ``caption``.
+        missing: as for :class:`View`.
+    """
+
+    def written(result: R, choices: Choices, _: str) -> Iterator[File]:
+        data = content(result, choices)
+        yield f"{stem}.html", page_html(data, choices.look.theme).encode(), str(data["caption"])
+
+    return View(
+        "page", shows, lambda *_: iter(()), _no_figure, stems=stem, default=False, missing=missing, files=written,
+        suffix="html",
+    )  # fmt: skip
+
+
+def _no_figure(*_: object) -> NoReturn:
+    raise AssertionError("a page has no plans")

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, nll_loss, normalize
 
 from attnviz.attention.capture import refuse_not_finite
+from attnviz.attention.norms import widened
 from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
 from attnviz.corpora.batches import Text
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
@@ -75,7 +76,7 @@ class BatchMetrics:
 
     def _changes(self, states: Tensor) -> Tensor:
         if self._labels is None:
-            before, after = _wide(self._states), _wide(states)
+            before, after = widened(self._states), widened(states)
             towards = normalize(after, dim=-1) - normalize(before, dim=-1)
             cosine = towards.square().sum(-1) / 2  # 1 - cos, without its rounding
             return self._summed(torch.stack([cosine, (after - before).norm(dim=-1)], dim=-1))
@@ -111,7 +112,7 @@ class BatchMetrics:
         """Log-probabilities, [.., vocabulary] or of classes, in float32 at least."""
         head = self._checkpoint.prediction_head
         assert head is not None
-        predicted = log_softmax(_wide(head(states)), dim=-1)
+        predicted = log_softmax(widened(head(states)), dim=-1)
         refuse_not_finite(predicted, f"prediction of {'tokens' if self._checkpoint.classifier is None else 'classes'}")
         return predicted
 
@@ -124,10 +125,6 @@ class BatchMetrics:
         """Sums over the positions of each row, from [positions, ...] to [rows, ...], float64 on the CPU."""
         sums = torch.zeros(self._n_rows, *values.shape[1:], dtype=torch.float64)
         return sums.index_add_(0, self._row.cpu(), values.detach().double().cpu())
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()
 
 
 @dataclass(frozen=True)

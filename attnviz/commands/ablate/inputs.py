@@ -15,7 +15,7 @@ from attnviz.corpora.batches import Batch, Item, Text, collate, encode
 from attnviz.corpora.reading import Corpus, as_labelled, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier, why_no_classes
+from attnviz.model.classifier import Classifier
 from attnviz.model.encoding import mask_token
 
 __all__ = [
@@ -148,27 +148,22 @@ def kind_of(checkpoint: Checkpoint, texts: Sequence[Text] = ()) -> str:
     Raises:
         UsageError: a text has a label, but the model no classes.
     """
-    why, labelled = why_no_classes(checkpoint), any(text.label is not None for text in texts)
+    why, labelled = checkpoint.why_no_classes, any(text.label is not None for text in texts)
     if not why:
         return LABELLED if labelled else CLASS
     if labelled:
         raise UsageError(f"labels are for a checkpoint with a head for sequence classification; {why}.")
     if checkpoint.language_head is not None and (checkpoint.architecture.causal or checkpoint.stacks):
         return NEXT
-    if checkpoint.stacks:
-        return STATES
     return STATES if checkpoint.language_head is None or checkpoint.tokenizer.mask_token_id is None else MASKED
 
 
 def metrics_of(kind: str) -> tuple[Metric, Metric]:
     """The two metrics; heads are ranked by the first."""
-    first, second = {STATES: ("cosine", "l2"), CLASS: ("kl", "changed")}.get(kind, ("loss", "kl"))
+    names = {STATES: ("cosine", "l2"), CLASS: ("kl", "changed")}.get(kind, ("loss", "kl"))
     unit = "nats/text" if kind in CLASSES else "nats/token"  # a text is classified once
-    one, two = (METRICS[name] for name in (first, second))
-    return (
-        one._replace(unit=one.unit.replace("nats/token", unit)),
-        two._replace(unit=two.unit.replace("nats/token", unit)),
-    )
+    first, second = (METRICS[name]._replace(unit=METRICS[name].unit.replace("nats/token", unit)) for name in names)
+    return first, second
 
 
 def model_inputs(
@@ -200,11 +195,8 @@ def model_inputs(
 
 def _inputs(checkpoint: Checkpoint, item: Item, kind: str, text: int) -> list[ModelInput]:
     if item.source.target is not None:
-        start, whole = (
-            int(checkpoint.config.decoder_start_token_id),
-            checkpoint.tokenize(item.source.target, target=True),
-        )
-        item = replace(item, target=(start, *whole.ids[:-1]))
+        whole = checkpoint.tokenize(item.source.target, target=True)
+        item = replace(item, target=(int(checkpoint.config.decoder_start_token_id), *whole.ids[:-1]))
         return [ModelInput(item, text, tuple(range(len(whole))), whole.ids if kind == NEXT else ())]
     if kind == STATES:
         return [ModelInput(item, text, tuple(range(len(item))), ())]
@@ -258,7 +250,10 @@ def _class_of(text: Text, classifier: Classifier) -> int:
     except UsageError as error:
         if text.place is None:
             raise
-        raise CorpusError(f"{text.place}: {error}") from error
+        whole, _, fraction = (text.label or "").partition(".")
+        point = f" Numbers are whole: write {whole}, not {text.label} (in pandas: astype(int))."
+        pandas = whole.isdecimal() and fraction.strip("0") == "" != fraction
+        raise CorpusError(f"{text.place}: {error}{point if pandas else ''}") from error
 
 
 def input_batches(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> Iterator[InputBatch]:

@@ -20,8 +20,7 @@ from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look, outer_ink
 from attnviz.figures.matrix import Array
-from attnviz.figures.page import PIXEL, new_page, page_width, settled, written
-from attnviz.model.head_ids import HeadId, Stack
+from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, settled, written
 from attnviz.model.wording import counted, visible
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
@@ -41,13 +40,9 @@ _SIDES = ((5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center",
 
 
 @dataclass(frozen=True)
-class EffectsPlan:
+class EffectsPlan(PagePlan):
     """A figure of effects."""
 
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
     result: Ablation
     heads: tuple[HeadEffect, ...]  # that are drawn, or named
 
@@ -58,12 +53,15 @@ def _plan(
     """A figure of what is said of it; ``more`` stands in caption and notes."""
     model, source = visible(result.checkpoint.short_name), source_line(result)
     measured, method = what_is_measured(result), method_words(result)
+    on, _, unchanged = measured.partition("; ")
     last = " ".join(f"{capital(part)}." for part in more if part)
     return EffectsPlan(
         stem=f"ablate-{name}",
         caption=sentence(f"{model} on {source}, {measured}: {what}", method, *more),
         title=model + title,
-        notes=(f"{source}: {measured}.", f"{capital(method)}.", *[last] * bool(last)),
+        notes=tuple(
+            filter(None, (f"{source}: {on}.", unchanged and f"{capital(unchanged)}.", f"{capital(method)}.", last))
+        ),
         result=result,
         heads=heads,
     )
@@ -79,56 +77,48 @@ def _plan_heads(result: Ablation, choices: Choices) -> Iterator[EffectsPlan]:
 
 
 def _plan_map(result: Ablation, choices: Choices) -> Iterator[HeadMapPlan]:
-    metric, values = result.metrics[0], _damages(result)
-    every = np.concatenate([each.ravel() for _, each in values])
+    metric, kinds = result.metrics[0], list(_damages(result))
+    every = np.concatenate([values.ravel() for _, values, _ in kinds])
     largest = float(np.nanmax(np.abs(every)))
     factor = 1 if largest >= 1 or largest == 0 else 1_000 if largest >= 0.001 else 1_000_000
     signed, top = bool(np.nanmin(every) < 0), largest * factor or 1.0
     unit = f"{_POWERS[factor]}({metric.unit})" if " " in metric.unit and factor > 1 else _POWERS[factor] + metric.unit
     left_out, title = every.size - len(result.heads), f"{metric.title} on removing each head"
     what = f"{title}, layers by heads, in {unit}, colours by the square root of the size"
-    unsure = any(head.damage[metric.name].side == 0 for head in result.heads)
-    brackets = "in brackets: the 95 % interval has zero in it" if unsure else ""
+    brackets = "in brackets: the 95 % interval has zero in it" if any(unsure for *_, unsure in kinds) else ""
     hatched = f"hatched: not removed ({counted(left_out, 'head')})" if left_out else ""
     drawn = tuple(
         HeadMap(
-            values=each * factor,
-            name="" if stack is None else f"{stack.letter}: {stack.name}",
+            values=values * factor,
+            name=name,
             norm=FuncNorm(_ROOT, -top if signed else 0.0, top, clip=True),
-            bar=f"{metric.title} ({unit}; root scale)" if each is values[-1][1] else "",
+            bar=f"{metric.title} ({unit}; root scale)" if values is kinds[-1][1] else "",
             colours=choices.look.diverging_map() if signed else None,
             write=lambda value: written(value) if np.isfinite(value) else "",
-            bracketed=_unsure(result, stack),
+            bracketed=unsure,
             signed=signed,
         )
-        for stack, each in values
+        for name, values, unsure in kinds
     )
     plan = _plan(result, "map", f": {title}", what, brackets, hatched)
     yield HeadMapPlan(stem=plan.stem, caption=plan.caption, title=plan.title, notes=plan.notes, maps=drawn)
 
 
-def _damages(result: Ablation) -> list[tuple[Stack | None, Array]]:
-    """What removing each head does, [n_layers, n_heads], NaN where it was not removed; by kind of attention."""
-    model, name = result.checkpoint, result.metrics[0].name
-    kinds: list[tuple[Stack | None, Array]] = [
-        (stack, np.full((stack.n_layers, stack.n_heads), np.nan)) for stack in model.stacks
-    ]
-    kinds = kinds or [(None, np.full((model.n_layers, model.n_heads), np.nan))]
-    for stack, values in kinds:
-        for head in result.heads:
-            if stack is None or head.id.layer in stack.layers:
-                values[_place(head.id, stack)] = head.damage[name].value
-    return kinds
+def _damages(result: Ablation) -> Iterator[tuple[str, Array, frozenset[tuple[int, int]]]]:
+    """By kind of attention, named where there are several: what removing each head does, and which are not sure.
 
-
-def _unsure(result: Ablation, stack: Stack | None) -> frozenset[tuple[int, int]]:
-    """The heads of a kind of attention whose interval has zero in it."""
-    heads = [head for head in result.heads if stack is None or head.id.layer in stack.layers]
-    return frozenset(_place(head.id, stack) for head in heads if head.damage[result.metrics[0].name].side == 0)
-
-
-def _place(head: HeadId, stack: Stack | None) -> tuple[int, int]:
-    return head.layer - (0 if stack is None else stack.first), head.head
+    The former is [n_layers, n_heads], NaN where a head was not removed; of the latter, the interval has zero in it.
+    """
+    model, metric = result.checkpoint, result.metrics[0].name
+    for stack in model.stacks or (None,):
+        first, sizes = (0, model) if stack is None else (stack.first, stack)
+        heads = [head for head in result.heads if stack is None or head.id.layer in stack.layers]
+        places = [(head.id.layer - first, head.id.head) for head in heads]
+        values = np.full((sizes.n_layers, sizes.n_heads), np.nan)
+        for place, head in zip(places, heads, strict=True):
+            values[place] = head.damage[metric].value
+        unsure = (place for place, head in zip(places, heads, strict=True) if head.damage[metric].side == 0)
+        yield "" if stack is None else f"{stack.letter}: {stack.name}", values, frozenset(unsure)
 
 
 def _plan_curve(result: Ablation, _: Choices) -> Iterator[EffectsPlan]:

@@ -82,6 +82,11 @@ def interval(estimate: Estimate) -> str:
     return "" if low is None or high is None else f"[{amount(low)}, {amount(high)}]"
 
 
+def _told(estimate: Estimate, unit: str = "") -> str:
+    """A number with its unit and its interval, where it has these."""
+    return " ".join(filter(None, (amount(estimate.value), unit, interval(estimate))))
+
+
 def compensation_text(result: Ablation) -> str:
     """A paragraph that says, from the numbers, what heads do together beside what they do one at a time."""
     metric = result.metrics[0]
@@ -114,7 +119,7 @@ def compensation_text(result: Ablation) -> str:
 def _singles(result: Ablation, metric: Metric) -> str:
     values, most = [head.damage[metric.name] for head in result.heads], result.heads[0].id
     unit = metric.unit if "/" in metric.unit else ""
-    largest = " ".join(part for part in (amount(values[0].value), unit, interval(values[0])) if part)
+    largest = _told(values[0], unit)
     if len(values) == 1:
         return f"Removing {most} alone gives a {metric.title} of {largest}."
     middle = median(value.value for value in values)
@@ -136,9 +141,8 @@ def _less_the_sum(effect: SetEffect, result: Ablation) -> str:
     name, parts = result.metrics[0].name, list[str]()
     for method, by_one in zip(result.methods, effect.by_method, strict=False):
         excess = by_one.excess[name]
-        number = " ".join(part for part in (method, amount(excess.value), interval(excess)) if part)
         reading = by_one.reading(name) if effect.second else None
-        parts.append(f"{number}, {reading}" if reading else number)
+        parts.append(f"{method} {_told(excess)}" + (f", {reading}" if reading else ""))
     return "; ".join(parts)
 
 
@@ -164,8 +168,7 @@ def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
     half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
     if 1 < half.removed < n:
         least, drawn = (amount(each.damage[metric.name].value) for each in (half.least, half.random))
-        excess = half.least.excess[metric.name]
-        more = " ".join(part for part in (amount(excess.value), interval(excess)) if part)
+        more = _told(half.least.excess[metric.name])
         yield (
             f"Removing the less important half of all heads ({half.removed}) gives {least}, removing as many in a "
             f"random order {drawn}. Minus the sum of one at a time, the former is {more}. That is by one method, "

@@ -21,11 +21,13 @@ from torch import Tensor
 
 from attnviz.commands.compare.sides import check_comparable, side_names
 from attnviz.commands.heads.measure import Analysis
-from attnviz.model.head_ids import HeadId, Stack, select_heads
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted
 from attnviz.patterns.verdicts import Label
 from attnviz.results.result import Result
+from attnviz.results.text_result import OfHeads
 
 __all__ = [
     "LARGEST_DISTANCE",
@@ -35,6 +37,7 @@ __all__ = [
     "LayerDifference",
     "compare",
     "measure_difference",
+    "query_differences",
 ]
 
 LARGEST_DISTANCE = math.sqrt(math.log(2))
@@ -104,7 +107,7 @@ class LayerDifference(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Result):
+class Comparison(Result, OfHeads[HeadDifference]):
     """What :func:`compare` measured; both sides are verified.
 
     Attributes:
@@ -120,6 +123,11 @@ class Comparison(Result):
     second: Analysis
     heads: tuple[HeadDifference, ...]
     floor: float
+
+    @property
+    def checkpoint(self) -> Checkpoint:  # type: ignore[override] # of the heads' numbers
+        """A's model, which has as many layers and heads as B's."""
+        return self.first.checkpoint
 
     @property
     def compared(self) -> str:
@@ -218,25 +226,6 @@ class Comparison(Result):
             values = self.layer_differences(layer)
             yield from ((head, values[head.id.head]) for head in of_layer)
 
-    def select(self, selections: Iterable[str | HeadId] = ()) -> list[HeadDifference]:
-        """The heads that the selections name (``L2H8``, ``L2``, …), the most different first; all without one.
-
-        Raises:
-            UsageError: a selection cannot be read or names what the models lack.
-        """
-        model = self.first.checkpoint
-        chosen = set(select_heads(selections, model.n_layers, model.n_heads, model.stacks))
-        return [head for head in self.heads if head.id in chosen]
-
-    def head(self, head: str | HeadId) -> HeadDifference:
-        """How differently one head attends, by ``"L2H8"``, ``"2.8"`` or ``HeadId(2, 8)``.
-
-        Raises:
-            UsageError: the models have no such head.
-        """
-        id = self.first.head(head).id
-        return next(each for each in self.heads if each.id == id)
-
     def __repr__(self) -> str:
         """One line: what was compared, and which head differs most."""
         first, second = side_names(self)
@@ -305,10 +294,13 @@ def measure_difference(first: Tensor, second: Tensor) -> tuple[float, float, Lar
         mean Jensen-Shannon divergence over queries (nats), mean total variation over queries, largest difference;
         of several equally large ones the first in reading order.
     """
-    p, q = first.double(), second.double()
+    difference = second.double() - first.double()
+    query, key = divmod(int(difference.abs().argmax()), difference.shape[1])
+    divergence, variation = (float(values.mean()) for values in query_differences(first.double(), second.double()))
+    return divergence, variation, LargestDifference(float(difference[query, key]), query, key)
+
+
+def query_differences(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Jensen-Shannon divergence (nats) and total variation of every query, [...] each, of rows [..., n_keys]."""
     of_mean, of_p, of_q = (torch.special.entr(rows).sum(-1) for rows in ((p + q) / 2, p, q))
-    divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2)).mean()
-    difference = (q - p).numpy()
-    query, key = divmod(int(np.abs(difference).argmax()), difference.shape[1])
-    variation = float(np.abs(difference).sum(1).mean() / 2)
-    return float(divergence), variation, LargestDifference(float(difference[query, key]), query, key)
+    return (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2)), (q - p).abs().sum(-1) / 2

@@ -19,8 +19,7 @@ from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, Outline, max_pool
 from attnviz.model.wording import counted, signed
 from attnviz.results.facts import Facts, sentence
-from attnviz.results.page_view import page_view
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, View, page_view
 
 __all__ = ["VIEWS", "root_norm", "rounded_up"]
 

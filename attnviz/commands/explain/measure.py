@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from attnviz.arguments import checked
+from attnviz.arguments import checked, is_whole
 from attnviz.commands.explain.position_share import PositionShares, embeds_positions, position_shares
 from attnviz.commands.explain.stages import StageCheck, VerifiedStages, verify_stages
 from attnviz.errors import UsageError
@@ -48,9 +47,8 @@ class Explanation(TextResult):
     head: HeadId  # that is followed, of the layer that is explained
     token: int  # the position of the token that is followed
     stages: VerifiedStages  # every step of the layer by name; each has ``name``, ``tensor`` and ``check``
-    positions: (
-        PositionShares | None
-    )  # content and position in the scores; None where embeddings of positions enter elsewhere or nowhere
+    # content and position in the scores; None where embeddings of positions enter elsewhere or nowhere
+    positions: PositionShares | None
     layers: tuple[LayerEnd, ...] | None  # how closely every layer was reproduced; None where only this one is wanted
 
     @property
@@ -150,9 +148,8 @@ def explain(
 
     verify_stages(checkpoint, tokens, layers, visit)
     (stages,) = kept
-    positions = (
-        position_shares(checkpoint, tokens, stages) if followed.layer == 0 and embeds_positions(checkpoint) else None
-    )
+    split = followed.layer == 0 and embeds_positions(checkpoint)
+    positions = position_shares(checkpoint, tokens, stages) if split else None
     every = tuple(ends) if every_layer else None
     return Explanation(text, pair, checkpoint, tokens, followed, position, stages, positions, every)
 
@@ -160,7 +157,7 @@ def explain(
 def _followed(layer: int | None, head: str | int | HeadId | None, checkpoint: Checkpoint) -> HeadId:
     """The layer to explain and the head to follow; by default the first of each."""
     last = checkpoint.n_layers - 1
-    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, Integral)):
+    if layer is not None and not is_whole(layer):
         raise UsageError(f"expected a layer as a whole number from 0 to {last}, found {layer!r}.")
     if layer is not None and not 0 <= layer <= last:
         raise UsageError(f"the model {checkpoint.name} has no layer {layer}: expected one from 0 to {last}.")

@@ -22,10 +22,10 @@ from matplotlib.transforms import Bbox
 from attnviz.commands.explain.path_lines import GAP, STACKS, STRIP, Block, Point, arrows, middle, residual
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import fitted, text_width, wrapped
+from attnviz.figures.fonts import text_width, wrapped
 from attnviz.figures.look import Look
-from attnviz.figures.matrix import LONGEST, Array, Labels, draw_matrix, label_size, named_every
-from attnviz.figures.page import MARGIN, PIXEL, new_page
+from attnviz.figures.matrix import Array, Labels, draw_matrix, label_pixels, label_size, named_every
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page
 from attnviz.model.wording import ordinal
 
 __all__ = ["OPERATIONS", "SQUARE", "Panel", "PathPlan", "path_figure"]
@@ -60,19 +60,15 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class PathPlan:
+class PathPlan(PagePlan):
     """The figure of a layer."""
 
-    caption: str
-    title: str
-    notes: tuple[str, ...]
     panels: dict[str, Panel]  # by the name of the step
     bands: dict[str, list[list[str]]]
     """The layer's halves by name; each begins with the residual stream and has one sum. What must stand in one row is a
     list: names of panels or of :data:`STACKS`, and :data:`OPERATIONS`."""
     labels: Labels  # of the tokens, beside the first panel
     followed: int  # the token whose row is outlined
-    stem: str = "explain"
 
     @property
     def pooled(self) -> int:
@@ -154,8 +150,7 @@ def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
     """Every which token is named beside the first panel, and inches of the longest name."""
     cell = 72 * sizes.side / len(plan.panels["input"].values)
     every, size = named_every(cell, plan.pooled), label_size(cell)
-    names = (fitted(text, size, DPI, LONGEST) for text in plan.labels.texts[::every])
-    return every, max(text_width(name, size, DPI) for name in names) / DPI + 0.06
+    return every, label_pixels(plan.labels.texts[::every], size) / DPI + 0.06
 
 
 def _panels(name: str, plan: PathPlan) -> list[Panel]:

@@ -152,10 +152,8 @@ def _terms(parts: dict[str, Tensor], heads: HeadParameters, head: int) -> Iterat
     for one in ("content", "position", "constant"):
         for other in ("content", "position"):
             yield f"{one}_{other}", heads.scale * query[one] @ key[other].T
-    varying, whole_key = (
-        query["content"] + query["position"] + query["constant"],
-        torch.stack(list(key.values())).sum(0),
-    )
+    varying = query["content"] + query["position"] + query["constant"]
+    whole_key = torch.stack(list(key.values())).sum(0)
     yield "segment", heads.scale * (varying @ key["segment"].T + query["segment"] @ whole_key.T)
     yield "constant", heads.scale * varying @ key["constant"].T
 

@@ -23,8 +23,7 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
 __all__ = [
-    "Probe", "Shown", "Stage", "StageCheck", "UnknownStageError", "VerifiedStages", "capture_stages", "probes_of",
-    "verify_stages",
+    "Probe", "Shown", "Stage", "StageCheck", "UnknownStageError", "VerifiedStages", "probes_of", "verify_stages",
 ]  # fmt: skip
 
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
@@ -47,10 +46,6 @@ class Shown(NamedTuple):
 
     place: str
     tensor: Tensor
-
-
-_Visit = Callable[[int, dict[str, Shown]], None]
-"""Told the activations of a layer by the name of the step."""
 
 
 def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
@@ -108,28 +103,9 @@ def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module, str]]:
     yield "activated" if of.activation is None else "gated", of.contract, "input"
 
 
-def capture_stages(checkpoint: Checkpoint, inputs: dict[str, Tensor], layers: Sequence[int], visit: _Visit) -> None:
-    """Run the model once on one text and hand over the activations of each of these layers as soon as it is through.
-
-    Nothing is kept here: the activations of a layer live as long as ``visit`` keeps them.
-
-    Raises:
-        VerificationError: a module of a layer did not run, or gave what it should not.
-    """
-    visited: list[int] = []
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.enter_context(_probed(layer, probes_of(checkpoint, layer), visit, visited))
-        capture_layers(checkpoint, inputs, lambda _: None)
-    if sorted(visited) != sorted(layers):
-        raise VerificationError(
-            f"expected the steps of layers {sorted(layers)}, found those of {sorted(visited)}; "
-            "nothing can be verified against this model."
-        )
-
-
 @contextmanager
-def _probed(layer: int, probes: Sequence[Probe], visit: _Visit, visited: list[int]) -> Iterator[None]:
+def _probed(layer: int, probes: Sequence[Probe], visit: Callable[[dict[str, Shown]], None]) -> Iterator[None]:
+    """Inside the block, hand over what the model shows of a layer as soon as it is through, and keep none of it."""
     seen: dict[str, list[Tensor]] = {}
 
     def keep(probe: Probe, value: Any) -> None:
@@ -137,8 +113,7 @@ def _probed(layer: int, probes: Sequence[Probe], visit: _Visit, visited: list[in
             raise VerificationError(f"layer {layer}: expected a tensor as {probe.place}, found {type(value).__name__}.")
         seen.setdefault(probe.stage, []).append(value)
         if probe is probes[-1]:
-            visited.append(layer)
-            visit(layer, _activations(layer, probes, seen))
+            visit(_activations(layer, probes, seen))
             seen.clear()
 
     def before(probe: Probe, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -256,12 +231,26 @@ def verify_stages(
 
     Raises:
         ArchitectureError: the model has an activation that is not reproduced.
-        VerificationError: a step differs by more than the tolerance of the dtype; the message names the first.
+        VerificationError: a step differs by more than the tolerance of the dtype; the message names the first. Or a
+            module of a layer did not run, or gave what it should not.
     """
     for layer in layers:
         layer_parameters(checkpoint, layer)  # refuse what is not reproduced before the model runs
-    inputs = tokens.model_inputs(checkpoint.device)
-    capture_stages(checkpoint, inputs, layers, lambda *shown: visit(_verified(checkpoint, tokens, *shown)))
+    verified: list[int] = []
+
+    def verify(layer: int, shown: dict[str, Shown]) -> None:
+        verified.append(layer)
+        visit(_verified(checkpoint, tokens, layer, shown))
+
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.enter_context(_probed(layer, probes_of(checkpoint, layer), partial(verify, layer)))
+        capture_layers(checkpoint, tokens.model_inputs(checkpoint.device), lambda _: None)
+    if sorted(verified) != sorted(layers):
+        raise VerificationError(
+            f"expected the steps of layers {sorted(layers)}, found those of {sorted(verified)}; "
+            "nothing can be verified against this model."
+        )
 
 
 def _verified(checkpoint: Checkpoint, tokens: Tokens, layer: int, shown: dict[str, Shown]) -> VerifiedStages:

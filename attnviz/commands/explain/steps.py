@@ -14,6 +14,7 @@ from attnviz.model.wording import counted, rounded
 __all__ = ["Step", "norm_order", "numbers_of", "step_of"]
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
+_THROUGH_PATTERN = "the model does not show them: checked through the pattern"
 _A = {"layer norm": "a layer norm", "RMS norm": "an RMS norm"}
 _ADDED = {
     "attention_residual": ("input", "attention_output"),
@@ -155,13 +156,11 @@ _STEPS = {
                       brief="norm", numbers=_pair_numbers),
     "rotated": Step("Rotary positions", "pair i of {turned} turned by position · f_i", "Each query and key is "
                     "turned by angles that grow with its position: a score depends on how far apart the two are.",
-                    brief="rotated", numbers=_rotary_numbers,
-                    unseen="the model does not show them: checked through the pattern"),
+                    brief="rotated", numbers=_rotary_numbers, unseen=_THROUGH_PATTERN),
     "scores": Step("Scores", "{scores}", "How well each query fits each key: their dot product, {scaled}.", "scores",
-                   "{brief_scores}", _score_numbers, "the model does not show them: checked through the pattern"),
+                   "{brief_scores}", _score_numbers, _THROUGH_PATTERN),
     "capped": Step("Capped scores", "{cap} · tanh(scores / {cap})", "Scores of any size are bounded by ±{cap}; small "
-                   "ones hardly change.", "capped", "±{cap}", _score_numbers,
-                   "the model does not show them: checked through the pattern"),
+                   "ones hardly change.", "capped", "±{cap}", _score_numbers, _THROUGH_PATTERN),
     "mask": Step("Mask", "allowed: {allowed}", "{masked}", "mask", "{brief_mask}", _mask_numbers,
                  "the model does not show it: checked through the pattern"),
     "pattern": Step("Attention pattern", "A = softmax(masked scores)", "Every row of scores becomes weights that sum "

@@ -22,7 +22,7 @@ from attnviz.errors import UsageError
 from attnviz.figures.files import figure_style
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
-from attnviz.figures.page import MARGIN, ColourScale, colour_bar, frozen, new_page, page_width
+from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, frozen, new_page, page_width
 from attnviz.model.wording import quoted, rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.tables import error
@@ -59,6 +59,7 @@ def _plan_path(result: Explanation, _: Choices) -> Iterator[PathPlan]:
         f"{error(result.output.error)} of its largest value."
     )
     yield PathPlan(
+        stem="explain",
         caption=f"Layer {result.layer} of {facts.model} ({order}) on {facts.quotes}, from input to "
         + sentence("output with its residual path, one panel of actual numbers per step", reading, verified),
         title=f"{facts.model}: layer {result.layer} from input to output",
@@ -184,16 +185,12 @@ _READING = (
 
 
 @dataclass(frozen=True)
-class PositionsPlan:
+class PositionsPlan(PagePlan):
     """Content and position in the scores of the first layer."""
 
-    caption: str
-    title: str
-    notes: tuple[str, ...]
     rows: tuple[str, ...]  # names of the heads, last all of them together
     columns: tuple[str, ...]  # names of the parts, last the spread
     values: Array  # [rows, columns]; NaN where nothing differs
-    stem: str = "positions"
 
 
 def _plan_positions(result: Explanation, _: Choices) -> Iterator[PositionsPlan]:
@@ -202,6 +199,7 @@ def _plan_positions(result: Explanation, _: Choices) -> Iterator[PositionsPlan]:
     groups = [name for name in GROUPS if name != "segment" or shares.segments]
     every = (*shares.heads, shares.layer)
     yield PositionsPlan(
+        stem="positions",
         caption=sentence(f"Where the scores of layer 0 of {facts.subject} come from, one row per head", _READING),
         title=f"{facts.model}: content and position in layer 0",
         notes=facts.notes(_READING),

@@ -1,7 +1,7 @@
 """What :func:`attnviz.analyze` gives: the findings of every head, with the text, the model and verified patterns."""
 
 import html
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnviz.attention.verify import Verification, VerifiedAttention
 from attnviz.commands.heads.inputs import Continuation, Options, Target
-from attnviz.commands.heads.selecting import heads_named
+from attnviz.commands.heads.naming import heads_named
 from attnviz.model.head_ids import HeadId, LayerId, Stack
 from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
 from attnviz.model.wording import counted, quoted
@@ -21,10 +21,7 @@ from attnviz.patterns.verdicts import Label, Verdict
 from attnviz.results.facts import Facts
 from attnviz.results.text_result import OfHeads, TextResult
 
-__all__ = ["Analysis", "HeadFindings", "letter_of"]
-
-_FRAME_HEIGHT = 900
-"""Pixels of the page in a notebook."""
+__all__ = ["Analysis", "HeadFindings", "clearest_first", "letter_of"]
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         options: what was asked for.
         profile: the stored profile of these weights; None where there is none, or none was looked for.
         published: what papers say of heads of this model; empty where they say nothing.
-        windowed: by layer, the context with baselines over the keys within its window, where that is shorter than
-            the text.
+        contexts: by layer, the contexts that are others than ``context``: of other texts, or with a window that is
+            shorter than the text, and baselines over the keys within it.
         target: of an encoder-decoder, what its decoder reads; ``tokens`` and ``context`` are those of its encoder.
         continuation: of a decoder, what it wrote after the text, if that was asked for; ``tokens`` are of both.
         stack: of a part of one (:attr:`parts`), which kind of attention that is.
@@ -103,7 +100,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
     options: Options
     profile: StoredProfile | None = None
     published: tuple[PublishedHead, ...] = ()
-    windowed: dict[int, TextContext] = field(default_factory=dict)
+    contexts: dict[int, TextContext] = field(default_factory=dict)
     target: Target | None = None
     continuation: Continuation | None = None
     stack: Stack | None = None
@@ -130,6 +127,11 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         return "" if self.stack is None else self.stack.letter
 
     @property
+    def stack_name(self) -> str:
+        """``encoder``, ``decoder`` or ``cross-attention``; likewise."""
+        return "" if self.stack is None else self.stack.name
+
+    @property
     def generated(self) -> tuple[bool, ...]:
         """Which of the :attr:`units` the model wrote, wholly or in part; empty where it wrote none."""
         first = None if self.continuation is None else self.continuation.first
@@ -145,6 +147,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
                 self,
                 stack=stack,
                 context=self.context_of(stack.layer(0)),
+                contexts={},
                 parse=self.parse if stack.letter == "E" else None,  # it is of the source
                 heads=tuple(head for head in self.heads if head.id.layer in stack.layers),
                 all_heads=self.heads,
@@ -160,9 +163,12 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def context_of(self, layer: int) -> TextContext:
         """The context of a layer's heads: of its kind of attention, and with a window that is shorter than the text."""
-        if self.target is None or self.stack is not None:
-            return self.windowed.get(layer, self.context)
-        return {"E": self.context, "D": self.target.context, "X": self.target.cross}[letter_of(layer)]
+        return self.contexts.get(layer, self.context)
+
+    @property
+    def windowed(self) -> dict[int, TextContext]:
+        """By layer, the contexts with a window that is shorter than the text."""
+        return {layer: context for layer, context in self.contexts.items() if context.window is not None}
 
     @property
     def dropped(self) -> str:
@@ -177,9 +183,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
             facts = replace(facts, model=f"{facts.model} (not verified: level {self.verification.level} of 4)")
         if self.continuation is not None:
             facts = replace(facts, generated=self.continuation.text, n_generated=self.continuation.count)
-        if self.target is None:
-            return facts
-        if self.stack_letter == "E":
+        if self.target is None or self.stack_letter == "E":
             return facts
         if self.stack_letter == "D":
             return replace(facts, texts=(self.target.text,))
@@ -263,8 +267,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
         below = super()._repr_html_()
         title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))
         return (
-            f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" '
-            f'height="{_FRAME_HEIGHT}" style="border: 0" srcdoc="{page}"></iframe>'
+            f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" width="100%" height="900" '
+            f'style="border: 0" srcdoc="{page}"></iframe>'
             f"<details><summary>{title}: overview and tables</summary>{below}</details>"
         )
 
@@ -272,3 +276,8 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 def letter_of(layer: int) -> str:
     """The letter of the stack of a layer; empty in models of one kind of attention."""
     return layer.stack.letter if isinstance(layer, LayerId) else ""
+
+
+def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
+    """Those of the clearest labels first; heads that cannot be measured last."""
+    return sorted(heads, key=lambda head: head.clearness, reverse=True)

@@ -25,17 +25,14 @@ class _WithoutSpecial(Analysis):
 
     @property
     def units(self) -> Units:
-        """Those that are no sinks."""
         return _without_sinks(self.context.units)
 
     @property
     def keys(self) -> Units:
-        """Those of the keys, likewise."""
         return self.units if self.context.source is None else _without_sinks(self.context.source)
 
     @property
     def dropped(self) -> str:
-        """Which positions are left out, and that rows were renormalised."""
         units = self.context.units
         kinds = ["special tokens"] * any(units.special)
         if any(sink and not special for sink, special in zip(units.sink, units.special, strict=True)):
@@ -43,7 +40,6 @@ class _WithoutSpecial(Analysis):
         return f"{' and '.join(kinds)} dropped, rows renormalised" if kinds else ""
 
     def layer_patterns(self, layer: int) -> Tensor:
-        """The verified patterns of one layer between the units that are left, [n_heads, n, n]; rows sum to 1, or 0."""
         queries, keys = _kept(self.context.units), _kept(self.context.keys)
         patterns = super().layer_patterns(layer)[:, queries][:, :, keys]
         totals = patterns.sum(-1, keepdim=True)
@@ -67,7 +63,7 @@ def parts_drawn(analysis: Analysis, choices: Choices) -> list[Analysis]:
 
 def stem_of(part: Analysis, name: str) -> str:
     """Name of a picture of one kind of attention alone: ``mean``, or ``mean-encoder``."""
-    return name if part.stack is None else f"{name}-{part.stack.name}"
+    return f"{name}-{part.stack_name}" if part.stack_name else name
 
 
 def kinds_in_words(analysis: Analysis) -> str:

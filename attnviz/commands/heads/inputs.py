@@ -114,7 +114,7 @@ def read_continuation(checkpoint: Checkpoint, text: str, tokens: Tokens, generat
     asked = int(generate)  # it may be NumPy's
     new, ended = continue_greedily(checkpoint, tokens, asked)
     first, ids = len(tokens), (*tokens.ids, *new)
-    whole, read = tokens_of_ids(checkpoint.tokenizer, ids, checkpoint.architecture.sink_first)
+    whole, read = tokens_of_ids(checkpoint.tokenizer, ids, checkpoint.architecture.causal)
     written = whole[read.offsets[first][0] :]
     again = checkpoint.tokenize(text + written, truncate=True)
     if again.ids == ids:  # as nearly always: the tokenizer's own words and labels

@@ -13,18 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
 from attnviz.commands.heads.drawn import drawn, parts_drawn, stem_of
-from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
 from attnviz.model.positions import find_positions, text_at
-from attnviz.model.tokens import visible
-from attnviz.results.facts import sentence
+from attnviz.model.wording import shortened, visible
+from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["LINES", "MOST_HEADS", "MOST_PICTURES", "clearest_first", "lines_left_out", "parts_asked", "start_of"]
+__all__ = [
+    "LINES",
+    "MOST_HEADS",
+    "MOST_PICTURES",
+    "clearest_first",
+    "lines_left_out",
+    "parts_asked",
+    "positions_of",
+    "start_of",
+]
 
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
@@ -81,16 +90,27 @@ def parts_asked(analysis: Analysis, choices: Choices) -> list[Analysis]:
     parts = parts_drawn(analysis, choices)
     if len(parts) == 1 or choices.token is None:
         return parts
-    token = choices.token
-    found = [part for part in parts if _has(part, token)]
-    return found or parts[:1]
+    having, refused = [], dict[str, None]()
+    for part in parts:
+        try:
+            positions_of(part, choices.token)
+            having.append(part)
+        except UsageError as error:
+            refused[str(error).removesuffix(".")] = None
+    if not having:
+        raise UsageError(f"{'; '.join(refused)}.")
+    return having
 
 
-def _has(part: Analysis, token: str) -> bool:
+def positions_of(part: Analysis, token: str) -> tuple[int, ...]:
+    """The positions of a token in the text that attends; of an encoder-decoder the error says which text that is."""
     try:
-        return bool(find_positions(part.units, token))
-    except UsageError:
-        return False
+        return find_positions(part.context.units, token)
+    except UsageError as error:
+        if part.stack is None:
+            raise
+        text = "source" if part.stack_letter == "E" else "target"
+        raise UsageError(f"the token is looked for in the {text}, whose tokens attend there: {error}") from error
 
 
 def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
@@ -106,11 +126,6 @@ def _heads_drawn(analysis: Analysis, choices: Choices) -> list[HeadFindings]:
     totals = itertools.accumulate(rows)
     kept = {head.id for head, total in zip(clearest, totals, strict=True) if total <= MOST_ROWS} | {clearest[0].id}
     return [head for head in heads if head.id in kept]
-
-
-def clearest_first(heads: Sequence[HeadFindings]) -> list[HeadFindings]:
-    """Those of the clearest labels first; heads that cannot be measured last."""
-    return sorted(heads, key=lambda head: head.clearness, reverse=True)
 
 
 def _plan(
@@ -152,9 +167,9 @@ def _plan(
         stem=stem,
         caption=_caption(shown, heads, chosen, scale, said),
         title=f"{facts.model}: {title}{f', from {chosen}' if chosen else ''}",
-        notes=facts.notes(*(f"{part[0].upper()}{part[1:]}." for part in said)),
+        notes=facts.notes(*(f"{capital(part)}." for part in said)),
         labels=tuple(
-            f"… {count} {facts.unit}s" if count > 1 else _cut(units.labels[position])
+            f"… {count} {facts.unit}s" if count > 1 else shortened(units.labels[position], _LONGEST_LABEL)
             for position, count in zip(first, counts, strict=True)
         ),
         bright=(content, onto) if start is None else (
@@ -171,7 +186,7 @@ def _plan(
         samples=_samples(scale, least, largest),
         written={int(row_of_key[to]): f"{weight:.2f}" for to, weight in zip(key, drawn_weights, strict=True) if single},
         unit=facts.unit,
-        keys=tuple(map(_cut, shown.keys.labels)) if between else None,
+        keys=tuple(shortened(label, _LONGEST_LABEL) for label in shown.keys.labels) if between else None,
     )  # fmt: skip
 
 
@@ -179,8 +194,7 @@ def start_of(shown: Analysis, token: str | None) -> tuple[tuple[int, ...] | None
     """The positions that lines start from, None for all, and the token with its numbers in the whole text."""
     if token is None:
         return None, ""
-    everything = shown.context.units
-    found = find_positions(everything, token)
+    everything, found = shown.context.units, positions_of(shown, token)
     place = {members: position for position, members in enumerate(shown.units.members)}
     kept = [number for number in found if everything.members[number] in place]
     if not kept:
@@ -284,10 +298,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}%" if share <= 0.99 or share == 1 else "over 99%"
 
 
-def _cut(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
-
-
 def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale: str, said: Sequence[str]) -> str:
     facts = shown.facts
     scales = {
@@ -307,4 +317,3 @@ def _caption(shown: Analysis, heads: Sequence[HeadFindings], chosen: str, scale:
 
 LINES = View("lines", "one line per weight, from the token that attends to the token attended to", _plans,
              lines_figure, draw_lines, stems=r"lines/[LEDX]\d+H\d+|lines(-[a-z-]+)?", default=False)  # fmt: skip
-"""Lines from the tokens that attend to those attended to."""

@@ -14,7 +14,7 @@ from attnviz.figures.matrix import Array
 from attnviz.figures.page import Mark, written
 from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS, distances
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS, TextContext
-from attnviz.results.facts import sentence
+from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
 __all__ = ["MAP", "statistic_meaning", "statistic_named", "uniform_value"]
@@ -77,7 +77,7 @@ def _plan(analysis: Analysis, statistic: str, look: Look) -> HeadMapPlan:
         ),
         title=f"{facts.model}: {first.name}, head by head",
         notes=facts.notes(
-            f"{first.meaning[0].upper()}{first.meaning[1:]}.",
+            f"{capital(first.meaning)}.",
             *dict.fromkeys(note for each in told for note in each.notes),
         ),
         maps=tuple(each.drawn for each in told),
@@ -111,12 +111,12 @@ def _map(analysis: Analysis, statistic: str, look: Look) -> _Map:
     which = "every head" if not len(measured) else f"{values.size - len(measured)} of {values.size} heads"
     several = len({analysis.context_of(layer).window for layer in range(analysis.shape[0])}) > 1
     mean = " (mean of layers)" if several else ""
-    of = "" if analysis.stack is None else f"{analysis.stack.letter}: {analysis.stack.name}"
+    of = f"{analysis.stack_letter}: {analysis.stack_name}" if analysis.stack_name else ""
     drawn = HeadMap(
         values, of, norm=norm, bar=f"{name} ({unit or '0–1'}; {look.scale_of('this map')})" if len(measured) else "",
         mark=None if uniform is None else Mark(uniform, f"uniform attention{mean}"),
     )  # fmt: skip
-    whose = f" ({analysis.stack.name})" if analysis.stack is not None else ""
+    whose = f" ({analysis.stack_name})" if analysis.stack_name else ""
     caption = (
         f"{colours}{whose}" if len(measured) else "",
         "" if uniform is None else f"uniform attention would give {written(uniform)}{whose}{mean}",
@@ -208,4 +208,3 @@ def _why_missing(analysis: Analysis, statistic: str, measured: int) -> str:
 
 MAP = View("map", "layers × heads, coloured by a statistic", _plans, head_map_figure, draw_head_map,
            stems="map-[a-z-]+", default=False)  # fmt: skip
-"""Layers × heads, coloured by a statistic."""

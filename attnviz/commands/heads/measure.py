@@ -20,10 +20,8 @@ from attnviz.commands.heads.inputs import (
 from attnviz.errors import UsageError
 from attnviz.model.architectures import Undeclared
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.encoding import texts_read
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.sources import Source
 from attnviz.model.tokens import Tokens, merge_pattern
 from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
@@ -134,11 +132,12 @@ class Reader:
         """The analysis of a text; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
         refuse_target(checkpoint, target, self.max_new_tokens)
-        if self.generate is not None:
+        continuation = None
+        if self.generate is None:
+            tokens = self.tokens(text, pair)
+        else:
             refuse_continuation(checkpoint, pair, self.generate)
-        tokens, continuation = self.tokens(text, pair), None
-        if self.generate is not None:
-            continuation, tokens = read_continuation(checkpoint, text, tokens, self.generate)
+            continuation, tokens = read_continuation(checkpoint, text, self.tokens(text), self.generate)
         context = context_of(tokens, checkpoint.architecture.causal, options)
         of_target = None
         if checkpoint.stacks:
@@ -147,25 +146,28 @@ class Reader:
                 max_new_tokens=self.max_new_tokens,
             )  # fmt: skip
         whole = text if continuation is None else continuation.whole
-        texts = texts_read([whole] if pair is None else [whole, pair], tokens)
         parse, note = None, "it was switched off (--no-syntax, syntax=False)."
         if self.syntax:
-            parse, note = _parse(texts, tokens, self.parser, checkpoint.tokenizer)
-        if of_target is not None:
-            return _of_two_texts(text, pair, checkpoint, tokens, context, of_target, options, progress, parse, note)
-        windowed, heads = _windowed(checkpoint, context, len(tokens)), list[HeadFindings]()
+            parse, note = _parse(tokens.texts_read(whole, pair), tokens, self.parser, checkpoint.tokenizer)
+        contexts, heads = _contexts(checkpoint, context, of_target, len(tokens)), list[HeadFindings]()
 
         def judge_layer(layer: VerifiedLayer) -> None:
-            heads.extend(_judged(layer, windowed.get(layer.check.layer, context), tokens, parse, self.stored))
+            at = layer.check.layer
+            of_layer = parse if letter_of(at) in ("", "E") else None  # the parse is of the source
+            heads.extend(_judged(layer, contexts.get(at, context), tokens, of_layer, self.stored))
 
-        recompute = compare_given_patterns if isinstance(checkpoint.architecture, Undeclared) else verify_attention
-        attention = recompute(checkpoint, tokens, judge_layer, progress)
+        if isinstance(checkpoint.architecture, Undeclared):
+            attention = compare_given_patterns(checkpoint, tokens, judge_layer, progress)
+        else:
+            decoded = None if of_target is None else of_target.tokens
+            attention = verify_attention(checkpoint, tokens, judge_layer, progress, decoded)
+        heads.sort(key=lambda head: head.id)  # layers of an encoder-decoder ran in another order
         papers = published_heads(
             checkpoint.name, checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.revision
         )
         return Analysis(
             text, pair, checkpoint, tokens, context, attention, tuple(heads), parse, note, options, self.stored,
-            papers, windowed, continuation=continuation,
+            papers, contexts, of_target, continuation,
         )  # fmt: skip
 
 
@@ -193,58 +195,14 @@ def open_reader(
     )
     stored = None
     if profile and source is not None and not checkpoint.stacks:
-        stored = _stored_profile(source, checkpoint, warn or _warn)
+        shape = model_shape(checkpoint.architecture.name, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
+        stored = find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn or _warn)
     options = Options(words, local_window, long_range_from)
     return Reader(checkpoint, stored, options, syntax, parser, truncate, max_new_tokens, generate)
 
 
-def _of_two_texts(
-    text: str,
-    pair: str | None,
-    checkpoint: Checkpoint,
-    tokens: Tokens,
-    context: TextContext,
-    target: Target,
-    options: Options,
-    progress: Progress | None,
-    parse: Parse | None,
-    note: str,
-) -> Analysis:
-    """The analysis of an encoder-decoder, in which every kind of attention has a context of its own.
-
-    The parse is of the source, so relations are measured in the encoder.
-    """
-    contexts = {"E": context, "D": target.context, "X": target.cross}
-    heads: list[HeadFindings] = []
-
-    def judge_layer(layer: VerifiedLayer) -> None:
-        letter = letter_of(layer.check.layer)
-        heads.extend(_judged(layer, contexts[letter], tokens, parse if letter == "E" else None, None))
-
-    attention = verify_attention(checkpoint, tokens, judge_layer, progress, target.tokens)
-    return Analysis(
-        text=text,
-        pair=pair,
-        checkpoint=checkpoint,
-        tokens=tokens,
-        context=context,
-        attention=attention,
-        heads=tuple(sorted(heads, key=lambda head: head.id)),  # they ran in another order
-        parse=parse,
-        syntax_note=note,
-        options=options,
-        target=target,
-    )
-
-
-def _stored_profile(source: Source, checkpoint: Checkpoint, warn: Callable[[str], None]) -> StoredProfile | None:
-    architecture = checkpoint.architecture.name
-    shape = model_shape(architecture, checkpoint.n_layers, checkpoint.n_heads, checkpoint.d_model)
-    return find_profile(replace(source, sha256=checkpoint.weights_sha256), shape, warn)
-
-
 def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=8)  # at the caller of analyze()
+    warnings.warn(message, stacklevel=7)  # at the caller of analyze()
 
 
 def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: Any) -> tuple[Parse | None, str]:
@@ -254,11 +212,14 @@ def _parse(texts: Sequence[str], tokens: Tokens, parser: str | None, tokenizer: 
     return (None if pipeline is None else parse_texts(pipeline, texts, tokens)), note
 
 
-def _windowed(checkpoint: Checkpoint, context: TextContext, n: int) -> dict[int, TextContext]:
-    """By layer, the context with its window; layers without one, or with one no shorter than the text, are left out."""
+def _contexts(checkpoint: Checkpoint, context: TextContext, target: Target | None, n: int) -> dict[int, TextContext]:
+    """By layer, the contexts that are others than that of the text: of a target, or with a window below n tokens."""
+    if target is not None:
+        of_stack = {"D": target.context, "X": target.cross}
+        return {layer: of_stack.get(stack.letter, context) for stack in checkpoint.stacks for layer in stack.layers}
     shorter = {layer: window for layer, window in enumerate(checkpoint.windows) if window is not None and window < n}
-    contexts = {window: replace(context, window=window) for window in set(shorter.values())}
-    return {layer: contexts[window] for layer, window in shorter.items()}
+    windows = {window: replace(context, window=window) for window in set(shorter.values())}
+    return {layer: windows[window] for layer, window in shorter.items()}
 
 
 def _judged(

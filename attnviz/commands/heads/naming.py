@@ -1,17 +1,41 @@
-"""How a head's label, on this text, and its role, over a corpus, are written: two things that never stand as one."""
+"""What heads are called: label on this text and role over a corpus, two things that never stand as one.
 
-from attnviz.commands.heads.measure import Analysis, HeadFindings
+As they are written, with their numbers; and as selections name them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from attnviz.errors import UsageError
+from attnviz.model.head_ids import FORMS, HeadId, selection_texts
 from attnviz.model.wording import rounded, visible
 from attnviz.patterns.profile_store import SYNTACTIC
-from attnviz.patterns.verdicts import HETEROGENEOUS
+from attnviz.patterns.registry import PATTERNS, RETRIEVAL
+from attnviz.patterns.universal import RELATIONS
+from attnviz.patterns.verdicts import DIAGONAL, HETEROGENEOUS, LEAST_N, TOO_SHORT
 from attnviz.results.published import role_name
 
-__all__ = ["label_and_role", "role_text", "shorter"]
+if TYPE_CHECKING:
+    from attnviz.commands.heads.analysis import Analysis, HeadFindings
+
+__all__ = ["evidence", "heads_named", "label_and_role", "labels_in", "role_text", "shorter"]
 
 _SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
 
+_IDS = re.compile(r".*[\d*].*|[A-Za-z]?")
+"""What is meant as the id of heads, or of a kind of attention: no label and no role has a digit."""
 
-def role_text(analysis: Analysis, head: HeadFindings, room: int = 999) -> str:
+_KINDS = {spec.name: "local" if spec.family == "positional" else spec.family for spec in PATTERNS}
+_KINDS |= {HETEROGENEOUS: "none", TOO_SHORT: "none"}
+"""The kinds of the summary, by label."""
+
+_OTHERS = {"coreference", "semantic", "syntactic", RETRIEVAL, DIAGONAL}
+"""Names that heads may have besides, on other texts or over a corpus."""
+
+
+def role_text(analysis: "Analysis", head: "HeadFindings", room: int = 999) -> str:
     """``det dep→head``; ``obj dep→head (corpus)`` where the text has no obj, or cannot tell; a dash for none.
 
     Where there is not so much room, it goes without direction.
@@ -29,10 +53,98 @@ def shorter(name: str) -> str:
     return _SHORTER.get(name, name)
 
 
-def label_and_role(analysis: Analysis, head: HeadFindings) -> str:
+def label_and_role(analysis: "Analysis", head: "HeadFindings") -> str:
     """The label, and over the corpus the role with its numbers where there is one, for captions."""
     label, role = visible(head.labelled.shown), head.role
     if role is None:
         return label
     numbers = f"{rounded(role.score)}, baseline {rounded(role.baseline)}"
     return f"{label}; over the corpus {role_text(analysis, head)} {numbers}"
+
+
+def evidence(head: "HeadFindings") -> str:
+    """The score of the pattern behind the label, or of the nearest, beside its baseline."""
+    verdict = head.strongest
+    if head.label == TOO_SHORT:
+        return f"n = {head.labelled.n}: no label below {LEAST_N}"
+    if verdict is None or verdict.score is None:
+        return "not measurable on this text"
+    if verdict.kind == "syntactic":
+        arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
+        guess = verdict.largest_baseline
+        baseline = f"{'offset ' * guess.startswith(('+', '-'))}{guess}: {verdict.baseline:.2f}"
+        return f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {baseline} · n = {verdict.n}"
+    if verdict.kind == "broad":
+        return f"entropy {verdict.score:.2f} of that of uniform attention · n = {head.labelled.n}"
+    if verdict.margin <= 0:
+        return "no positional pattern above uniform attention"
+    name = verdict.name if head.labelled.verdict else f"nearest: {verdict.name}"
+    uniform = verdict.baseline or 0.0
+    baseline = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
+    repeats = "" if verdict.on_repeats is None else f" ({verdict.on_repeats:.2f} where a token repeats)"
+    return f"{name} {verdict.score:.2f}{repeats} · uniform attention {baseline} · n = {verdict.n}"
+
+
+def heads_named(
+    selections: str | HeadId | Iterable[str | HeadId], heads: Sequence["HeadFindings"]
+) -> tuple[list[str], set[HeadId]]:
+    """The selections that are ids, and the heads that the others name.
+
+    Args:
+        selections: as for ``--select``.
+        heads: of the model, with their labels and roles.
+
+    Raises:
+        UsageError: no head has such a label or role.
+    """
+    ids, names = _parted(selections)
+    chosen = set[HeadId]()
+    for name in map(str.casefold, names):
+        found = {head.id for head in heads if name in _names(head)}
+        if not found:
+            raise UsageError(_nobody(name, heads))
+        chosen |= found
+    return ids, chosen
+
+
+def labels_in(selections: str | HeadId | Iterable[str | HeadId]) -> list[str]:
+    """The selections that are no ids, but labels or roles."""
+    return _parted(selections)[1]
+
+
+def _parted(selections: str | HeadId | Iterable[str | HeadId]) -> tuple[list[str], list[str]]:
+    """The selections that are ids, and those that are names."""
+    parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
+    ids = [part for part in parts if _IDS.fullmatch(part)]
+    return ids, [part for part in parts if part not in ids]
+
+
+def _names(head: "HeadFindings") -> set[str]:
+    """All that a head may be called by: ``syntactic:obj``, ``obj``, ``syntactic``."""
+    called = [head.label] if head.role is None else [head.label, head.role.role]
+    return {name.casefold() for label in called for name in _names_of(label)}
+
+
+def _names_of(label: str) -> Iterator[str]:
+    """The whole name, a shorter one, the relation and its base, the kind."""
+    relation = label.removeprefix(SYNTACTIC)
+    yield from (label, label.removesuffix("-token"), relation, relation.partition(":")[0])
+    yield _KINDS.get(label, "syntactic" if relation != label else label)
+
+
+def _nobody(name: str, heads: Sequence["HeadFindings"]) -> str:
+    """What there is instead, with counts."""
+    labels = Counter(head.label.removeprefix(SYNTACTIC) for head in heads)
+    roles = Counter(head.role.role.removeprefix(SYNTACTIC) for head in heads if head.role is not None)
+    of_corpus = f"roles {_counts(roles)}" if roles else "no roles"
+    if all(head.profile is None for head in heads):
+        of_corpus = "no roles over a corpus, because no stored profile of this model was read"
+    listed = f"labels {_counts(labels)}; {of_corpus}."
+    known = {*_OTHERS, *RELATIONS, *(each for label in _KINDS for each in _names_of(label))}
+    if name.removeprefix(SYNTACTIC).partition(":")[0] in known:
+        return f"no head here is {visible(name)!r}: {listed}"
+    return f"cannot read the selection {visible(name)!r}: expected one of {FORMS}, or what a head is here: {listed}"
+
+
+def _counts(names: Counter[str]) -> str:
+    return ", ".join(f"{visible(name)} ({count})" for name, count in names.most_common())

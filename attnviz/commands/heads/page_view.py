@@ -1,21 +1,20 @@
 """The view ``page`` of ``attnviz heads``: every head to hover over, click and compare, in one file without network."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
 from attnviz.commands.heads.drawn import MOSTLY_WHITE, kinds_in_words
 from attnviz.commands.heads.inputs import MOST_NEW_TOKENS, Target
-from attnviz.commands.heads.lines_view import clearest_first
+from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
-from attnviz.commands.heads.measure import Analysis, HeadFindings
-from attnviz.commands.heads.naming import role_text, shorter
+from attnviz.commands.heads.naming import evidence, role_text, shorter
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.figures.families import family_of_label
 from attnviz.model.head_ids import HeadId
-from attnviz.model.positions import find_positions
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
@@ -25,26 +24,15 @@ from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["Evidence", "axis_of", "command_options", "head_entry", "kept_note", "page_data"]
-
-Evidence = Callable[[HeadFindings], str]
-
-_AXES = {
-    "": {"rows": 0, "columns": 0},
-    "E": {"rows": 0, "columns": 0},
-    "D": {"rows": 1, "columns": 1},
-    "X": {"rows": 1, "columns": 0},
-}
-"""Places of a kind's texts among the axes: the source, then the target."""
+__all__ = ["axis_of", "command_options", "kept_note", "page_data"]
 
 
-def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[str, Any]:
+def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``.
 
     Args:
         analysis: of one text.
         choices: the heads, token, scale and special tokens that it begins with.
-        evidence: the score behind a head's label, in words.
     """
     facts, model, parts = analysis.facts, analysis.checkpoint, analysis.parts
     of_layer = {head.id.layer: place for place, part in enumerate(parts) for head in part.heads}
@@ -84,24 +72,26 @@ def page_data(analysis: Analysis, choices: Choices, evidence: Evidence) -> dict[
         "statistics": list(_statistics(analysis)),
         "heads": [
             {
-                **head_entry(analysis, head, evidence),
+                **_head_entry(analysis, head),
                 "kind": of_layer[head.id.layer],
                 "patterns": [place[head.id]] if head.id in place else [],
                 **pairs.get(head.id, {}),
             }
             for head in analysis.heads
         ],
-        "patterns": [
-            {**_AXES[parts[of_layer[head.layer]].stack_letter], "data": side[0]}
-            | {"triangle": parts[of_layer[head.layer]].context.causal}
-            for head, side in kept.items()
-        ],
+        "patterns": [_pattern_entry(parts[of_layer[head.layer]], packed) for head, (packed,) in kept.items()],
         "dropped": analysis.sinks,
         "colours": colours_entry(),
         "command_line": {"program": ["heads"], "texts": [analysis.text], "options": command_options(analysis)},
         "start": _start(analysis, choices, ranked[0]),
         "tables": [],
     }
+
+
+def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
+    """A pattern, and the places of its texts among the axes: the source, then the target."""
+    of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
+    return {**of_target, "data": packed, "triangle": part.context.causal}
 
 
 def _pairs(analysis: Analysis, choices: Choices) -> dict[HeadId, dict[str, Any]]:
@@ -119,7 +109,7 @@ def _pairs(analysis: Analysis, choices: Choices) -> dict[HeadId, dict[str, Any]]
     }
 
 
-def head_entry(analysis: Analysis, head: HeadFindings, evidence: Evidence) -> dict[str, Any]:
+def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     """One head: id, place in the grid, label with its evidence, role."""
     family, role = family_of_label(head.label), head.role
     over_corpus = ""
@@ -197,5 +187,5 @@ def _start(analysis: Analysis, choices: Choices, head: HeadId) -> dict[str, Any]
     if scale == "shared" and len(analysis.units) > MOSTLY_WHITE:
         scale = "log"
     (part,) = (part for part in analysis.parts if any(each.id == head for each in part.heads))
-    token = () if choices.token is None else find_positions(part.units, choices.token)
+    token = () if choices.token is None else positions_of(part, choices.token)
     return {"head": str(head), "scale": scale, "drop": choices.drop_special, "token": list(token)}

@@ -114,7 +114,7 @@ def _map_plan(analysis: Analysis, groups: Groups, look: Look) -> HeadMapPlan:
         for target, name in enumerate(("A", "B", "special"))
     ]
     (whose, texts), (n_layers, n_heads) = _whose(analysis), analysis.shape
-    kind = f"{analysis.stack.name} " if analysis.stack is not None else ""
+    kind = f"{analysis.stack_name} " if analysis.stack_name else ""
     title = "attention within and between two texts" if len(queries) > 1 else "to two texts"
     return HeadMapPlan(
         stem=stem_of(analysis, "pair"),
@@ -201,4 +201,3 @@ def _figure(plan: HeadMapPlan | TilesPlan, look: Look, vector: bool) -> Figure:
 
 PAIR = View("pair", "how much each text attends to itself, to the other and to special tokens", _plans, _figure,
             stems=r"pair/[LEX]\d+H\d+|pair(-[a-z-]+)?", default=False, missing=_missing)  # fmt: skip
-"""Shares of attention within and between two texts."""

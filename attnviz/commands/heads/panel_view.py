@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
+from attnviz.commands.heads.analysis import Analysis, clearest_first
 from attnviz.commands.heads.drawn import drawn, labels_of, parts_drawn, stem_of
-from attnviz.commands.heads.lines_view import clearest_first
-from attnviz.commands.heads.measure import Analysis
 from attnviz.figures.matrix import max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.tokens import visible
@@ -69,4 +68,3 @@ def _plan(analysis: Analysis, choices: Choices) -> TilesPlan:
 
 PANEL = View("panel", "up to 12 chosen heads side by side, tokens named", _plans, tiles_figure, draw_last_tile,
              stems="panel(-[a-z-]+)?", default=False)  # fmt: skip
-"""Chosen heads in one figure."""

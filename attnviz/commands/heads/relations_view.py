@@ -9,7 +9,6 @@ from attnviz.commands.heads.relations import HeadRelation, places_of, relations_
 from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
 from attnviz.figures.matrix import Outline
 from attnviz.figures.running_text import HIGHEST, Piece
-from attnviz.model.encoding import texts_read
 from attnviz.model.tokens import visible
 from attnviz.patterns import syntax
 from attnviz.results.facts import capital, sentence
@@ -99,7 +98,7 @@ def _plan(analysis: Analysis, relations: Sequence[HeadRelation], stem: str) -> A
 def _words(analysis: Analysis, parse: syntax.Parse) -> Iterator[Piece]:
     """The parser's words, with white space where the text has some; the second text of a pair on a line of its own."""
     tokens, before = analysis.tokens, (0, 0)
-    texts = texts_read([text for text in (analysis.text, analysis.pair) if text is not None], tokens)
+    texts = tokens.texts_read(analysis.text, analysis.pair)
     for number, word in enumerate(parse.words):
         first, last = word.positions[0], word.positions[-1]
         segment, (start, _), (_, end) = tokens.segments[first] or 0, tokens.offsets[first], tokens.offsets[last]
@@ -142,4 +141,3 @@ def _others(parse: syntax.Parse, arcs: Sequence[Arc]) -> tuple[Arc, ...]:
 RELATIONS = View("relations", "the parse as arcs over the text, with what each head finds of its relation", _plans,
                  arcs_figure, draw_arcs, stems=r"relations/[LEDX]\d+H\d+|relations", default=False,
                  missing=without_relations)  # fmt: skip
-"""The pairs of a relation that a head finds."""

@@ -17,7 +17,7 @@ from attnviz.patterns.verdicts import ENOUGH, LEAST_N
 from attnviz.results.documents import stack_entry
 from attnviz.results.tables import Column, column_table
 
-__all__ = ["KINDS", "kind_of", "label_entry", "summary_entry", "summary_tables", "windows_note"]
+__all__ = ["KINDS", "kind_of", "label_column", "label_entry", "summary_entry", "summary_tables"]
 
 KINDS = {"sink": "s", "local": "l", "repeats": "r", "syntactic": "y", "long-range": "g", "broad": "b", "none": "·"}
 """Kinds of heads, in the order of the summary, and the letter of each in the bars of layers."""
@@ -121,7 +121,8 @@ def _see(head: HeadFindings) -> str:
     return f"--select {head.id}"
 
 
-def _number(title: str, name: str) -> Column[HeadFindings]:
+def label_column(title: str, name: str) -> Column[HeadFindings]:
+    """One of the numbers of :func:`label_entry`."""
     return Column(title, lambda head: label_entry(head)[f"label_{name}"])
 
 
@@ -129,20 +130,8 @@ _BEST: list[Column[HeadFindings]] = [
     Column("Kind", kind_of, left=True),
     Column("Head", lambda head: head.id, left=True),
     Column("Label", lambda head: visible(head.labelled.shown), left=True, least=8),
-    _number("Score", "score"),
-    _number("Baseline", "baseline"),
-    _number("n", "n"),
+    label_column("Score", "score"),
+    label_column("Baseline", "baseline"),
+    label_column("n", "n"),
     Column("To see it, add", _see, left=True),
 ]
-
-
-def windows_note(analysis: Analysis) -> str:
-    """Which layers have a window that is shorter than the text; empty where none has."""
-    if not analysis.windowed:
-        return ""
-    windows = sorted({context.window or 0 for context in analysis.windowed.values()})
-    layers, n = counted(len(analysis.windowed), "layer"), analysis.checkpoint.n_layers
-    return (
-        f"Windows: in {layers} of {n} a token sees the last {' or '.join(map(str, windows))} tokens alone, itself "
-        "included; baselines of these heads are of uniform attention within the window, the last row's of all."
-    )

@@ -9,14 +9,13 @@ import numpy as np
 from matplotlib.colors import Normalize
 from torch import Tensor
 
-from attnviz.commands.heads.drawn import drawn
+from attnviz.commands.heads.drawn import drawn, stem_of
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_asked, start_of
 from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
-from attnviz.model.encoding import texts_read
 from attnviz.model.pieces import CONTINUES
 from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted, percent, visible
@@ -39,9 +38,8 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
     for part in parts_asked(analysis, choices):
         if all(part.keys.special):  # a target of one token: its decoder reads the start token alone
             continue
-        stem = f"text-{part.stack.name}" if part.stack is not None else "text"
         heads = part.select(choices.select)
-        plan = _plan(part, heads, choices, stem)
+        plan = _plan(part, heads, choices, stem_of(part, "text"))
         if len(plan.blocks) == 1 or text_inches(plan, choices.look)[1] <= HIGHEST - 1.5:
             yield plan
             continue
@@ -153,9 +151,9 @@ def _framed(places: Sequence[Sequence[int]], start: Sequence[int]) -> frozenset[
 
 def _source(part: Analysis) -> tuple[Tokens, list[str]]:
     """The tokens attended to, and the text, or both of a pair, that they are of."""
-    if part.target is not None and part.stack is not None and part.stack.letter == "D":
-        return part.target.tokens, texts_read([part.target.text], part.target.tokens)
-    return part.tokens, texts_read([text for text in (part.text, part.pair) if text is not None], part.tokens)
+    if part.target is not None and part.stack_letter == "D":
+        return part.target.tokens, part.target.tokens.texts_read(part.target.text)
+    return part.tokens, part.tokens.texts_read(part.text, part.pair)
 
 
 def pieces_of(tokens: Tokens, texts: Sequence[str], units: Units) -> tuple[tuple[Piece, ...], list[tuple[int, ...]]]:
@@ -204,4 +202,3 @@ def _piece(text: str, end: int, first: int, last: int, label: str, begins: bool)
 
 TEXT = View("text", "the text as prose, shaded by the attention that each token receives", _plans, text_figure,
             draw_text, stems=r"text/[LEDX]\d+H\d+|text(-[a-z-]+)?", default=False)  # fmt: skip
-"""The text, shaded."""

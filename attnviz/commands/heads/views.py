@@ -1,7 +1,6 @@
 """The figures of ``attnviz heads``: the overview, heatmaps and mean patterns; lines, maps and pairs stand apart."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn, kinds_in_words, la
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.measure import Analysis, HeadFindings
-from attnviz.commands.heads.naming import role_text, shorter
+from attnviz.commands.heads.naming import evidence, role_text, shorter
 from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.pair_view import PAIR
 from attnviz.commands.heads.panel_view import MOST_HEADS, PANEL
@@ -30,11 +29,9 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import visible
 from attnviz.model.wording import counted, rounded
 from attnviz.patterns.profile_store import SYNTACTIC
-from attnviz.patterns.verdicts import LEAST_N, TOO_SHORT
 from attnviz.results.facts import capital, sentence
-from attnviz.results.page_view import page_view
 from attnviz.results.published import role_name
-from attnviz.results.view import Choices, File, View
+from attnviz.results.view import Choices, File, View, page_view
 
 __all__ = ["VIEWS"]
 
@@ -68,7 +65,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
     count = f"{len(heads)} of {len(analysis.heads)} heads"
     whole = f"{model.n_layers} layers × {model.n_heads} heads"
     if analysis.target is not None:
-        whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {_kind(part)} layers" for part in shown)
+        whole = f"{len(heads)} heads of " + ", ".join(f"{part.shape[0]} {part.stack_name} layers" for part in shown)
     special = any(any(part.keys.special) for part in shown)
     ticks = f"ticks: {'special tokens' if special else f'the first {facts.unit}'}"
     kinds = kinds_in_words(analysis)
@@ -106,11 +103,6 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
         bar=_bar(look),
     )
-
-
-def _kind(part: Analysis) -> str:
-    """``encoder``, ``decoder``, ``cross-attention``; nothing for models of one kind."""
-    return "" if part.stack is None else part.stack.name
 
 
 def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozenset[int]) -> HeadCell:
@@ -154,8 +146,8 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
     for head, pattern in shown.patterns(heads):
         values = max_pool(pattern.float().numpy(), pooled)
         largest, label = _largest(values), visible(head.labelled.shown)
-        on_text, over = _evidence(head), _over_corpus(analysis, head)
-        evidence = " · ".join(part for part in (on_text, over) if part)
+        on_text, over = evidence(head), _over_corpus(analysis, head)
+        told = " · ".join(part for part in (on_text, over) if part)
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
         yield HeatmapPlan(
@@ -174,7 +166,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
                 facts.pooled(pooled),
             ),
             title=f"{head.id}  {label}",
-            evidence=f"{evidence} · largest weight {largest:.2g}" if own else evidence,
+            evidence=f"{told} · largest weight {largest:.2g}" if own else told,
             notes=(*notes, f"{capital(pairs)}.") if pairs else notes,
             values=values,
             labels=labels,
@@ -214,29 +206,6 @@ def _scale(look: Look, own: str) -> str:
     }[look.scale]
 
 
-def _evidence(head: HeadFindings) -> str:
-    """The score of the pattern behind the label, or of the nearest, beside its baseline."""
-    verdict = head.strongest
-    if head.label == TOO_SHORT:
-        return f"n = {head.labelled.n}: no label below {LEAST_N}"
-    if verdict is None or verdict.score is None:
-        return "not measurable on this text"
-    if verdict.kind == "syntactic":
-        arrow = "dep → head" if verdict.direction == "dependent_to_head" else "head → dep"
-        guess = verdict.largest_baseline
-        baseline = f"{'offset ' * guess.startswith(('+', '-'))}{guess}: {verdict.baseline:.2f}"
-        return f"{visible(verdict.name)} ({arrow}) {verdict.score:.2f} · {baseline} · n = {verdict.n}"
-    if verdict.kind == "broad":
-        return f"entropy {verdict.score:.2f} of that of uniform attention · n = {head.labelled.n}"
-    if verdict.margin <= 0:
-        return "no positional pattern above uniform attention"
-    name = verdict.name if head.labelled.verdict else f"nearest: {verdict.name}"
-    uniform = verdict.baseline or 0.0
-    baseline = f"{uniform:.2f}" if uniform >= 0.01 else f"{uniform:.1g}"
-    repeats = "" if verdict.on_repeats is None else f" ({verdict.on_repeats:.2f} where a token repeats)"
-    return f"{name} {verdict.score:.2f}{repeats} · uniform attention {baseline} · n = {verdict.n}"
-
-
 def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
     """The role over the corpus with its own score and baseline; empty where there is none."""
     if head.role is None:
@@ -270,7 +239,7 @@ def _mean(shown: Analysis, names: list[str], means: list[Array], top: float, loo
     facts, alone, target = shown.facts, len(means) == 1, _ALONE if len(means) == 1 else _TILE
     labels, keys = labels_of(shown)
     pooled, every = tile_pooling(labels.texts, [len(means)], target, look, keys.texts if keys else ())
-    kind, rows = f"{_kind(shown)} " if _kind(shown) else "", "Rows (target) attend to columns (source)."
+    kind, rows = f"{shown.stack_name} " if shown.stack_name else "", "Rows (target) attend to columns (source)."
     largest = max(float(mean.max()) for mean in means)
     own, cut = look.scale == "per-head" and not alone, look.scale == "shared" and largest > top
     of_layer, of_all = counted(shown.shape[1], "head"), counted(len(shown.heads), f"{kind}head")
@@ -336,9 +305,6 @@ VIEWS: tuple[View[Any, Any], ...] = (
     PANEL,
     RELATIONS,
     TEXT,
-    page_view(
-        "heads", "every head to hover over, click and compare, in one HTML file",
-        partial(page_data, evidence=_evidence),
-    ),
+    page_view("heads", "every head to hover over, click and compare, in one HTML file", page_data),
 )  # fmt: skip
 """Every figure of the command, in the order of its documentation."""

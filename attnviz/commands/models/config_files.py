@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from attnviz.commands.models.papers import paper_configurations, paper_of_release
+from attnviz.commands.models.configurations import paper_configurations, paper_of_release
 from attnviz.errors import CheckpointError, UsageError
-from attnviz.model.hub import asking_hub, first_line, within
+from attnviz.model.libraries import asking_hub, first_line, within
 from attnviz.model.sources import BUILT_IN, HUB_DEADLINE, HUB_TIMEOUT, as_folder, built_in_folder
 
 __all__ = ["CONFIG", "ConfigFile", "built_in_configs", "cached_configs", "find_config"]

@@ -8,9 +8,15 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from attnviz.arguments import is_whole
 from attnviz.commands.models.config_files import ConfigFile, built_in_configs, cached_configs, find_config
-from attnviz.commands.models.configurations import Configuration, parameter_counts, width_of_heads
-from attnviz.commands.models.papers import paper_configuration, paper_configurations
+from attnviz.commands.models.configurations import (
+    Configuration,
+    paper_configuration,
+    paper_configurations,
+    parameter_counts,
+    width_of_heads,
+)
 from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.model.sources import BUILT_IN, as_folder, read_json, weight_files
 
@@ -136,7 +142,8 @@ def read_configuration(file: ConfigFile) -> Configuration:
 
 def _of_config(model: Configuration, file: ConfigFile) -> Configuration:
     """The configuration of an architecture that transformers knows."""
-    from attnviz.model.configs import calling_transformers, read_config
+    from attnviz.model.configs import read_config
+    from attnviz.model.libraries import calling_transformers
 
     config = read_config(file.folder)
     with calling_transformers(f"transformers cannot tell the sizes in {file.path}"):
@@ -231,7 +238,7 @@ def _missing_weights(file: ConfigFile) -> list[str]:
 
 def _with_sizes(model: Configuration, get: Callable[[str], Any]) -> Configuration:
     """The configuration with its sizes, by whatever names they have; None for what is no number."""
-    sizes = {size: next(filter(None, map(_number, map(get, names))), None) for size, names in _NAMES.items()}
+    sizes = {size: _first_number(get, names) for size, names in _NAMES.items()}
     stated = None if model.architecture in _ONE_WIDTH else sizes["d_head"]
     sizes["d_head"], odd = width_of_heads(sizes["d_model"], sizes["n_heads"], stated)
     origins = {size: "config" for size, number in sizes.items() if number is not None}
@@ -242,15 +249,13 @@ def _with_sizes(model: Configuration, get: Callable[[str], Any]) -> Configuratio
 
 def _with_decoder(model: Configuration, get: Callable[[str], Any]) -> Configuration:
     """The configuration with the decoder's layers and heads; a name that both share stands for both."""
-    layers, heads = (
-        next(filter(None, map(_number, map(get, names))), None)
-        for names in (("decoder_layers", "num_decoder_layers"), ("decoder_attention_heads", "num_heads"))
-    )
+    layers = _first_number(get, ("decoder_layers", "num_decoder_layers"))
+    heads = _first_number(get, ("decoder_attention_heads", "num_heads"))
     known = {"n_decoder_layers": layers, "n_decoder_heads": heads}
     origins = {size: "config" for size, number in known.items() if number is not None}
     return replace(model, n_decoder_layers=layers, n_decoder_heads=heads, origins={**model.origins, **origins})
 
 
-def _number(value: Any) -> int | None:
-    """A positive whole number; some configs have lists, a number a layer."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def _first_number(get: Callable[[str], Any], names: Iterable[str]) -> int | None:
+    """The first of these that is a positive whole number; some configs have lists, a number a layer."""
+    return next((value for value in map(get, names) if is_whole(value) and value > 0), None)

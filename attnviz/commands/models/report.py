@@ -1,4 +1,4 @@
-"""Configurations of models as JSON, CSV and a table, and below it what the numbers rest on."""
+"""Models as JSON, CSV and a table, and below it what the numbers rest on; and the families that are reproduced."""
 
 import re
 from collections.abc import Sequence
@@ -8,14 +8,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.models.configurations import Configuration
-from attnviz.commands.models.papers import PAPERS
+from attnviz.commands.models.configurations import PAPERS, Configuration
 from attnviz.model.wording import visible
 from attnviz.results.documents import csv_text
 from attnviz.results.output_folder import Layout
 from attnviz.results.tables import Column, column_table, notes, spaced
 
-__all__ = ["LAYOUT", "models_document", "models_report"]
+__all__ = ["LAYOUT", "families_document", "families_report", "models_document", "models_report"]
 
 _SIZES = {
     "Layers": "n_layers",
@@ -25,6 +24,8 @@ _SIZES = {
     "Posi-\ntions": "positions",
 }
 _WIDE, _NARROWEST_NAME = 116, 18
+_EVERY_COMMAND = 80
+"""Columns of the terminal from which on every command has a column of its own."""
 _GOES = {"d_head": 2, "positions": 1}
 """Sizes that a narrow table can do without; the larger number goes first."""
 
@@ -137,3 +138,50 @@ def _on_models(models: Sequence[Configuration]) -> list[str]:
         whole = len(those) > 1 and those == of_paper
         by_name.setdefault(str(those[0].source) if whole else ", ".join(model.name for model in those), []).append(note)
     return [f"{name}: {'; '.join(lines)}." for name, lines in by_name.items()]
+
+
+def families_document(version: str) -> dict[str, Any]:
+    """From the families' own declarations: each one's level, and by command which part of its models is measured."""
+    from attnviz.attention.checks import Verification
+    from attnviz.model.architectures import ARCHITECTURES, commands_of
+
+    families = [
+        {"architecture": name, "level": Verification.level, "commands": commands_of(architecture)}
+        for name, architecture in sorted(ARCHITECTURES.items())
+    ]
+    return {"attnviz": version, "families": families}
+
+
+def families_report(document: dict[str, Any], width: int) -> RenderableType:
+    """A row a family, a column a command."""
+    families = document["families"]
+    columns: list[Column[dict[str, Any]]] = [
+        Column("model_type", lambda family: family["architecture"], left=True),
+        Column("Level", lambda family: family["level"]),
+    ]
+    if width < _EVERY_COMMAND:
+        columns.append(Column("Commands", _commands, left=True, fold=True))
+    else:
+        columns += [Column(name, partial(_part, command=name), left=True) for name in families[0]["commands"]]
+    title = "Families that attnviz reproduces"
+    return spaced([column_table(title, columns, families, width=width), notes(*_FAMILY_NOTES)])
+
+
+_FAMILY_NOTES = (
+    "model_type: as config.json has it. Level 4: patterns and outputs are recomputed from input and weights, and "
+    "compared with a run whose final states are those of the untouched model.",
+    "encoder: of an encoder-decoder its encoder alone. –: refused, in one line. All other architectures are refused by "
+    "name, unless heads --any-family asks for patterns below level 4; so is Whisper, whose encoder reads sound.",
+)
+
+
+def _part(family: dict[str, Any], command: str) -> str:
+    part = family["commands"][command]
+    return {None: "–", "model": "yes"}.get(part, str(part))
+
+
+def _commands(family: dict[str, Any]) -> str:
+    """The same on a narrow terminal: those that measure the model, and those that measure its encoder."""
+    parts = family["commands"]
+    model, encoder = (", ".join(name for name in parts if parts[name] == part) for part in ("model", "encoder"))
+    return f"{model}; encoder: {encoder}" if encoder else model

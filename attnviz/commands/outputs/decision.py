@@ -19,14 +19,14 @@ from torch import Tensor
 from torch.func import functional_call
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
-from attnviz.attention.norms import Norm
+from attnviz.attention.contributions import layer_contributions, without_gradients
+from attnviz.attention.norms import Norm, widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.promoted_tokens import output_norm
-from attnviz.commands.outputs.stream import ResidualStream
+from attnviz.commands.outputs.stream import ResidualStream, check_parts
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.classifier import Classifier, why_no_classes
+from attnviz.model.classifier import Classifier
 from attnviz.model.head_ids import HeadId
 
 __all__ = ["NOT_LINEAR", "ClassLogit", "Decision", "DecisionPart", "check_classes", "take_apart"]
@@ -104,7 +104,7 @@ def check_classes(checkpoint: Checkpoint, *labels: str | int | None) -> None:
         UsageError: naming the classes there are.
     """
     given = [label for label in labels if label is not None]
-    classifier, why = checkpoint.classifier, why_no_classes(checkpoint)
+    classifier, why = checkpoint.classifier, checkpoint.why_no_classes
     if given and why:
         raise UsageError(f"--label and --against are for a checkpoint with a head for sequence classification; {why}.")
     numbers = [classifier.number(label) for label in given if classifier]
@@ -128,12 +128,12 @@ def take_apart(
         VerificationError: the parts do not sum to the final state, or to the difference of the logits.
     """
     classifier = verified.checkpoint.classifier
-    if classifier is None or why_no_classes(verified.checkpoint):
+    if classifier is None or verified.checkpoint.why_no_classes:
         return None
     assert stream.normed is not None
-    position = classifier.position(verified.tokens.ids)
+    position, tolerance = classifier.position(verified.tokens.ids), verified.verification.tolerance.output
     with without_gradients(verified.checkpoint.device):
-        own = _wide(classifier.head(stream.normed[position][None])[0])
+        own = widened(classifier.head(stream.normed[position][None])[0])
         refuse_not_finite(own, "logits of classes")
         classes = tuple(
             ClassLogit(i, *each)
@@ -141,8 +141,9 @@ def take_apart(
         )
         chosen, other = _two(classifier, classes, label, against)
         names, vectors = _final_state(verified, stream, position)
-        final = _wide(stream.normed[position])
-        _check_state(verified, vectors.sum(0), final, position)
+        final = widened(stream.normed[position])
+        where = f"final state at position {position} ({verified.tokens.labels[position]!r})"
+        check_parts(vectors.sum(0), final, tolerance, where, lambda dimension: f"in dimension {dimension}")
         gradient, rest = _linearised(classifier, final, chosen.number, other.number)
         values = (vectors @ gradient).tolist()
     difference = float(own[chosen.number] - own[other.number])
@@ -150,7 +151,7 @@ def take_apart(
     others = [(name, value) for name, value in zip(names, values, strict=True) if not isinstance(name, HeadId)]
     parts = [DecisionPart(*name, value) for name, value in others] + rest
     every = [*heads.values(), *(part.value for part in parts)]
-    scale, tolerance = max(map(abs, [*every, difference])) or 1.0, verified.verification.tolerance.output
+    scale = max(map(abs, [*every, difference])) or 1.0
     error = abs(sum(every) - difference) / scale
     if not error <= tolerance:  # a NaN is a failure, too
         raise VerificationError(
@@ -175,7 +176,7 @@ def _two(
 
 def _linearised(classifier: Classifier, final: Tensor, one: int, other: int) -> tuple[Tensor, list[DecisionPart]]:
     """The gradient of the difference by the final state, [d_model] each, and the classifier's own parts."""
-    wide = {name: _wide(each.detach()).clone() for name, each in classifier.head.named_parameters()}
+    wide = {name: widened(each.detach()).clone() for name, each in classifier.head.named_parameters()}
     inputs = [final.detach().clone(), *(each for name, each in wide.items() if name.endswith("bias"))]
     with torch.enable_grad():
         for each in inputs:
@@ -198,7 +199,7 @@ def _final_state(verified: VerifiedAttention, stream: ResidualStream, position: 
     checkpoint = verified.checkpoint
     architecture = checkpoint.architecture
     assert stream.first is not None
-    state = _State(_wide(stream.first[position]))
+    state = _State(widened(stream.first[position]))
     for layer, modules in enumerate(architecture.modules(checkpoint.model)):
         writing, through = layer_contributions(verified, layer), output_norm(verified, layer, position)
         outputs = through(writing.outputs_at(position))
@@ -236,20 +237,3 @@ class _State:
             self.parts[self.names.index(name)] += norm.bias
         else:
             self.add(norm.bias.detach()[None], name)
-
-
-def _check_state(verified: VerifiedAttention, total: Tensor, own: Tensor, position: int) -> None:
-    error, scale, dimension = error_of_sum(total, own)
-    tolerance = verified.verification.tolerance.output
-    if not error <= tolerance:
-        raise VerificationError(
-            "embeddings, heads, biases and feed-forward networks do not sum to the model's own final state at position "
-            f"{position} ({verified.tokens.labels[position]!r}): they differ most in dimension {dimension}: the model "
-            f"gives {float(own[dimension]):.6g}, the sum {float(total[dimension]):.6g} (tolerance {tolerance:g} of the "
-            f"largest, {scale:.6g}). Nothing was written. Try --dtype float64: it makes rounding smaller, but not an "
-            "error."
-        )
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()

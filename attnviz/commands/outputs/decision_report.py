@@ -1,6 +1,6 @@
 """How a classifier's decision is told: its table, its sentences and its entry in outputs.json."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +13,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import quoted, rounded, signed, unisolated
 from attnviz.results.tables import Column, column_table, left_out
 
-__all__ = ["decision_entry", "decision_table", "decision_text", "how_it_is_read", "other_parts", "versus"]
+__all__ = ["decision_entry", "decision_table", "decision_text", "how_it_is_read", "listed_parts", "versus"]
 
 _OF_LAYERS = {
     "attention bias": "b_O of all layers",
@@ -60,19 +60,19 @@ def _side(decision: Decision, value: float) -> str:
     return "–" if signed(value) == rounded(0.0) else unisolated(quoted(side.name))
 
 
-def other_parts(decision: Decision) -> dict[str, float]:
-    """What heads and all that is no head add, those of all layers together."""
-    sums = {"heads": sum(decision.heads.values())}
-    for part in decision.parts:
-        name = _OF_LAYERS.get(part.name, part.name)
-        sums[name] = sums.get(name, 0.0) + part.value
-    return sums
+def listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -> str:
+    """What heads and all that is no head add, those of all layers together, so that the reader can add up."""
+    sums = {heads: total}
+    for name, value in parts:
+        sums[_OF_LAYERS.get(name, name)] = sums.get(_OF_LAYERS.get(name, name), 0.0) + value
+    return ", ".join(f"{name} {signed(value)}" for name, value in sums.items())
 
 
 def decision_text(result: HeadOutputs, decision: Decision) -> Text:
-    """What is decided where, and all parts of the difference, so that the reader can add up."""
+    """What is decided where, and all parts of the difference."""
     predicted, token = decision.predicted, result.tokens.labels[decision.position]
-    parts = ", ".join(f"{name} {signed(value)}" for name, value in other_parts(decision).items())
+    named = ((part.name, part.value) for part in decision.parts)
+    parts = listed_parts("heads", sum(decision.heads.values()), named)
     return Text(
         f"At #{decision.position} (‘{token}’) the model decides for {unisolated(quoted(predicted.name))} (probability "
         f"{rounded(predicted.probability)}). The logit of {unisolated(versus(decision))}: "

@@ -15,18 +15,18 @@ what later layers make of a head's output is in their parts.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.contributions import error_of_sum, layer_contributions, without_gradients
-from attnviz.attention.norms import Norm
+from attnviz.attention.contributions import layer_contributions, without_gradients
+from attnviz.attention.norms import widened
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.stream import ResidualStream, last_stream
-from attnviz.errors import UsageError, VerificationError
+from attnviz.commands.outputs.stream import ResidualStream, check_parts, last_stream
+from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.pieces import vocabulary_labels
@@ -186,23 +186,21 @@ def attribute_logits(verified: VerifiedAttention, stream: ResidualStream, positi
             add(name, None, logits)
     refuse_not_finite(given, f"logits at position {position}")
     tolerance = verified.verification.tolerance.output
-    error, scale, token = error_of_sum(total, own)
-    label, differing = vocabulary_labels(checkpoint.tokenizer, [predicted, token])
-    if not error <= tolerance:  # a NaN is a failure, too
-        raise VerificationError(
-            "embeddings, heads, biases and feed-forward networks do not sum to the model's own logits at position "
-            f"{position} ({tokens.labels[position]!r}): they differ most for the token {differing!r}: the model gives "
-            f"{float(own[token]):.6g}, the sum {float(total[token]):.6g} (mean over the vocabulary removed; "
-            f"tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype float64: it "
-            "makes rounding smaller, but not an error."
-        )
+
+    def label(token: int) -> str:
+        return vocabulary_labels(checkpoint.tokenizer, [token])[0]
 
     def named(token: int, text: str) -> ModelLogit:
         return ModelLogit(token, text, float(own[token]), float(given[token]), mean)
 
+    error, scale = check_parts(
+        total, own, tolerance, f"logits at position {position} ({tokens.labels[position]!r})",
+        lambda token: f"for the token {label(token)!r}", "mean over the vocabulary removed; ",
+    )  # fmt: skip
+
     return Attribution(
         position,
-        predicted=named(predicted, label),
+        predicted=named(predicted, label(predicted)),
         actual=None if actual is None else named(actual, tokens.labels[position + 1]),
         heads=tuple(sorted(heads, key=lambda head: head.id)),
         parts=tuple(parts), deviation=unembedding.deviation, error=error, scale=scale,
@@ -224,33 +222,23 @@ class _Unembedding:
         """Hold what the final norm divides by, at the last residual stream [d_model], fixed."""
         norm: Any = checkpoint.architecture.final_norm(checkpoint.model)
         head: Any = checkpoint.language_head
-        self._head = head
-        self.wide = torch.float64 if checkpoint.dtype == torch.float64 else torch.float32
-        parameters = checkpoint.norm(norm)
-        bias = None if parameters.bias is None else self.widened(parameters.bias)
-        self._norm: Norm = replace(parameters, weight=self.widened(parameters.weight), bias=bias)  # type: ignore[arg-type]
-        self._weight = self.widened(head.weight)
-        self._bias = None if head.bias is None else self.widened(head.bias)
-        self.deviation = float(self._norm.scale(self.widened(last)))
-
-    def widened(self, values: Tensor) -> Tensor:
-        """In the number format of the sums."""
-        return values.to(self.wide)
+        self._head, self._weight, self._norm = head, widened(head.weight), checkpoint.norm(norm)
+        self.deviation = float(self._norm.scale(last))
 
     def logits(self, normed: Tensor) -> Tensor:
         """The model's own, by its own module, of its own normed residual stream at the position, [vocabulary]."""
-        return self.widened(self._head(normed[None])[0])
+        return widened(self._head(normed[None])[0])
 
     def __call__(self, part: Tensor) -> Tensor:
         """From [.., d_model] to [.., vocabulary]."""
-        return _centred(self._norm.linear_part(self.widened(part), self.deviation) @ self._weight.T)
+        return _centred(self._norm.linear_part(part, self.deviation) @ self._weight.T)
 
     def constants(self) -> Iterator[tuple[str, Tensor]]:
         """What is added whatever the text: [vocabulary] each."""
         if self._norm.bias is not None:
-            yield "final norm bias", _centred(self._norm.bias @ self._weight.T)
-        if self._bias is not None:
-            yield "unembedding bias", _centred(self._bias)
+            yield "final norm bias", _centred(widened(self._norm.bias) @ self._weight.T)
+        if self._head.bias is not None:
+            yield "unembedding bias", _centred(widened(self._head.bias))
 
 
 def output_norm(verified: VerifiedAttention, layer: int, position: int) -> Callable[[Tensor], Tensor]:

@@ -13,7 +13,13 @@ from rich.table import Table
 from rich.text import Text
 from safetensors.torch import save
 
-from attnviz.commands.outputs.decision_report import decision_entry, decision_table, decision_text, how_it_is_read
+from attnviz.commands.outputs.decision_report import (
+    decision_entry,
+    decision_table,
+    decision_text,
+    how_it_is_read,
+    listed_parts,
+)
 from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
 from attnviz.errors import UsageError
@@ -225,20 +231,16 @@ def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top
 
 
 def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
-    """The predicted and the next token, and what makes their logits besides heads, so that the reader can add up."""
+    """The predicted and the next token, and what makes their logits besides heads."""
     predicted, actual = attribution.predicted, attribution.actual
     following = "" if actual is None else f"; next in the text: ‘{actual.text}’ {signed(actual.logit)}"
-    kinds = {"attention bias": "b_O of all layers", "feed-forward": "feed-forward networks"}
-    sums = {"heads add": sum(head.predicted for head in attribution.heads)}
-    for part in attribution.parts:
-        name = kinds.get(part.name, part.name)
-        sums[name] = sums.get(name, 0.0) + part.predicted
+    others = ((part.name, part.predicted) for part in attribution.parts)
+    parts = listed_parts("heads add", sum(head.predicted for head in attribution.heads), others)
     return Text(
         f"At #{attribution.position} (‘{result.read.labels[attribution.position]}’) the model predicts "
         f"‘{predicted.text}’ {signed(predicted.logit)} above the mean of all logits, {signed(predicted.mean_logit)} "
         f"(the model's own: {signed(predicted.model_logit)}){following}. Of "
-        f"{'this' if actual is None else 'the former'}, "
-        f"{', '.join(f'{name} {signed(value)}' for name, value in sums.items())}."
+        f"{'this' if actual is None else 'the former'}, {parts}."
     )
 
 

@@ -1,16 +1,18 @@
 """The residual stream that logits are made of, as the model's own modules gave it in a forward pass."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
+from attnviz.attention.contributions import error_of_sum
+from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import LayerId
 
-__all__ = ["ResidualStream", "last_stream", "recording_stream", "why_no_attribution"]
+__all__ = ["ResidualStream", "check_parts", "last_stream", "recording_stream", "why_no_attribution"]
 
 
 @dataclass
@@ -93,3 +95,33 @@ def last_stream(checkpoint: Checkpoint) -> list[int]:
     """The layers that write into the residual stream that logits are made of, all but an encoder's, as they run."""
     layers = [layer for layer in checkpoint.layers if not isinstance(layer, LayerId) or layer.stack.letter != "E"]
     return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
+
+
+def check_parts(
+    total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], removed: str = ""
+) -> tuple[float, float]:
+    """Hold the sum of all parts of the stream against the model's own numbers.
+
+    Args:
+        total: the sum, at one position.
+        own: the model's numbers there.
+        tolerance: of the largest difference, as a share of the largest of the model's numbers.
+        what: the numbers are, for the message.
+        where: in words, by the place of the largest difference.
+        removed: from both; ends in a semicolon and a space.
+
+    Returns:
+        this difference, and the largest of the model's numbers.
+
+    Raises:
+        VerificationError: they differ by more than the tolerance.
+    """
+    error, scale, place = error_of_sum(total, own)
+    if not error <= tolerance:  # a NaN is a failure, too
+        raise VerificationError(
+            f"embeddings, heads, biases and feed-forward networks do not sum to the model's own {what}: they differ "
+            f"most {where(place)}: the model gives {float(own[place]):.6g}, the sum {float(total[place]):.6g} "
+            f"({removed}tolerance {tolerance:g} of the largest, {scale:.6g}). Nothing was written. Try --dtype "
+            "float64: it makes rounding smaller, but not an error."
+        )
+    return error, scale

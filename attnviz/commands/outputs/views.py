@@ -18,17 +18,17 @@ from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
 from attnviz.commands.outputs.report import chosen
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import fitted, text_width
+from attnviz.figures.fonts import fitted
 from attnviz.figures.head_grid import HeadCell, HeadGridPlan, draw_head_grid, head_grid_figure
 from attnviz.figures.head_grid_layout import grid_pooling
 from attnviz.figures.head_map import draw_head_map, head_map_figure
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import (
-    LONGEST,
     Array,
     Labels,
     draw_matrix,
     hundredths,
+    label_pixels,
     label_size,
     max_pool,
     pooled_for,
@@ -234,7 +234,7 @@ def _name(ax: Axes, name: str, inches: float, look: Look) -> None:
 def _geometry(labels: Sequence[str], look: Look) -> tuple[float, float, bool]:
     """Inches of a square and of the labels beside it, and whether the squares stand above each other."""
     size = label_size(72 * _LARGEST_CELL)
-    beside = max(text_width(fitted(label, size, DPI, LONGEST), size, DPI) for label in labels) / DPI + 0.1
+    beside = label_pixels(labels, size) / DPI + 0.1
     largest = max(_LEAST_SIDE, len(labels) * _LARGEST_CELL)
     if look.width is None:
         return min(_LARGEST_SIDE, largest), beside, False

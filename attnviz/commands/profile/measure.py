@@ -12,20 +12,21 @@ from torch import Tensor, nn
 from attnviz.arguments import check_examples, check_sampling, checked
 from attnviz.attention.verify import Verification
 from attnviz.commands.profile import roles as judged
-from attnviz.commands.profile.corpus_run import CorpusRun, RunSettings, measure_corpora
+from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
 from attnviz.commands.profile.examples import role_examples
 from attnviz.commands.profile.names import NameCount
 from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Candidate, Role
 from attnviz.commands.profile.tallies import StatisticsTally
-from attnviz.corpora.long_runs import Process, Unfinished, gathered, joined_processes, own_file, this_process
+from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
 from attnviz.corpora.parsing import find_parser
 from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.errors import CorpusError, UsageError
+from attnviz.corpora.runs import own_device
+from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, select_heads
-from attnviz.model.opening import named_source, resolve_device, resolve_dtype
+from attnviz.model.opening import named_source, resolve_dtype
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.examples import RoleExamples
@@ -209,7 +210,7 @@ def profile_heads(
             "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
             "examples": examples,
         }  # fmt: skip
-        settings = RunSettings(
+        settings = ProfileSettings(
             of, tuple(some), parse, most, batch_size, seed, process,
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
             named(part, progress), tell, 0 if part else examples,
@@ -239,43 +240,20 @@ def part_file(unfinished: Path, part: str) -> Path:
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
 
 
-def _whole(settings: RunSettings, repeats: bool) -> CorpusRun | None:
-    """What all processes have measured together; None in all but the first.
-
-    Raises:
-        CorpusError: nothing of a corpus could be measured.
-    """
-    run = measure_corpora(settings)
-    run.keep()
+def _whole(settings: ProfileSettings, repeats: bool) -> CorpusRun | None:
+    """What all processes have measured together; None in all but the first."""
+    run = CorpusRun.measure(settings)
     if repeats:
         run.measure_repeats()
-    states = gathered(settings.process, run.state())
-    for state in states[1:]:
-        run.absorb(state)
-    if not settings.process.first:
-        return None
-    _counts(run)
-    return run
+    return run if run.gather() else None
 
 
 def _counts(run: CorpusRun | None) -> tuple[CorpusCount, ...]:
-    """How much of each corpus was measured.
-
-    Raises:
-        CorpusError: nothing of one of them.
-    """
+    """How much of each corpus was measured."""
     if run is None:
         return ()
     corpora = zip(run.settings.corpora, run.measured, strict=True)
-    counts = tuple(CorpusCount(corpus, done.texts, done.tokens, done.left_out) for corpus, done in corpora)
-    for count in counts:
-        if not count.texts:
-            run.settings.unfinished.remove()
-            raise CorpusError(
-                f"no text of {count.corpus.path} could be measured: all {count.left_out} are too long, too short, or "
-                "not within what the model can see."
-            )
-    return counts
+    return tuple(CorpusCount(corpus, done.texts, done.tokens, done.left_out) for corpus, done in corpora)
 
 
 def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
@@ -331,7 +309,5 @@ def _checkpoint(
             "a model in memory needs its tokenizer: give attnviz.model.checkpoint.from_loaded(model, tokenizer)."
         )
     source = model if isinstance(model, Source) else named_source(model, revision)
-    place = resolve_device(device)
-    if place == torch.device("cuda") and process.count > 1:
-        place = torch.device("cuda", process.local_rank % torch.cuda.device_count())
+    place = torch.device(own_device(process, device))
     return load_checkpoint(source, place, resolve_dtype(dtype, place))

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from attnviz.commands.profile.estimates import Estimate, estimated
 from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import REPLICATES
+from attnviz.corpora.runs import Part
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
 from attnviz.patterns.verdicts import MARGIN
@@ -36,7 +37,7 @@ OFFSETS = tuple(spec.name for spec in _OFFSETS)
 """``offset:-8`` and so on: key position minus query position. How far they go is attnviz's own choice."""
 
 
-class Tally(Protocol):
+class Tally(Part, Protocol):
     """Something that is counted over batches; counts of several runs or processes add up."""
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
@@ -50,12 +51,6 @@ class Tally(Protocol):
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Count one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
-
-    def state(self) -> dict[str, Any]:
-        """What was counted so far: tensors, numbers and dicts of them."""
-
-    def absorb(self, state: dict[str, Any]) -> None:
-        """Add what another tally of the same kind and shape counted."""
 
 
 class SumTally:

@@ -23,8 +23,7 @@ from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_m
 from attnviz.figures.page import PIXEL, Mark
 from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
-from attnviz.results.page_view import page_view
-from attnviz.results.view import Choices, View
+from attnviz.results.view import Choices, View, page_view
 
 __all__ = ["VIEWS", "file_stems", "short_name"]
 

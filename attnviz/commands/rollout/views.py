@@ -24,7 +24,7 @@ from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families
 from attnviz.figures.look import Look
 from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool
-from attnviz.figures.page import MARGIN, PIXEL, new_page, page_width
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
@@ -116,23 +116,12 @@ def _tiles(
 
 
 @dataclass(frozen=True)
-class BarsPlan:
-    """How one token's attention is shared among the input tokens.
+class BarsPlan(PagePlan):
+    """How one token's attention is shared among the m input tokens shown, in the order of the text."""
 
-    Attributes:
-        stem, caption: of the file.
-        title, notes: above the bars.
-        labels: [m], of the input tokens shown, with their positions, in the order of the text.
-        muted: [m], labels that stand back: special tokens and other sinks.
-        panels: by method, its name, the shares [m], and what uniform attention would give (None: not known).
-    """
-
-    stem: str
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    labels: tuple[str, ...]
-    muted: tuple[bool, ...]
+    labels: tuple[str, ...]  # with positions
+    muted: tuple[bool, ...]  # labels that stand back: special tokens and other sinks
+    # by method, its name, the shares [m], and what uniform attention would give (None: not known)
     panels: tuple[tuple[str, Array, Array | None], ...]
 
 

@@ -13,31 +13,17 @@ from attnviz.model.architectures.base import (
     norm_of,
     position_rows,
 )
-from attnviz.model.architectures.bert import Bert
-from attnviz.model.architectures.distilbert import DistilBert
-from attnviz.model.architectures.electra import Electra
-from attnviz.model.architectures.encoder_decoder import Bart, EncoderDecoder, Marian
-from attnviz.model.architectures.gemma import Gemma2, Gemma3
+from attnviz.model.architectures.bert import Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
+from attnviz.model.architectures.encoder_decoder import MT5, T5, Bart, Marian
 from attnviz.model.architectures.gpt2 import GPT2
-from attnviz.model.architectures.llama import Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
-from attnviz.model.architectures.roberta import Camembert, Roberta, XLMRoberta
-from attnviz.model.architectures.t5 import MT5, T5
+from attnviz.model.architectures.llama import Gemma2, Gemma3, Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
 from attnviz.model.architectures.undeclared import EAGER, Undeclared, undeclared
-from attnviz.model.head_ids import Stack
+from attnviz.model.configs import SIZES
 
 __all__ = [
-    "ARCHITECTURES", "COMMANDS", "EAGER", "SIZES", "Architecture", "Embeddings", "EncoderDecoder", "LayerModules",
-    "Undeclared", "architecture_of", "commands_of", "first_position", "instead_of", "n_layers_of", "norm_of",
-    "position_rows", "stacks_of",
+    "ARCHITECTURES", "COMMANDS", "EAGER", "Architecture", "Embeddings", "LayerModules", "Undeclared",
+    "architecture_of", "commands_of", "first_position", "instead_of", "norm_of", "position_rows",
 ]  # fmt: skip
-
-SIZES = {
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "hidden_size": "a width",
-    "vocab_size": "a vocabulary",
-    "max_position_embeddings": "positions",
-}
 
 _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(), Mistral(),
@@ -82,8 +68,8 @@ def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -
 def instead_of(model_type: object) -> str:
     """Why an architecture is not reproduced, where there is more to say, and those that are."""
     sound = ", whose encoder reads sound, not text" if model_type == "whisper" else ""
-    others = "heads --any-family (any_family=True) shows the patterns of some others, not verified"
-    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}"
+    others = "attnviz heads --any-family, in Python analyze(any_family=True), shows the patterns of some others"
+    return f"{sound}; expected one of: {', '.join(sorted(ARCHITECTURES))}; {others}, not verified"
 
 
 COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "explain")
@@ -93,17 +79,5 @@ COMMANDS = ("heads", "compare", "outputs", "ablate", "rollout", "profile", "expl
 def commands_of(architecture: Architecture) -> dict[str, str | None]:
     """By command, which part of the family's models it measures: the ``model``, its ``encoder`` alone, or None."""
     parts: dict[str, str | None] = dict.fromkeys(COMMANDS, "model")
-    if isinstance(architecture, EncoderDecoder):
-        parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
-        parts |= dict.fromkeys(architecture.refused_commands)
+    parts |= dict.fromkeys(architecture.encoder_commands, "encoder")
     return parts if architecture.explained else parts | {"explain": None}
-
-
-def stacks_of(architecture: Architecture, config: Any) -> tuple[Stack, ...]:
-    """The kinds of attention of an encoder-decoder; empty for models of one kind."""
-    return architecture.stacks(config) if isinstance(architecture, EncoderDecoder) else ()
-
-
-def n_layers_of(architecture: Architecture, config: Any) -> int:
-    """The attention layers of a model, of all its stacks."""
-    return sum(stack.n_layers for stack in stacks_of(architecture, config)) or int(config.num_hidden_layers)

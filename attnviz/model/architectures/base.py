@@ -1,13 +1,15 @@
 """What the rest of attnviz asks of an architecture."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
-from attnviz.attention.reference import HeadParameters
+from attnviz.attention.reference import HeadParameters, Projection
+from attnviz.model.head_ids import Stack
 
 __all__ = [
     "Architecture", "Embeddings", "LayerModules", "NormKind", "chained", "first_position", "norm_of", "position_rows",
@@ -81,15 +83,15 @@ class Embeddings:
     """
 
     words: Tensor
-    positions: Tensor | None
-    segments: Tensor | None
-    norm: nn.Module | None
+    positions: Tensor | None = None
+    segments: Tensor | None = None
+    norm: nn.Module | None = None
     project: nn.Module | None = None
     scale: float = 1.0
 
 
-class Architecture(Protocol):
-    """One family of transformers models, as the reference attention needs to see it."""
+class Architecture(ABC):
+    """One family of transformers models, as the reference attention needs to see it: subclasses state what differs."""
 
     name: str
     """The ``model_type`` of transformers' config: ``bert``, ``gpt2``."""
@@ -97,72 +99,140 @@ class Architecture(Protocol):
     class_prefix: str
     """What the names of its model classes begin with: ``Bert``, ``GPT2``."""
 
-    head_weights: tuple[str, ...]
-    """First name of the weights that belong to a task's head, not to the model under it."""
-
-    optional_weights: tuple[str, ...]
-    """First name of the weights that no attention depends on, so that a checkpoint may lack them."""
-
-    old_buffers: tuple[str, ...]
-    """Endings of what earlier versions of transformers saved beside the weights: constant masks."""
-
-    segments: bool
-    """Whether it tells the two segments of a sentence pair apart by token type."""
-
-    positions_after_padding: bool
-    """Whether positions are counted from ``pad_token_id`` + 1, past padding, whose row they leave out (RoBERTa)."""
-
-    sink_first: bool
-    """Whether position 0 counts as a sink even where no special token stands there."""
-
-    causal: bool
-    """Whether a query sees only itself and what precedes it."""
-
-    pre_norm: bool
-    """Whether norms stand before attention and feed-forward network (else after their residuals)."""
-
-    norm_kind: NormKind
-    """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
-
-    float32_steps: bool
-    """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
-
-    @property
-    def epsilon_setting(self) -> str | float:
-        """What its config calls the small number that norms add to the variance; or that number, if fixed."""
-
-    activation_setting: str
-    """What its config calls the name of the feed-forward network's activation."""
-
-    explained: bool
-    """Whether every step of its layers is recomputed, so that ``explain`` can show it."""
-
     language_class: str
     """The class of transformers that is the model with its language-modelling head."""
 
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+    base_name: str = "model"
+    """What its classes with a head call the bare model."""
+
+    layers_at: str = "layers"
+    """Where the bare model, or each of its stacks, has its layers."""
+
+    final_norm_at: str = ""
+    """Where the bare model has the norm after its last layer; empty where every layer ends with its own."""
+
+    head_weights: tuple[str, ...] = ("lm_head", "score", "classifier", "qa_outputs")
+    """First name of the weights that belong to a task's head, not to the model under it."""
+
+    optional_weights: tuple[str, ...] = ()
+    """First name of the weights that no attention depends on, so that a checkpoint may lack them."""
+
+    old_buffers: tuple[str, ...] = ()
+    """Endings of what earlier versions of transformers saved beside the weights: constant masks."""
+
+    segments: bool = False
+    """Whether it tells the two segments of a sentence pair apart by token type."""
+
+    positions_after_padding: bool = False
+    """Whether positions are counted from ``pad_token_id`` + 1, past padding, whose row they leave out (RoBERTa)."""
+
+    causal: bool = False
+    """Whether a query sees only itself and what precedes it; position 0 then counts as a sink whatever stands there."""
+
+    pre_norm: bool = False
+    """Whether norms stand before attention and feed-forward network (else after their residuals)."""
+
+    norm_kind: NormKind = "layer"
+    """Layer norms, or root-mean-square norms: with their weight as it is kept, or with 1 added."""
+
+    float32_steps: bool = False
+    """Whether cos, sin, norms and the softmax are computed in float32 whatever the number format."""
+
+    epsilon_setting: str | float = "layer_norm_epsilon"
+    """What its config calls the small number that norms add to the variance; or that number, if fixed."""
+
+    activation_setting: str = "hidden_act"
+    """What its config calls the name of the feed-forward network's activation."""
+
+    explained: bool = True
+    """Whether every step of its layers is recomputed, so that ``explain`` can show it."""
+
+    encoder_commands: tuple[str, ...] = ()
+    """The commands that measure the encoder of an encoder-decoder alone."""
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most refuse something
         """Raise ArchitectureError where the config asks for what the reference does not reproduce."""
+
+    def stacks(self, config: Any) -> tuple[Stack, ...]:  # noqa: ARG002 - of encoder-decoders
+        """The kinds of attention of an encoder-decoder; empty for models of one kind."""
+        return ()
+
+    def n_layers(self, config: Any) -> int:
+        """The attention layers of a model, of all its stacks."""
+        return sum(stack.n_layers for stack in self.stacks(config)) or int(config.num_hidden_layers)
+
+    def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
+        """How many heads of queries a layer has, and how many of keys and values."""
+        return config.num_attention_heads, config.num_attention_heads
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The bare encoder or decoder inside a model with any head."""
+        base: nn.Module = getattr(model, self.base_name, model)
+        return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """What makes logits [.., vocabulary] of the last hidden state, in a model with any head; None without one."""
+        head: nn.Module | None = getattr(model, "lm_head", None)
+        return head
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """What makes class logits of the final state that it reads, in a model for sequence classification; or None."""
+        return chained(getattr(model, "score", None))
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """Where to read each layer's own steps, first layer first."""
+        layers: Any = base_model.get_submodule(self.layers_at)
+        return [self.layer_modules(layer) for layer in layers]
 
+    @abstractmethod
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """Where to read one layer's own steps."""
+
+    @abstractmethod
     def embeddings(self, base_model: nn.Module) -> Embeddings:
         """The tables that the first layer's input is made from."""
 
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
         """The norm after the last layer; None where there is none."""
+        return base_model.get_submodule(self.final_norm_at) if self.final_norm_at else None
+
+    def weight(self, linear: Any) -> Any:
+        """The weight [out, in] of one of its linear maps."""
+        return linear.weight
 
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
-        """The layer's parameters, split by head (views, not copies, where the layout permits)."""
+        """The layer's parameters, split by head (views, not copies, where the layout permits); scale 1/sqrt(d_head)."""
+        modules = self.modules(base_model)[layer]
+        n_heads, n_shared = self.head_counts(base_model.config, layer)
+        w_o, projections = cast("tuple[Any, Any]", (modules.concatenated, modules.projections))
+        output_weight = self.weight(w_o).T.unflatten(0, (n_heads, -1))
+        d_head, heads = output_weight.shape[1], (n_heads, n_shared, n_shared)
+        maps = [(self.weight(linear), linear.bias) for linear in projections]
+        if len(maps) == 1:  # all three side by side
+            rows = [n * d_head for n in heads]
+            [(weight, bias)] = maps
+            biases = [None] * 3 if bias is None else bias.split(rows)
+            maps = list(zip(weight.split(rows), biases, strict=True))
+        query, key, value = (_projection(*each, n) for each, n in zip(maps, heads, strict=True))
+        norms: Any = [norm_of(self, base_model.config, norm) for norm in modules.head_norms]
+        query_norm, key_norm = norms or (None, None)
+        return HeadParameters(
+            query=query,
+            key=key,
+            value=value,
+            output_weight=output_weight,
+            output_bias=w_o.bias,
+            scale=d_head**-0.5,
+            causal=self.causal,
+            query_norm=query_norm,
+            key_norm=key_norm,
+        )
+
+
+def _projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
+    """A linear map's weight [n_heads * d_head, d_model] and bias, split by head."""
+    by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
+    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
 
 
 def chained(*steps: nn.Module | None) -> nn.Module | None:

@@ -1,18 +1,17 @@
-"""BERT (Devlin et al. 2019) under transformers' names, and what its relatives share with it."""
+"""BERT (Devlin et al. 2019) and its relatives under transformers' names."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
-from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, chained
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, chained
 
-__all__ = ["Bert"]
+__all__ = ["Bert", "Camembert", "DistilBert", "Electra", "Roberta", "XLMRoberta"]
 
 
-class Bert:
+class Bert(Architecture):
     """Bidirectional attention; post-norm; W_O lives outside the attention module proper.
 
     Relatives are subclasses that state what differs.
@@ -22,22 +21,12 @@ class Bert:
     title = "BERT"
     class_prefix = "Bert"
     base_name = "bert"
-    """What its classes with a head call the bare model."""
     layers_at = "encoder.layer"
-    """Where the bare model has its layers."""
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
     optional_weights: tuple[str, ...] = ("pooler",)
-    old_buffers: tuple[str, ...] = ("embeddings.position_ids",)
+    old_buffers = ("embeddings.position_ids",)
     segments = True
-    positions_after_padding = False
-    sink_first = False
-    causal = False
-    pre_norm = False
-    norm_kind: NormKind = "layer"
-    float32_steps = False
     epsilon_setting: str | float = "layer_norm_eps"
-    activation_setting = "hidden_act"
-    explained = True
     language_class = "BertForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
@@ -59,11 +48,6 @@ class Bert:
                 "does not reproduce; expected 'absolute'."
             )
 
-    def base_model(self, model: nn.Module) -> nn.Module:
-        """``BertModel`` inside any ``BertFor…``, or the model itself."""
-        base: nn.Module = getattr(model, self.base_name, model)
-        return base
-
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``BertLMPredictionHead`` of ``BertForMaskedLM`` and ``BertForPreTraining``."""
         head: nn.Module | None = getattr(getattr(model, "cls", None), "predictions", None)
@@ -74,11 +58,6 @@ class Bert:
         pooler: Any = getattr(self.base_model(model), "pooler", None)
         steps = (getattr(pooler, step, None) for step in ("dense", "activation"))
         return chained(*steps, getattr(model, "classifier", None))
-
-    def modules(self, base_model: nn.Module) -> list[LayerModules]:
-        """Of every layer, see :meth:`layer_modules`."""
-        layers: Any = base_model.get_submodule(self.layers_at)
-        return [self.layer_modules(layer) for layer in layers]
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
@@ -106,29 +85,119 @@ class Bert:
             getattr(base_model, "embeddings_project", None),
         )
 
-    def final_norm(self, base_model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - of no BERT
-        """None: every layer ends with its own."""
-        return None
 
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
-        """Split the layer's four nn.Linear (weight [out, in]) by head; scale 1/sqrt(d_head)."""
-        layers: Any = base_model.get_submodule(self.layers_at)
-        modules, config = self.layer_modules(layers[layer]), cast(Any, base_model.config)
-        n_heads, d_model = config.num_attention_heads, config.hidden_size
-        d_head = d_model // n_heads
+class Electra(Bert):
+    """BERT without pooler, whose embeddings may be narrower than its layers and are then projected."""
 
-        def split(linear: Any) -> Projection:
-            weight = linear.weight.T.unflatten(1, (n_heads, d_head)).transpose(0, 1)
-            return Projection(weight, linear.bias.unflatten(0, (n_heads, d_head)))
+    name = "electra"
+    title = "ELECTRA"
+    class_prefix = "Electra"
+    base_name = "electra"
+    head_weights = (
+        "generator_predictions", "generator_lm_head", "discriminator_predictions", "classifier", "qa_outputs",
+        "sequence_summary",
+    )  # fmt: skip
+    optional_weights = ()
+    language_class = "ElectraForMaskedLM"
 
-        query, key, value = map(split, modules.projections)
-        w_o: Any = modules.concatenated
-        return HeadParameters(
-            query=query,
-            key=key,
-            value=value,
-            output_weight=w_o.weight.T.unflatten(0, (n_heads, d_head)),
-            output_bias=w_o.bias,
-            scale=d_head**-0.5,
-            causal=False,
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """That of the generator; the discriminator has none."""
+        return chained(getattr(model, "generator_predictions", None), getattr(model, "generator_lm_head", None))
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``ElectraClassificationHead``."""
+        head: Any = getattr(model, "classifier", None)
+        return chained(*(getattr(head, step, None) for step in ("dense", "activation", "out_proj")))
+
+
+class DistilBert(Bert):
+    """BERT without segments and pooler; W_O is inside the attention module; the epsilon of its norms is fixed."""
+
+    name = "distilbert"
+    title = "DistilBERT"
+    class_prefix = "DistilBert"
+    base_name = "distilbert"
+    layers_at = "transformer.layer"
+    head_weights = (
+        "vocab_transform", "vocab_layer_norm", "vocab_projector", "pre_classifier", "classifier", "qa_outputs",
+    )  # fmt: skip
+    optional_weights = ()
+    segments = False
+    epsilon_setting = 1e-12
+    activation_setting = "activation"
+    language_class = "DistilBertForMaskedLM"
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """The four steps that ``DistilBertForMaskedLM`` takes one by one."""
+        steps = ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
+        return chained(*(getattr(model, step, None) for step in steps))
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """The three steps that ``DistilBertForSequenceClassification`` takes one by one."""
+        return chained(getattr(model, "pre_classifier", None), nn.ReLU(), getattr(model, "classifier", None))
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``DistilBertSelfAttention`` gives pattern and output: it returns (output after W_O, pattern)."""
+        attention = layer.attention
+        return LayerModules(
+            block=layer,
+            projections=(attention.q_lin, attention.k_lin, attention.v_lin),
+            pattern=attention,
+            concatenated=attention.out_lin,
+            output=attention,
+            attention_norm=layer.sa_layer_norm,
+            expand=layer.ffn.lin1,
+            contract=layer.ffn.lin2,
+            feed_forward_norm=layer.output_layer_norm,
         )
+
+
+class Roberta(Bert):
+    """BERT without segments (its one token type is always added), its positions counted from padding_idx + 1."""
+
+    name = "roberta"
+    title = "RoBERTa"
+    class_prefix = "Roberta"
+    base_name = "roberta"
+    head_weights = ("lm_head", "classifier", "qa_outputs")
+    segments = False
+    positions_after_padding = True
+    language_class = "RobertaForMaskedLM"
+    language_head = Architecture.language_head
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also what leaves no position for a token.
+
+        Raises:
+            ArchitectureError: naming the setting.
+        """
+        super().refuse(config, dtype)
+        padding, positions = config.pad_token_id, config.max_position_embeddings
+        if not isinstance(padding, int) or not 0 <= padding < positions - 1:
+            raise ArchitectureError(
+                f"this {self.title} has pad_token_id={padding}, from which its {positions} positions are counted; "
+                f"expected a number from 0 to {positions - 2}."
+            )
+
+    def class_head(self, model: nn.Module) -> nn.Module | None:
+        """``RobertaClassificationHead``."""
+        head: Any = getattr(model, "classifier", None)
+        return chained(getattr(head, "dense", None), nn.Tanh(), getattr(head, "out_proj", None))
+
+
+class XLMRoberta(Roberta):
+    """RoBERTa in a hundred languages: pieces of SentencePiece instead of bytes."""
+
+    name = "xlm-roberta"
+    title = "XLM-RoBERTa"
+    class_prefix = "XLMRoberta"
+    language_class = "XLMRobertaForMaskedLM"
+
+
+class Camembert(Roberta):
+    """RoBERTa in French."""
+
+    name = "camembert"
+    title = "CamemBERT"
+    class_prefix = "Camembert"
+    language_class = "CamembertForMaskedLM"

@@ -1,23 +1,25 @@
-"""Encoder-decoders under transformers' names: what they share, BART (Lewis et al. 2020) and Marian (2018).
+"""Encoder-decoders under transformers' names: what they share, BART, Marian, T5 and mT5.
 
 Their attention layers are three stacks, which follow one another in every list: those of the encoder (E), of the
 decoder (D), and its cross-attention (X), from the target to the encoder's final states (Vaswani et al. 2017, section
 3.2.3).
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.positions import bucketed_bias
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
-from attnviz.model.architectures.llama import projection
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind
 from attnviz.model.head_ids import Stack
 
-__all__ = ["Bart", "EncoderDecoder", "LogitsHead", "Marian"]
+__all__ = ["MT5", "T5", "Bart", "EncoderDecoder", "LogitsHead", "Marian"]
 
 
 class LogitsHead(nn.Module):
@@ -40,29 +42,15 @@ class LogitsHead(nn.Module):
         return logits if self.bias is None else logits + self.bias
 
 
-class EncoderDecoder(ABC):
+class EncoderDecoder(Architecture):
     """Two texts: the encoder reads the source, the decoder the target, which attends to itself and to the source."""
 
-    name: str
-    class_prefix: str
-    language_class: str
-    head_weights: tuple[str, ...] = ("lm_head", "final_logits_bias", "classification_head", "qa_outputs")
-    optional_weights: tuple[str, ...] = ()
+    head_weights = ("lm_head", "final_logits_bias", "classification_head", "qa_outputs")
     old_buffers: tuple[str, ...] = ("coder.version", "embed_positions.weight")
-    segments = False
-    positions_after_padding = False
-    sink_first = False
-    causal = False
-    pre_norm = False
-    norm_kind: NormKind = "layer"
-    float32_steps = False
     epsilon_setting: str | float = 1e-5
     activation_setting = "activation_function"
     explained = False
     encoder_commands = ("rollout", "profile")
-    """The commands that measure the encoder alone."""
-    refused_commands: tuple[str, ...] = ()
-    """The commands that take none of these models."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse an encoder or a decoder alone, and heads that do not divide the model.
@@ -102,7 +90,7 @@ class EncoderDecoder(ABC):
         Raises:
             ArchitectureError: it lacks one of them.
         """
-        base: nn.Module = getattr(model, "model", model)
+        base = super().base_model(model)
         if not hasattr(base, "encoder") or not hasattr(base, "decoder"):
             raise ArchitectureError(
                 f"this {type(model).__name__} has no encoder or no decoder; expected {self.class_prefix}Model or "
@@ -110,33 +98,37 @@ class EncoderDecoder(ABC):
             )
         return base
 
-    @abstractmethod
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """What makes logits of the decoder's last hidden states; None without it."""
+    def head_counts(self, config: Any, layer: int) -> tuple[int, int]:
+        """Those of the layer's stack."""
+        n_heads = self._stack(config, layer).n_heads
+        return n_heads, n_heads
+
+    def _stack(self, config: Any, layer: int) -> Stack:
+        return next(stack for stack in reversed(self.stacks(config)) if stack.first <= layer)
 
     def class_head(self, model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - of no encoder-decoder
         """None: classes of an encoder-decoder are not measured."""
         return None
 
-    @abstractmethod
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
-        """Where to read each layer's own steps, stack after stack."""
+        """Stack after stack."""
+        encoder, decoder = (base_model.get_submodule(f"{name}.{self.layers_at}") for name in ("encoder", "decoder"))
+        own: Any = (*encoder, *decoder)  # type: ignore[misc]
+        across: Any = decoder
+        return [*map(self.layer_modules, own), *(self.layer_modules(layer, across=True) for layer in across)]
 
     @abstractmethod
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
-        """The tables that the encoder's first input is made from."""
+    def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
+        """Of a layer's own attention, or of its cross-attention."""
 
-    @abstractmethod
-    def final_norm(self, base_model: nn.Module) -> nn.Module | None:
-        """The decoder's norm after its last layer; None where there is none."""
-
-    @abstractmethod
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
-        """The parameters of a layer by its place among all."""
+        """The decoder's own attention is causal."""
+        causal = self._stack(base_model.config, layer).letter == "D"
+        return replace(super().parameters(base_model, layer), causal=causal)
 
 
 class Bart(EncoderDecoder):
-    """Post-norm; biases everywhere; learned positions."""
+    """Lewis et al. 2020: post-norm; biases everywhere; learned positions."""
 
     name = "bart"
     class_prefix = "Bart"
@@ -154,43 +146,27 @@ class Bart(EncoderDecoder):
         linear = getattr(model, "lm_head", None)
         return None if linear is None else LogitsHead(linear, getattr(model, "final_logits_bias", None))
 
-    def modules(self, base_model: nn.Module) -> list[LayerModules]:
+    def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """``BartAttention`` gives (output after W_O, pattern), and its norm stands after the residual."""
-        encoder, decoder = _layers(base_model)
-        own = [_modules(layer, layer.self_attn, layer.self_attn_layer_norm, layer) for layer in (*encoder, *decoder)]
-        # post-norm: what cross-attention's output is added to is its own input
-        return own + [
-            _modules(layer, layer.encoder_attn, layer.encoder_attn_layer_norm, layer.encoder_attn) for layer in decoder
-        ]
+        name = "encoder_attn" if across else "self_attn"
+        attention = getattr(layer, name)
+        return LayerModules(
+            block=attention if across else layer,  # what cross-attention's output is added to is its own input
+            projections=(attention.q_proj, attention.k_proj, attention.v_proj),
+            pattern=attention,
+            concatenated=attention.out_proj,
+            output=attention,
+            attention_norm=getattr(layer, f"{name}_layer_norm"),
+            expand=layer.fc1,
+            contract=layer.fc2,
+            feed_forward_norm=layer.final_layer_norm,
+        )
 
     def embeddings(self, base_model: nn.Module) -> Embeddings:
         """Words, scaled, and positions are added, then normalised (Marian: not)."""
         encoder: Any = base_model.encoder
         norm = getattr(encoder, "layernorm_embedding", None)
         return Embeddings(encoder.embed_tokens.weight, encoder.embed_positions.weight, None, norm)
-
-    def final_norm(self, base_model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - of no BART
-        """None: every layer ends with its own."""
-        return None
-
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
-        """Split the four nn.Linear (weight [out, in]) by head; scale 1/sqrt(d_head)."""
-        encoder, decoder = _layers(base_model)
-        attentions = [*(each.self_attn for each in (*encoder, *decoder)), *(each.encoder_attn for each in decoder)]
-        attention, n_heads = attentions[layer], attentions[layer].num_heads
-        query, key, value = (
-            projection(each.weight, each.bias, n_heads)
-            for each in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        return HeadParameters(
-            query=query,
-            key=key,
-            value=value,
-            output_weight=attention.out_proj.weight.T.unflatten(0, (n_heads, -1)),
-            output_bias=attention.out_proj.bias,
-            scale=query.weight.shape[-1] ** -0.5,
-            causal=len(encoder) <= layer < len(encoder) + len(decoder),
-        )
 
 
 class Marian(Bart):
@@ -201,21 +177,83 @@ class Marian(Bart):
     language_class = "MarianMTModel"
 
 
-def _layers(base_model: nn.Module) -> tuple[Any, Any]:
-    encoder: Any = base_model.encoder
-    decoder: Any = base_model.decoder
-    return encoder.layers, decoder.layers
+class T5(EncoderDecoder):
+    """Raffel et al. 2020: pre-norm with RMS norms; no biases, no scale; one bias by distance for each stack."""
+
+    name = "t5"
+    class_prefix = "T5"
+    language_class = "T5ForConditionalGeneration"
+    layers_at = "block"
+    final_norm_at = "decoder.final_layer_norm"
+    old_buffers = ("EncDecAttention.relative_attention_bias.weight",)
+    pre_norm = True
+    norm_kind: NormKind = "rms"
+    float32_steps = True
+    epsilon_setting = "layer_norm_epsilon"
+    activation_setting = "dense_act_fn"
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse also buckets that are no buckets.
+
+        Raises:
+            ArchitectureError: naming the setting.
+        """
+        super().refuse(config, dtype)
+        buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+        if buckets < 4 or buckets % 2 or farthest <= buckets // 2:
+            raise ArchitectureError(
+                f"this {self.name} has relative_attention_num_buckets={buckets} and "
+                f"relative_attention_max_distance={farthest}; expected an even number of 4 buckets or more, and a "
+                "distance above half of it."
+            )
+
+    def sizes(self, config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The decoder may have another number of layers."""
+        return (config.num_layers, config.num_heads), (config.num_decoder_layers, config.num_heads)
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``lm_head``, before which the first T5 scales hidden states (later ones do not)."""
+        linear: Any = getattr(model, "lm_head", None)
+        config: Any = model.config
+        scale = config.d_model**-0.5 if getattr(config, "scale_decoder_outputs", False) else 1.0
+        return None if linear is None else LogitsHead(linear, scale=scale)
+
+    def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
+        """``T5Attention`` gives (output after W_O, bias, pattern); the norm of what comes next gets the sum."""
+        sublayer, following, network = layer.layer[across], layer.layer[across + 1], layer.layer[-1].DenseReluDense
+        attention = sublayer.EncDecAttention if across else sublayer.SelfAttention
+        return LayerModules(
+            block=sublayer,
+            projections=(attention.q, attention.k, attention.v),
+            pattern=attention,
+            concatenated=attention.o,
+            output=attention,
+            attention_norm=sublayer.layer_norm,
+            expand=network.wi_1 if hasattr(network, "wi_1") else network.wi,
+            contract=network.wo,
+            feed_forward_norm=following.layer_norm,
+        )
+
+    def embeddings(self, base_model: nn.Module) -> Embeddings:
+        """Words alone; positions come in as biases of scores."""
+        encoder: Any = base_model.encoder
+        return Embeddings(encoder.embed_tokens.weight)
+
+    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+        """Not scaled; the table of a stack's first block is that of all its blocks; d_head is ``d_kv``."""
+        config: Any = base_model.config
+        parameters, stack = super().parameters(base_model, layer), self._stack(config, layer)
+        if stack.letter == "X":
+            return replace(parameters, scale=1.0)
+        first: Any = self.modules(base_model)[stack.first].pattern
+        table, farthest = first.relative_attention_bias.weight, config.relative_attention_max_distance
+        bias = partial(bucketed_bias, table, max_distance=farthest, causal=parameters.causal)
+        return replace(parameters, scale=1.0, position_bias=bias)
 
 
-def _modules(layer: Any, attention: Any, norm: nn.Module, block: nn.Module) -> LayerModules:
-    return LayerModules(
-        block=block,
-        projections=(attention.q_proj, attention.k_proj, attention.v_proj),
-        pattern=attention,
-        concatenated=attention.out_proj,
-        output=attention,
-        attention_norm=norm,
-        expand=layer.fc1,
-        contract=layer.fc2,
-        feed_forward_norm=layer.final_layer_norm,
-    )
+class MT5(T5):
+    """Xue et al. 2021: T5 in a hundred languages."""
+
+    name = "mt5"
+    class_prefix = "MT5"
+    language_class = "MT5ForConditionalGeneration"

@@ -3,43 +3,37 @@
 What differs between them is a few lines each: which layers have a window, biases, norms of queries and keys.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.norms import RMSNorm
-from attnviz.attention.reference import HeadParameters, Projection
-from attnviz.attention.rotary import Rotary
+from attnviz.attention.reference import HeadParameters, capped
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind, chained, norm_of
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind
 from attnviz.model.architectures.rope import refuse_rope, rotary_of
 
-__all__ = ["Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3", "projection"]
+__all__ = ["CappedHead", "Gemma2", "Gemma3", "Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3"]
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
-class Llama:
+class Llama(Architecture):
     """Causal attention with rotary positions; pre-norm with RMS norms; queries in groups share keys and values."""
 
     name = "llama"
     class_prefix = "Llama"
-    head_weights: tuple[str, ...] = ("lm_head", "score", "classifier", "qa_outputs")
-    optional_weights: tuple[str, ...] = ()
-    old_buffers: tuple[str, ...] = ("rotary_emb.inv_freq",)
-    segments = False
-    positions_after_padding = False
-    sink_first = True
+    final_norm_at = "norm"
+    old_buffers = ("rotary_emb.inv_freq",)
     causal = True
     pre_norm = True
     norm_kind: NormKind = "rms"
     float32_steps = True
     epsilon_setting = "rms_norm_eps"
-    activation_setting = "hidden_act"
-    explained = True
     language_class = "LlamaForCausalLM"
     partial_rotary = False
+    """Whether a part of a head may be without rotary positions."""
     normed_heads = False
     """Whether queries and keys are normed, a head at a time, before they are rotated."""
 
@@ -76,21 +70,12 @@ class Llama:
         base: nn.Module = getattr(model, str(model.base_model_prefix), model)
         return base
 
-    def language_head(self, model: nn.Module) -> nn.Module | None:
-        """``lm_head`` of ``LlamaForCausalLM``."""
-        head: nn.Module | None = getattr(model, "lm_head", None)
-        return head
+    def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
+        """Keys and values have a head a group."""
+        return config.num_attention_heads, config.num_key_value_heads
 
-    def class_head(self, model: nn.Module) -> nn.Module | None:
-        """``score`` of ``LlamaForSequenceClassification``."""
-        return chained(getattr(model, "score", None))
-
-    def modules(self, base_model: nn.Module) -> list[LayerModules]:
+    def layer_modules(self, layer: Any) -> LayerModules:
         """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
-        layers: Any = base_model.layers
-        return [self._modules(layer) for layer in layers]
-
-    def _modules(self, layer: Any) -> LayerModules:
         attention, network = layer.self_attn, layer.mlp
         return LayerModules(
             block=layer,
@@ -110,60 +95,18 @@ class Llama:
     def embeddings(self, base_model: nn.Module) -> Embeddings:
         """Words alone; positions come in as rotations, the first norm is the first layer's."""
         model: Any = base_model
-        return Embeddings(model.embed_tokens.weight, None, None, None)
-
-    def final_norm(self, base_model: nn.Module) -> nn.Module | None:
-        """``norm``."""
-        norm = base_model.norm
-        assert isinstance(norm, nn.Module)
-        return norm
+        return Embeddings(model.embed_tokens.weight)
 
     def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
-        """Split the layer's nn.Linear (weight [out, in]) by head; keys and values have a head a group."""
+        """With rotary positions, a window where the layer has one, and the softmax in float32."""
         config: Any = base_model.config
-        attention: Any = base_model.layers[layer].self_attn  # type: ignore[union-attr,index]
-        d_head = int(attention.head_dim)
-        query, key, value = self._projections(attention, config.num_attention_heads, config.num_key_value_heads)
-        sliding = self.layer_type(config, layer) == "sliding_attention"
-        return HeadParameters(
-            query=query,
-            key=key,
-            value=value,
-            output_weight=attention.o_proj.weight.T.unflatten(0, (config.num_attention_heads, d_head)),
-            output_bias=attention.o_proj.bias,
-            scale=self.scale(config, d_head),
-            causal=True,
+        parameters, kind = super().parameters(base_model, layer), self.layer_type(config, layer)
+        return replace(
+            parameters,
             softmax_in_float32=True,
-            window=config.sliding_window if sliding else None,
-            rotary=self.rotary(config, d_head, layer),
-            query_norm=self._head_norm(config, attention, "q_norm"),
-            key_norm=self._head_norm(config, attention, "k_norm"),
-            cap=self.cap(config),
+            window=config.sliding_window if kind == "sliding_attention" else None,
+            rotary=rotary_of(config, parameters.query.weight.shape[-1], kind),
         )
-
-    def _head_norm(self, config: Any, attention: Any, name: str) -> RMSNorm | None:
-        norm = norm_of(self, config, getattr(attention, name)) if self.normed_heads else None
-        return norm if isinstance(norm, RMSNorm) else None
-
-    def _projections(self, attention: Any, n_heads: int, n_kv_heads: int) -> tuple[Projection, Projection, Projection]:
-        query, key, value = attention.q_proj, attention.k_proj, attention.v_proj
-        return (
-            projection(query.weight, query.bias, n_heads),
-            projection(key.weight, key.bias, n_kv_heads),
-            projection(value.weight, value.bias, n_kv_heads),
-        )
-
-    def scale(self, config: Any, d_head: int) -> float:  # noqa: ARG002 - of Gemma
-        """What scores are multiplied by."""
-        return float(d_head**-0.5)
-
-    def rotary(self, config: Any, d_head: int, layer: int) -> Rotary | None:  # noqa: ARG002 - all layers are alike
-        """The layer's rotary positions."""
-        return rotary_of(config, d_head)
-
-    def cap(self, config: Any) -> float | None:  # noqa: ARG002 - of Gemma 2
-        """What scores are bounded by."""
-        return None
 
 
 class Mistral(Llama):
@@ -206,9 +149,11 @@ class SmolLM3(Qwen2):
     class_prefix = "SmolLM3"
     language_class = "SmolLM3ForCausalLM"
 
-    def rotary(self, config: Any, d_head: int, layer: int) -> Rotary | None:
-        """None in the layers that ``no_rope_layers`` has a 0 for."""
-        return rotary_of(config, d_head) if config.no_rope_layers[layer] else None
+    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+        """Without positions in the layers that ``no_rope_layers`` has a 0 for."""
+        config: Any = base_model.config
+        parameters = super().parameters(base_model, layer)
+        return parameters if config.no_rope_layers[layer] else replace(parameters, rotary=None)
 
 
 class Phi3(Mistral):
@@ -219,7 +164,8 @@ class Phi3(Mistral):
     language_class = "Phi3ForCausalLM"
     partial_rotary = True
 
-    def _modules(self, layer: Any) -> LayerModules:
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """As a Llama's, but for the two fused matrices."""
         attention, network = layer.self_attn, layer.mlp
         return LayerModules(
             block=layer,
@@ -235,13 +181,68 @@ class Phi3(Mistral):
             activation=network.activation_fn,
         )
 
-    def _projections(self, attention: Any, n_heads: int, n_kv_heads: int) -> tuple[Projection, Projection, Projection]:
-        rows = [n * attention.head_dim for n in (n_heads, n_kv_heads, n_kv_heads)]
-        query, key, value = attention.qkv_proj.weight.split(rows)
-        return projection(query, None, n_heads), projection(key, None, n_kv_heads), projection(value, None, n_kv_heads)
+
+class Gemma2(Qwen2):
+    """Capped scores; windows in every other layer; four norms a layer, whose weights are kept less 1."""
+
+    name = "gemma2"
+    class_prefix = "Gemma2"
+    language_class = "Gemma2ForCausalLM"
+    activation_setting = "hidden_activation"
+    norm_kind: NormKind = "rms, 1 + w"
+
+    def language_head(self, model: nn.Module) -> nn.Module | None:
+        """``lm_head`` of ``Gemma2ForCausalLM``, with the bound on its logits that the model adds."""
+        head, config = super().language_head(model), model.config
+        cap = getattr(config, "final_logit_softcapping", None)
+        return head if head is None or cap is None else CappedHead(head, cap)
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """As a Llama's, with two more norms."""
+        return replace(
+            super().layer_modules(layer),
+            feed_forward_norm=layer.pre_feedforward_layernorm,
+            attention_output_norm=layer.post_attention_layernorm,
+            feed_forward_output_norm=layer.post_feedforward_layernorm,
+        )
+
+    def embeddings(self, base_model: nn.Module) -> Embeddings:
+        """Words, multiplied by the root of d_model as the number format rounds it."""
+        model: Any = base_model
+        scale = torch.tensor(model.config.hidden_size**0.5).to(model.embed_tokens.weight.dtype)
+        return replace(super().embeddings(base_model), scale=float(scale))
+
+    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+        """Scaled by ``query_pre_attn_scalar``, not by d_head, and capped by ``attn_logit_softcapping``."""
+        config: Any = base_model.config
+        cap, scale = config.attn_logit_softcapping, float(config.query_pre_attn_scalar**-0.5)
+        return replace(super().parameters(base_model, layer), scale=scale, cap=None if cap is None else float(cap))
 
 
-def projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection:
-    """An nn.Linear's weight [n_heads * d_head, d_model] and bias, split by head."""
-    by_head = weight.reshape(n_heads, -1, weight.shape[-1]).mT
-    return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
+class Gemma3(Gemma2):
+    """Queries and keys normed a head at a time instead of capped scores; rotary positions by type of layer."""
+
+    name = "gemma3_text"
+    class_prefix = "Gemma3Text"
+    language_class = "Gemma3ForCausalLM"
+    normed_heads = True
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """As Gemma 2's, with norms of heads."""
+        return replace(super().layer_modules(layer), heads_first=True)
+
+    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+        """Without a cap: transformers does not cap, whatever the config says."""
+        return replace(super().parameters(base_model, layer), cap=None)
+
+
+class CappedHead(nn.Module):
+    """A language-modelling head with its logits bounded by ±cap, as the whole model bounds them after its head."""
+
+    def __init__(self, head: nn.Module, cap: float) -> None:
+        super().__init__()
+        self.head, self.cap = head, cap
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Logits [.., vocabulary] of normed final states [.., d_model]."""
+        return capped(self.head(hidden), self.cap)

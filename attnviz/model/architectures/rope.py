@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from attnviz.attention.rotary import (
+from attnviz.attention.positions import (
     Rotary,
     default_frequencies,
     llama3_frequencies,
@@ -51,7 +51,7 @@ def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
     Args:
         config: of transformers, checked by :func:`refuse_rope`.
         d_head: width of a head.
-        layer_type: in models where they differ between types of layers, the layer's.
+        layer_type: the layer's, for models where they differ between types of layers.
     """
     by_type = _by_layer_type(config)
     settings = by_type.get(layer_type) or by_type[""]

@@ -7,14 +7,13 @@ patterns can be recomputed, but not the queries and keys themselves.
 import sys
 from copy import deepcopy
 from inspect import signature
-from typing import Any
+from typing import Any, NoReturn
 
-import torch
 from torch import nn
 
-from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Embeddings, LayerModules, NormKind
+from attnviz.model.architectures.base import Architecture
+from attnviz.model.configs import empty_model
 
 __all__ = ["EAGER", "Undeclared", "undeclared"]
 
@@ -25,23 +24,17 @@ _HEADS = ("lm_head", "score", "classifier", "qa_outputs", "cls", "embed_out", "h
 _SETTINGS = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")
 
 
-class Undeclared:
-    """A family of which the patterns alone are recomputed; see :class:`attnviz.model.architectures.Architecture`.
+class Undeclared(Architecture):
+    """A family of which the patterns alone are recomputed.
 
     Attributes:
         windows: by layer, how many keys a query sees, itself and those before it; None for all.
     """
 
-    optional_weights: tuple[str, ...] = ("pooler",)
-    old_buffers: tuple[str, ...] = (".attention.bias", ".masked_bias", ".inv_freq", "position_ids")
-    positions_after_padding = False
-    pre_norm = True
-    norm_kind: NormKind = "layer"
+    optional_weights = ("pooler",)
+    old_buffers = (".attention.bias", ".masked_bias", ".inv_freq", "position_ids")
     float32_steps = True
-    epsilon_setting = 1e-12
-    activation_setting = "hidden_act"
     explained = False
-    language_class = "AutoModelForCausalLM"
 
     def __init__(self, config: Any, model: nn.Module, causal: bool) -> None:
         """Called by :func:`undeclared` alone, which checks; the model may be empty."""
@@ -51,11 +44,8 @@ class Undeclared:
         self.class_prefix = type(model).__name__.removesuffix("Model")
         self.head_weights = tuple(head for head in _HEADS if head not in children)
         self.segments = "token_type_ids" in signature(takes).parameters and getattr(config, "type_vocab_size", 0) > 1
-        self.causal = self.sink_first = causal
+        self.causal = causal
         self.windows = tuple(_windows(config))
-
-    def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Nothing more: see :func:`undeclared`."""
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The bare model, by transformers' own name for it.
@@ -73,30 +63,14 @@ class Undeclared:
         """None."""
         return None
 
-    def class_head(self, model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - not known
-        """None."""
-        return None
-
-    def final_norm(self, base_model: nn.Module) -> nn.Module | None:  # noqa: ARG002 - not known
-        """None."""
-        return None
-
-    def modules(self, base_model: nn.Module) -> list[LayerModules]:  # noqa: ARG002 - not known
+    def _unknown(self, *_: Any, **__: Any) -> NoReturn:
         """Not known."""
-        raise self._unknown()
-
-    def embeddings(self, base_model: nn.Module) -> Embeddings:  # noqa: ARG002 - not known
-        """Not known."""
-        raise self._unknown()
-
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:  # noqa: ARG002 - not known
-        """Not known."""
-        raise self._unknown()
-
-    def _unknown(self) -> ArchitectureError:
-        return ArchitectureError(
+        raise ArchitectureError(
             f"of {self.name!r} attnviz recomputes the patterns alone (heads --any-family), not the other steps."
         )
+
+    class_head = language_head
+    modules = layer_modules = embeddings = parameters = _unknown
 
 
 def undeclared(config: Any) -> Undeclared:
@@ -107,8 +81,6 @@ def undeclared(config: Any) -> Undeclared:
             types of layers that are neither full nor windowed; a config without the usual settings.
         CheckpointError: transformers cannot build the model.
     """
-    from attnviz.model.configs import empty_model  # which itself reads the list of architectures
-
     name = str(config.model_type)
     for setting in _SETTINGS:
         if not isinstance(found := getattr(config, setting, None), int):

@@ -6,7 +6,7 @@ over texts. Beside it stand the distance that dropout makes between two passes o
 largest possible one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -22,18 +22,22 @@ from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorp
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.commands.profile.intervals import Evidence, cosine_evidence, false_discovery
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.corpora.batches import Batch, SampledAttention, batches, encode
+from attnviz.corpora.batches import Batch, SampledAttention, encode
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
-from attnviz.corpora.parsing import Parser, find_parser, ready
-from attnviz.corpora.reading import Corpus, Text, open_corpus, read_texts
-from attnviz.errors import CorpusError, TextError
+from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
+from attnviz.corpora.parsing import find_parser
+from attnviz.corpora.reading import Corpus, open_corpus
+from attnviz.corpora.runs import LongRun, Part, RunSettings, own_device
+from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.opening import Model, open_checkpoint
+from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
-from attnviz.progress import Progress, tell
+from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import Result
 from attnviz.results.text_result import OfHeads
+from attnviz.version import __version__
 
 __all__ = ["CorpusComparison", "HeadChange", "compare_corpus"]
 
@@ -155,12 +159,13 @@ def compare_corpus(
     parser: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    unfinished: Path | None = None,
     progress: Progress | None = None,
     warn: Callable[[str], None] | None = None,
-) -> CorpusComparison:
+) -> CorpusComparison | None:
     """Compare every head of two models over the texts of a corpus, which is read as a stream.
 
-    Of encoder-decoders the encoders alone are compared.
+    Of encoder-decoders the encoders alone are compared. Under torchrun the texts are split over the processes.
 
     Args:
         first: A, the model before; a name, a folder, a Source or a Checkpoint.
@@ -173,101 +178,102 @@ def compare_corpus(
         parser: the spaCy pipeline to use; default an installed English one.
         device: as for :func:`attnviz.analyze`, for models by name.
         dtype: likewise.
+        unfinished: as for :func:`attnviz.profile_heads`.
         progress: told how many texts are done, and about how many there are.
         warn: told of each text that was left out because the models cannot read it.
+
+    Returns:
+        the comparison; None in all processes but the first.
 
     Raises:
         UsageError: models of other shapes.
         TextError: a text that the models read as different tokens, with its line.
+        OutputError: ``unfinished`` holds what a run with other settings has measured.
         CorpusError: the corpus cannot be read, or has no text to compare.
         VerificationError: the heads do not reproduce a model.
     """
     check_sampling(limit, batch_size, seed)
-    file = open_corpus(Path(corpus))
-    if file.kind == "gap":
-        raise CorpusError(f"expected a corpus of texts (.txt or .conllu), found {file.path}; profile reads GAP.")
+    file = open_corpus(Path(corpus), ("conllu", "txt"))
     parse = find_parser([file], parser) if syntax else None
-    a, _ = open_checkpoint(first, None, None, _for_name(first, device), _for_name(first, dtype))
-    b, _ = open_checkpoint(second, None, None, _for_name(second, device), _for_name(second, dtype))
+    process = this_process()
+    a, b = (_opened(model, device, dtype, process) for model in (first, second))
     check_shapes(a, b)
-    run = _Run(a.encoder, b.encoder, file, parse, seed)
-    run.measure(limit, batch_size, progress, warn)
-    return run.result()
+    identity = {
+        "attnviz": __version__, "models": [a.name, b.name], "weights": [a.weights_sha256, b.weights_sha256],
+        "dtypes": [str(a.dtype), str(b.dtype)], "seed": seed, "limit": limit, "corpus": str(file.path),
+        "parser": parse and parse.name,
+    }  # fmt: skip
+    settings = _Settings(
+        a.encoder, (file,), parse, limit, batch_size, seed, process,
+        Unfinished(unfinished and own_file(unfinished, process), identity), named("", progress), told_once(warn),
+        b.encoder,
+    )  # fmt: skip
+    with joined_processes(process):
+        run = _Run.measure(settings)
+        return run.result() if run.gather() else None
 
 
-def _for_name(model: Model, option: str | None) -> str | None:
-    """Device and number format are for models by name."""
-    return None if isinstance(model, Checkpoint) else option
+def _opened(model: Model, device: str | None, dtype: str | None, process: Process) -> Checkpoint:
+    """The model; device and number format are for models by name."""
+    if not isinstance(model, str | Path | Source):
+        return open_checkpoint(model)[0]
+    return open_checkpoint(model, None, None, own_device(process, device or "auto"), dtype)[0]
 
 
-class _Run:
+@dataclass(frozen=True)
+class _Settings(RunSettings):
+    other: Checkpoint  # B
+
+
+class _Run(LongRun):
     """One pass over a corpus with both models; memory does not grow with it."""
 
-    def __init__(self, a: Checkpoint, b: Checkpoint, corpus: Corpus, parse: Parser | None, seed: int) -> None:
-        self.models, self.corpus, self.parse, self.seed = (a, b), corpus, parse, seed
-        self.attention = tuple(SampledAttention(model, seed) for model in self.models)
-        shape = a.n_layers, a.n_heads
-        self.roles = tuple(RolesOfCorpus(model) for model in self.models)
-        self.dropout: float | None = None  # of A, once a batch was read
-        self.tally = DifferenceTally(*shape)
-        self.left_out = 0
+    settings: _Settings
 
-    def measure(
-        self, limit: int | None, batch_size: int, progress: Progress | None, warn: Callable[[str], None] | None
-    ) -> None:
-        """Compare all texts, batch by batch."""
+    def _begin(self) -> dict[str, Part]:
+        a, b = self.models = self.settings.checkpoint, self.settings.other
+        self.attention = SampledAttention(a, self.settings.seed), SampledAttention(b, self.settings.seed)
+        self.roles = RolesOfCorpus(a), RolesOfCorpus(b)
+        self.tally = DifferenceTally(a.n_layers, a.n_heads)
+        self._drops = True  # until a pass of A has dropped nothing
+        names = ("attention A", "attention B", "roles A", "roles B", "differences")
+        return dict(zip(names, (*self.attention, *self.roles, self.tally), strict=True))
 
-        def texts() -> Iterator[Text]:
-            for text in read_texts(self.corpus, limit):
-                prepared = ready(text, self.parse)
-                self.left_out += prepared is None
-                if prepared is not None:
-                    yield prepared
+    def _count(self, number: int, batch: Batch) -> None:  # noqa: ARG002 - there is one corpus
+        _check_same_tokens(self.models[1], batch)
+        for piece in pieces(self.models[0], batch):
+            self._count_piece(piece)
 
-        def skipped(text: Text, why: str) -> None:
-            self.left_out += 1
-            if warn is not None:
-                warn(f"{text.place}: left out: {why}.")
-
-        total = self.corpus.size if limit is None else min(limit, self.corpus.size)
-        a, b = self.models
-        for whole in batches(a, texts(), batch_size, skipped):
-            _check_same_tokens(b, whole)
-            for batch in pieces(a, whole):
-                self._count(batch)
-                tell(progress, self.corpus.path.name, self.tally.texts + self.left_out, total)
-        if not self.tally.texts:
-            raise CorpusError(
-                f"no text of {self.corpus.path} could be compared: all {self.left_out} are too long or too short."
-            )
-
-    def _count(self, batch: Batch) -> None:
+    def _count_piece(self, batch: Batch) -> None:
         """One batch through both models, and twice through A with dropout."""
-        weights = text_weights(self.seed, [item.source.number for item in batch.items])
+        weights = text_weights(self.settings.seed, [item.source.number for item in batch.items])
         self.tally.begin(batch, weights, self.models[0].architecture.causal)
         kept: dict[int, Tensor] = {}  # of A, until B comes
         for attention, roles, compare in zip(self.attention, self.roles, (False, True), strict=True):
-            roles.begin(batch, weights)
+            for tally in roles.tallies:
+                tally.begin(batch, weights)
 
             def visit(layer: int, pattern: Tensor, roles: RolesOfCorpus = roles, compare: bool = compare) -> None:
-                roles.add(layer, pattern, batch)
+                for tally in roles.tallies:
+                    tally.add(layer, pattern, batch)
                 if compare:
                     self.tally.add(layer, kept.pop(layer), pattern)
                 else:
                     kept[layer] = pattern
 
             attention.run(batch, visit)
-        if self.dropout != 0:
+        if self._drops:
             self._count_noise(batch)
 
     def _count_noise(self, batch: Batch) -> None:
-        a, kept = self.models[0], dict[int, Tensor]()
-        with dropping_out(a, batch, self.seed, 0) as dropped:
+        a, seed, kept = self.models[0], self.settings.seed, dict[int, Tensor]()
+        with dropping_out(a, batch, seed, 0) as dropped:
             capture_layers(a, batch.inputs, lambda record: kept.update({record.layer: record.pattern}))
-        self.dropout = max(dropped, default=0.0)
+        self._drops = bool(dropped)
         if not dropped:
             return
-        with dropping_out(a, batch, self.seed, 1):
+        self.tally.dropout = max(dropped)
+        with dropping_out(a, batch, seed, 1):
             capture_layers(
                 a, batch.inputs, lambda each: self.tally.add_noise(each.layer, kept.pop(each.layer), each.pattern)
             )
@@ -275,19 +281,20 @@ class _Run:
     def result(self) -> CorpusComparison:
         """From sums to heads."""
         a, b = self.models
+        settings, (done,) = self.settings, self.measured
         verified = self.attention[0].verification, self.attention[1].verification
         return CorpusComparison(
-            a, b, self.corpus, self.tally.texts, self.tally.tokens, self.left_out, self.seed, verified,
-            self.attention[0].texts_verified, None if self.parse is None else self.parse.name, self._heads(),
-            self.tally.largest, self.dropout or 0.0,
+            a, b, settings.corpora[0], done.texts, done.tokens, done.left_out, settings.seed, verified,
+            self.attention[0].texts_verified, None if settings.parse is None else settings.parse.name,
+            self._heads(done.texts), self.tally.largest, self.tally.dropout,
         )  # fmt: skip
 
-    def _heads(self) -> tuple[HeadChange, ...]:
+    def _heads(self, n_texts: int) -> tuple[HeadChange, ...]:
         """Every head with its verdict, the most different first."""
         model, means = self.models[0], self.tally.means()
         ids = all_heads(model.n_layers, model.n_heads)
         ranked = sorted(ids, key=lambda id: (-float(means["distance"][id]), id))
-        evidence = self._evidence(ranked, means) if self.tally.texts >= ENOUGH_TEXTS else {}
+        evidence = self._evidence(ranked, means, n_texts) if n_texts >= ENOUGH_TEXTS else {}
         q = dict(zip(evidence, false_discovery([each.p for each in evidence.values()]), strict=True))
         before, after = (roles.clearest() for roles in self.roles)
         heads = []
@@ -304,7 +311,7 @@ class _Run:
             )  # fmt: skip
         return tuple(heads)
 
-    def _evidence(self, ids: Sequence[HeadId], means: dict[str, Tensor]) -> dict[HeadId, Evidence]:
+    def _evidence(self, ids: Sequence[HeadId], means: dict[str, Tensor], n_texts: int) -> dict[HeadId, Evidence]:
         """Of each head, the intervals of its distance and of its distance less noise, over all heads together."""
         noise = means.get("noise", torch.zeros_like(means["distance"]))
         errors, of_difference = self.tally.errors()
@@ -312,7 +319,7 @@ class _Run:
         def of(id: HeadId) -> Evidence:
             both = float(errors[id]), float(of_difference[id])
             score, baseline = float(means["distance"][id]), float(noise[id])
-            return cosine_evidence(score, baseline, both, self.tally.texts, ERROR_RATE / len(ids))
+            return cosine_evidence(score, baseline, both, n_texts, ERROR_RATE / len(ids))
 
         return {id: of(id) for id in ids}
 

@@ -1,4 +1,4 @@
-"""How a comparison over a corpus is told: JSON, CSV, and the heads that differ most beside both yardsticks."""
+"""How a comparison over a corpus is told: JSON, CSV, sentences, and the heads that differ most with both yardsticks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
-from attnviz.commands.compare.corpus.wording import changed_line, side_lines
+from attnviz.commands.compare.sides import model_names
 from attnviz.commands.profile.roles import ENOUGH_TEXTS as ENOUGH_FOR_ROLES
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS
@@ -19,7 +19,27 @@ from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["REPORT"]
+__all__ = ["REPORT", "changed_line", "side_lines", "sides_in_words"]
+
+
+def side_lines(result: CorpusComparison) -> list[str]:
+    """What A and B are, and what they read, a line each."""
+    first, second = model_names(result.first, result.second)
+    return [f"A: {first}", f"B: {second}", f"corpus: {result.source}"]
+
+
+def sides_in_words(result: CorpusComparison) -> str:
+    """The same, for a caption."""
+    first, second = model_names(result.first, result.second)
+    return f"A being {first} and B {second}, over the corpus {result.source}"
+
+
+def changed_line(result: CorpusComparison) -> str:
+    """How many heads changed, or why that cannot be said."""
+    if not result.judged:
+        return f"Too few texts to say which heads changed: {counted(result.texts, 'text')}, expected {ENOUGH_TEXTS}"
+    beyond = "by more than dropout" if result.dropout else "at all (no dropout to compare with)"
+    return f"{len(result.changed)} of {counted(len(result.heads), 'head')} changed {beyond}"
 
 
 def _content(result: CorpusComparison, choices: Choices) -> dict[str, Any]:

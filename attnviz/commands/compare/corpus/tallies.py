@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnviz.commands.compare.measure import LARGEST_DISTANCE
+from attnviz.commands.compare.measure import LARGEST_DISTANCE, query_differences
 from attnviz.commands.profile.relations import RelationTally
 from attnviz.commands.profile.roles import (
     Role,
@@ -15,7 +16,7 @@ from attnviz.commands.profile.roles import (
     statistic_candidates,
     syntax_candidates,
 )
-from attnviz.commands.profile.tallies import StatisticsTally
+from attnviz.commands.profile.tallies import StatisticsTally, SumTally, Tally
 from attnviz.corpora.batches import Batch, collate
 from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.checkpoint import Checkpoint
@@ -41,54 +42,58 @@ def pieces(checkpoint: Checkpoint, batch: Batch) -> Iterator[Batch]:
         yield collate(checkpoint, batch.items[first : first + size])
 
 
-class DifferenceTally:
+class DifferenceTally(SumTally):
     """Mean distances of every head, and of the same texts' noise, with those of bootstrap samples of the texts.
 
     Attributes:
-        texts, tokens: counted so far.
+        dropout: probability of what was dropped, the largest of any module; 0 where no noise was measured.
     """
 
     def __init__(self, n_layers: int, n_heads: int, replicates: int = REPLICATES) -> None:
         shape = 1 + replicates, n_layers, n_heads
-        self._sums = {name: torch.zeros(shape, dtype=torch.float64) for name in (*_NAMES, "noise")}
-        self._counts = torch.zeros(1 + replicates, dtype=torch.float64)
-        self._largest = 0.0
-        self.texts = self.tokens = self._noisy = 0
+        super().__init__(texts=(1 + replicates,), largest=(1,), **dict.fromkeys((*_NAMES, "noise"), shape))
+        self.dropout = 0.0
         self._valid = self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor, causal: bool) -> None:
         """Take up a batch; ``weights`` as for :func:`attnviz.corpora.bootstrap.text_weights`."""
         self._valid, self._weights = batch.valid, weights
-        self._counts += weights.sum(1)
-        self.texts += len(batch.items)
-        self.tokens += batch.n_tokens
+        self._counts["texts"] += weights.sum(1)
         for item in batch.items:  # a query that sees one key alone attends to it in any model
             differing = len(item) - 1 if causal or len(item) == 1 else len(item)
-            self._largest += LARGEST_DISTANCE * math.sqrt(differing / len(item))
+            self._counts["largest"] += LARGEST_DISTANCE * math.sqrt(differing / len(item))
 
     def add(self, layer: int, first: Tensor, second: Tensor) -> None:
         """Compare one layer's patterns on A and on B, [batch, n_heads, n, n]."""
         divergence, variation = differences(first, second, self._valid)
         for name, values in zip(_NAMES, (divergence.sqrt(), divergence, variation), strict=True):
-            self._sums[name][:, layer] += self._weights @ values
+            self._counts[name][:, layer] += self._weights @ values
 
     def add_noise(self, layer: int, first: Tensor, second: Tensor) -> None:
         """The same of two passes with dropout."""
-        self._noisy += 1
-        self._sums["noise"][:, layer] += self._weights @ differences(first, second, self._valid)[0].sqrt()
+        self._counts["noise"][:, layer] += self._weights @ differences(first, second, self._valid)[0].sqrt()
+
+    def state(self) -> dict[Any, Any]:
+        """What was counted so far."""
+        return {**super().state(), "dropout": self.dropout}
+
+    def absorb(self, state: dict[Any, Any]) -> None:
+        """Add what another tally of the same shape counted."""
+        self.dropout = max(self.dropout, state["dropout"])
+        super().absorb({name: state[name] for name in self._counts})
 
     @property
     def largest(self) -> float:
         """The mean over texts of the largest distance that is possible."""
-        return self._largest / self.texts
+        return float(self._counts["largest"] / self._counts["texts"][0])
 
     def _samples(self, name: str) -> Tensor:
         """Means over texts as measured and in every bootstrap sample, [1 + replicates, n_layers, n_heads]."""
-        return self._sums[name] / self._counts[:, None, None]
+        return self._counts[name] / self._counts["texts"][:, None, None]
 
     def means(self) -> dict[str, Tensor]:
         """By name, [n_layers, n_heads] each; ``noise`` only where it was measured."""
-        return {name: self._samples(name)[0] for name in (*_NAMES, *["noise"] * bool(self._noisy))}
+        return {name: self._samples(name)[0] for name in (*_NAMES, *["noise"] * bool(self.dropout))}
 
     def errors(self) -> tuple[Tensor, Tensor]:
         """Standard errors of the distance, and of distance less noise on the same texts, [n_layers, n_heads] each."""
@@ -109,12 +114,9 @@ def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, T
     """
     device = "cpu" if first.device.type == "mps" else first.device  # which has no float64
     p, q = (pattern.to(device, torch.float64) for pattern in (first, second))
-    of_mean, of_p, of_q = (torch.special.entr(rows).sum(-1) for rows in ((p + q) / 2, p, q))
-    divergence = (of_mean - (of_p + of_q) / 2).clamp(0, math.log(2))
-    variation = (q - p).abs().sum(-1) / 2
     queries = valid.to(device, torch.float64)[:, None]
-    means = [(values * queries).sum(-1) / queries.sum(-1) for values in (divergence, variation)]
-    return means[0].cpu(), means[1].cpu()
+    divergence, variation = ((each * queries).sum(-1) / queries.sum(-1) for each in query_differences(p, q))
+    return divergence.cpu(), variation.cpu()
 
 
 class RolesOfCorpus:
@@ -124,16 +126,16 @@ class RolesOfCorpus:
         self._shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
         self._statistics = StatisticsTally(*self._shape, causal, windows=model.windows)
         self._relations = RelationTally(*self._shape, causal)
+        self.tallies: tuple[Tally, ...] = self._statistics, self._relations
 
-    def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Take up a batch."""
-        for tally in (self._statistics, self._relations):
-            tally.begin(batch, weights)
+    def state(self) -> dict[str, Any]:
+        """What was counted so far."""
+        return {"tallies": [tally.state() for tally in self.tallies]}
 
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Count one layer's patterns, [batch, n_heads, n, n]."""
-        for tally in (self._statistics, self._relations):
-            tally.add(layer, pattern, batch)
+    def absorb(self, state: dict[str, Any]) -> None:
+        """Add what was counted elsewhere."""
+        for tally, other in zip(self.tallies, state["tallies"], strict=True):
+            tally.absorb(other)
 
     def clearest(self) -> dict[HeadId, Role | None]:
         """The role of the largest error reduction of each head; None where it passes none."""

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
-from attnviz.commands.compare.corpus.wording import changed_line, side_lines, sides_in_words
+from attnviz.commands.compare.corpus.report import changed_line, side_lines, sides_in_words
 from attnviz.commands.compare.views import rounded_up
 from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
@@ -123,7 +123,8 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, look: Look) -> PathCollection:
     _name_largest(ax, plan.largest, top, look)
     _name_changed(ax, plan.heads, look)
     n = len(x)
-    ax.set_xticks(x if n < 20 else [1, *range(10, n + 1, 10 * math.ceil(n / 120))])
+    ticks = x if n < 20 else np.array([1, *range(10, n + 1, 10 * math.ceil(n / 120))])
+    ax.set_xticks(ticks, [str(plan.heads[at - 1].rank) for at in ticks])
     ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
     ax.set_ylabel("mean distance (root nats)", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
     ax.set_axisbelow(True)
@@ -164,10 +165,11 @@ def _name_largest(ax: Axes, largest: float, top: float, look: Look) -> None:
 def _handles(plan: _RankedPlan, look: Look) -> Sequence[Artist]:
     strong, pale = _blues(look)
     dot: dict[str, Any] = {"marker": "o", "ls": "", "mec": look.greys.paper, "mew": 0.3, "ms": 5}
-    handles: list[Artist] = [Line2D([], [], **dot, mfc=pale, label="head")]
-    if any(head.changed for head in plan.heads):
-        handles = [Line2D([], [], **dot, mfc=strong, label="head that changed"),
-                   Line2D([], [], **dot, mfc=pale, label="other head")]  # fmt: skip
+    changed, handles = {head.changed for head in plan.heads}, list[Artist]()
+    if True in changed:
+        handles.append(Line2D([], [], **dot, mfc=strong, label="head that changed"))
+    if False in changed:
+        handles.append(Line2D([], [], **dot, mfc=pale, label="other head" if handles else "head"))
     if any(head.interval for head in plan.heads):
         handles.append(Line2D([], [], color=look.greys.quiet, lw=0.8, label="interval"))
     if plan.dropout:

@@ -13,7 +13,7 @@ from attnviz.attention.verify import LayerCheck, Verification, worse_of
 from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.commands.heads.measure import Reader, open_reader
 from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
-from attnviz.errors import CorpusError, TextError, UsageError
+from attnviz.errors import TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, refuse_target
@@ -25,7 +25,7 @@ from attnviz.results.folder_names import text_folder
 from attnviz.results.result import Result
 from attnviz.results.text_result import OfHeads
 
-__all__ = ["MOST_TEXTS", "HeadSpread", "OneText", "Spread", "TextsAnalysis", "analyze_each", "read_lines"]
+__all__ = ["MOST_TEXTS", "HeadSpread", "OneText", "Spread", "TextsAnalysis", "analyze_each"]
 
 MOST_TEXTS = 6
 """Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""
@@ -202,8 +202,8 @@ def analyze_each(
         AttnvizError: as :func:`analyze`.
     """
     if isinstance(texts, str | Path):
-        file = open_corpus(Path(texts))
-        corpus, lines = file, read_lines(file)
+        corpus = open_corpus(Path(texts), ("txt",))
+        lines = list(read_texts(corpus))
     else:
         corpus, lines = None, _listed(texts)
     reader = open_reader(
@@ -232,17 +232,6 @@ def analyze_each(
     verification = Verification(reader.checkpoint.tolerance, tuple(worst[layer] for layer in reader.checkpoint.layers))
     heads = tuple(_spread(of_head) for of_head in zip(*rows, strict=True))
     return TextsAnalysis(reader.checkpoint, corpus, tuple(done), heads, verification, tuple(first))
-
-
-def read_lines(corpus: Corpus) -> list[Text]:
-    """The texts of a file, one a line, without blank ones.
-
-    Raises:
-        CorpusError: the file is another kind of corpus, is not UTF-8, or has no text.
-    """
-    if corpus.kind != "txt":
-        raise CorpusError(f"expected a text file (.txt, a text a line), found {corpus.path}; profile reads treebanks.")
-    return list(read_texts(corpus))
 
 
 def _listed(texts: Sequence[str | Text]) -> list[Text]:

@@ -89,7 +89,7 @@ def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pool
         yield Tile(names[0], values / largest, names[1:], labels=labels, pooled=pooled)
 
 
-def _missing(result: TextsAnalysis) -> str:
+def _missing(result: TextsAnalysis | Analysis) -> str:
     return "it is drawn for models of one kind of attention only" if result.checkpoint.stacks else ""
 
 

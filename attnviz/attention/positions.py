@@ -1,4 +1,6 @@
-"""Rotary positions: queries and keys turned by angles that grow with their positions (Su et al. 2021, "RoFormer").
+"""How positions come into scores: queries and keys are rotated, or a bias by distance is added.
+
+Rotary positions: queries and keys turned by angles that grow with their positions (Su et al. 2021, "RoFormer").
 
 The numbers of a head are taken in pairs (i, i + d/2), the half-rotated layout; pair i of a query or key at position p
 is turned by the angle p f_i, so that a score depends on the distance alone::
@@ -8,6 +10,10 @@ is turned by the angle p f_i, so that a score depends on the distance alone::
 
 Scaled kinds divide the frequencies so that longer texts have angles of a kind seen in training. Frequencies, angles,
 cos and sin are computed in float32, as transformers computes them whatever the number format.
+
+Biases in buckets (Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1): every head has a
+learned number for every bucket of distances. Half of the buckets are of one distance each; the others grow
+logarithmically up to a largest distance, beyond which all share the last one.
 """
 
 import math
@@ -17,7 +23,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Rotary", "default_frequencies", "llama3_frequencies", "longrope_frequencies", "rotated", "yarn_frequencies"]
+__all__ = [
+    "Rotary", "bucketed_bias", "default_frequencies", "llama3_frequencies", "longrope_frequencies", "position_buckets",
+    "rotated", "yarn_frequencies",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,11 +47,8 @@ class Rotary:
 
     def of(self, n: int) -> Tensor:
         """The frequencies of a text of n positions."""
-        return (
-            self.beyond
-            if self.beyond is not None and self.longest is not None and n > self.longest
-            else self.frequencies
-        )
+        is_longer = self.longest is not None and n > self.longest
+        return self.beyond if self.beyond is not None and is_longer else self.frequencies
 
 
 def rotated(x: Tensor, rotary: Rotary) -> Tensor:
@@ -98,3 +104,35 @@ def yarn_frequencies(
 def longrope_frequencies(frequencies: Tensor, factors: Sequence[float]) -> Tensor:
     """Every frequency divided by a factor of its own (Ding et al. 2024, "LongRoPE", section 3.2)."""
     return frequencies / torch.tensor(factors, dtype=torch.float)
+
+
+def position_buckets(
+    n_queries: int, n_keys: int, n_buckets: int, max_distance: int, causal: bool, device: torch.device | None = None
+) -> Tensor:
+    """The bucket of each pair of a query and a key, [n_queries, n_keys].
+
+    Args:
+        n_queries: positions of queries, counted from 0.
+        n_keys: of keys, likewise.
+        n_buckets: of the table.
+        max_distance: from which on all distances share a bucket.
+        causal: one set of buckets, for keys at or before the query; else the second half is for those after it.
+        device: to make it on.
+    """
+    positions = (torch.arange(n, device=device) for n in (n_queries, n_keys))
+    queries, keys = positions
+    ahead = keys[None, :] - queries[:, None]
+    of_side = n_buckets if causal else n_buckets // 2
+    distance = (-ahead).clamp(min=0) if causal else ahead.abs()
+    exact = of_side // 2
+    # float32, as the models were trained: where buckets meet, its rounding decides
+    growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    far = (exact + (growth * (of_side - exact)).long()).clamp(max=of_side - 1)
+    bucket = torch.where(distance < exact, distance, far)
+    return bucket if causal else bucket + of_side * (ahead > 0)
+
+
+def bucketed_bias(table: Tensor, n_queries: int, n_keys: int, max_distance: int, causal: bool) -> Tensor:
+    """What is added to the scores, [n_heads, n_queries, n_keys], from the learned ``table`` [n_buckets, n_heads]."""
+    buckets = position_buckets(n_queries, n_keys, len(table), max_distance, causal, table.device)
+    return table[buckets].permute(2, 0, 1)

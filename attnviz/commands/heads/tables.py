@@ -1,0 +1,332 @@
+"""The tables of ``attnviz heads``: heads, their roles, patterns and relations, and the small print below."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
+from attnviz.commands.heads.naming import role_text, shorter
+from attnviz.commands.heads.relations import HeadRelation, relations_of
+from attnviz.commands.heads.summary import label_column, summary_tables
+from attnviz.model.wording import counted, quoted, shortened, visible
+from attnviz.patterns.profile_store import StoredRole
+from attnviz.patterns.registry import PATTERNS, REPEATS
+from attnviz.patterns.statistics import DIAGONALITY
+from attnviz.patterns.syntax import Parse
+from attnviz.patterns.verdicts import ENOUGH, LEAST_N, Verdict
+from attnviz.results.facts import capital
+from attnviz.results.published import ARROWS, published_table, role_name
+from attnviz.results.tables import Column, column_table, left_out, notes, number, titled, verification_line
+from attnviz.results.view import Choices
+
+__all__ = ["head_tables"]
+
+_STRONGEST, _RELATIONS = 5, 8
+
+_Entry = tuple[HeadFindings, Verdict]
+_Pattern = tuple[Verdict, list[_Entry]]
+
+
+def head_tables(analysis: Analysis, choices: Choices, width: int) -> Iterator[RenderableType]:
+    """What was verified, the summary, the heads, their roles, the patterns, published heads, small print."""
+    heads = analysis.select(choices.select)
+    yield verification_line(analysis.verification, analysis.checkpoint)
+    for part in analysis.parts:
+        if of_part := part.select(choices.select):
+            yield from _tables_of(part, of_part, choices, width)
+    ids = {head.id for head in heads}
+    if published := [head for head in analysis.published if head.id in ids]:
+        yield published_table(published)
+    yield _notes(analysis)
+
+
+def _tables_of(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, width: int) -> Iterator[RenderableType]:
+    """Those of one kind of attention, or of a model that has but one."""
+    listed = clearest_first(heads)[: choices.top or None]
+    if part.stack is not None:
+        yield Text(f"{capital(part.stack.name)} ({part.stack.letter}): {part.facts.text_line}", "bold")
+    yield from summary_tables(part, heads, width)
+    yield _head_table(part, listed, len(heads), width)
+    if part.profile is not None:
+        yield _profile_table(listed, width)
+    yield _pattern_table(heads, width)
+    if choices.relations:
+        yield from _relation_table(part, choices, width)
+
+
+def _head_table(analysis: Analysis, listed: Sequence[HeadFindings], total: int, width: int) -> Table:
+    """Labels, roles and statistics of the heads, the clearest first, and below them those of uniform attention."""
+    context, units = analysis.context, f"{analysis.units.name}s"
+    uniform = {**context.baselines, "sink": context.sink_baseline, "entropy": context.entropy_uniform}
+    uniform[DIAGONALITY] = context.diagonality_baseline
+    columns: list[Column[HeadFindings]] = [
+        Column("Head", lambda head: head.id, left=True),
+        Column("Label", _label, left=True, least=9, fit=_label),
+        *(label_column(title, name) for title, name in (("Score", "score"), ("Baseline", "baseline"), ("n", "n"))),
+    ]
+    if analysis.profile is not None:
+        role: Callable[..., str] = partial(role_text, analysis)
+        columns.append(Column("Role over corpus", role, left=True, least=20, fit=role))
+        columns.append(Column("its score (baseline)", _role_numbers, optional=1))
+    last: list[object] = ["uniform", *[""] * (len(columns) - 1)]
+    for title, name, unit, optional in _columns(units, context.source is not None):
+        columns.append(Column(title, partial(_statistic, name=name), unit, optional=optional))
+        last.append(uniform.get(name, ""))
+    count = f"{len(listed)} of {total}" if len(listed) < total else str(total)
+    return column_table(
+        f"Heads ({count}, clearest pattern first)", columns, listed, width=width,
+        last=last, caption=left_out(len(listed), total, "head", "heads.csv"),
+    )  # fmt: skip
+
+
+def _columns(units: str, between: bool) -> list[tuple[str, str, str, int]]:
+    """Title, statistic, unit, and which goes first on a narrow terminal: the largest number.
+
+    ``between`` says whether it is of two texts, of which shares and distances have no meaning.
+    """
+    if between:
+        return [
+            ("Diagonal", DIAGONALITY, "", 1),
+            ("Sink", "sink", "", 2),
+            ("Entropy", "entropy", "nats", 3),
+            ("Conf", "confidence", "", 5),
+            ("Conf, content", "confidence_content", "", 4),
+        ]
+    shares = [(spec.column, spec.statistic) for spec in PATTERNS if spec.column]
+    return [
+        ("Sink", "sink", "", 2),
+        ("Entropy", "entropy", "nats", 3),
+        ("Conf", "confidence", "", 6),
+        ("Conf, content", "confidence_content", "", 4),
+        ("Distance", "distance", units, 7),
+        ("Distance, content", "distance_content", units, 5),
+        *((title, name, "", 8 + place) for place, (title, name) in enumerate(shares)),
+    ]
+
+
+def _statistic(head: HeadFindings, name: str) -> float | None:
+    return head.statistics[name]
+
+
+def _label(head: HeadFindings, room: int = 99) -> Text:
+    """The label, shorter where there is no room; grey and with a question mark where it is an indication only."""
+    name, mark = visible(head.label), head.labelled.shown.removeprefix(head.label)
+    forms = (name, shorter(name))
+    form = next((form for form in forms if len(form) + len(mark) <= room), shortened(forms[-1], room - len(mark)))
+    return Text(form + mark, "dim" if mark else "")
+
+
+def _role_numbers(head: HeadFindings) -> str:
+    return "–" if head.role is None else f"{number(head.role.score)} ({number(head.role.baseline)})"
+
+
+def _profile_table(heads: Sequence[HeadFindings], width: int) -> Group:
+    """What a stored profile says of each head: the roles that pass, score beside baseline."""
+    columns: list[Column[HeadFindings]] = [
+        Column("Head", lambda head: head.id, left=True),
+        Column("Roles", _roles, left=True, least=9, fit=_roles),
+    ]
+    return titled("Profile (roles over a corpus)", column_table("", columns, heads, width=width))
+
+
+def _roles(head: HeadFindings, room: int = 999) -> str:
+    """As many roles as the room has place for, at least one, and how many more there are."""
+    if head.profile is None or not head.profile.roles:
+        return "none"
+    names = [_role(role) for role in head.profile.roles]
+    lines = ["  ".join(names)]
+    lines += ["  ".join([*names[:count], f"{len(names) - count} more"]) for count in range(len(names) - 1, 0, -1)]
+    return next((line for line in lines if len(line) <= room), lines[-1])
+
+
+def _role(role: StoredRole) -> str:
+    return f"{role_name(role.role, role.direction)} {number(role.score)} ({number(role.baseline)})"
+
+
+def _pattern_table(heads: Sequence[HeadFindings], width: int) -> Table:
+    """Each pattern with its strongest heads, score beside baseline, and how many heads pass; relations apart."""
+    by_name: dict[tuple[bool, str], list[_Entry]] = {}
+    for head in heads:
+        for verdict in head.patterns:
+            by_name.setdefault((verdict.kind == "syntactic", verdict.name), []).append((head, verdict))
+    relations = _relations_apart({name: entries for (syntactic, name), entries in by_name.items() if syntactic})
+    others = [entries for (syntactic, _), entries in by_name.items() if not syntactic]
+    frequent = [entries for entries in relations if entries[0][1].n >= LEAST_N]
+    rare, more = len(relations) - len(frequent), len(frequent[_RELATIONS:])
+    hidden = [f"{counted(more, 'rarer relation')} left out"] * bool(more)
+    hidden += [f"{counted(rare, 'relation')} with n below {LEAST_N} hidden"] * bool(rare)
+    return column_table(
+        "Patterns (the strongest heads of each, with their scores)",
+        _PATTERN_COLUMNS,
+        [_ranked(entries) for entries in (*others, *frequent[:_RELATIONS])],
+        width=width,
+        sections=lambda row: row[0].kind == "syntactic",
+        caption=f"{', '.join(hidden)}; heads.json has them." if hidden else "",
+    )
+
+
+def _relations_apart(by_name: dict[str, list[_Entry]]) -> list[list[_Entry]]:
+    """All relations but the subtypes that are all that the text has of their base relation."""
+
+    def instances(name: str) -> int:
+        return by_name[name][0][1].n
+
+    return [
+        entries
+        for name, entries in by_name.items()
+        if ":" not in name or instances(name) < instances(name.partition(":")[0])
+    ]
+
+
+def _ranked(entries: list[_Entry]) -> _Pattern:
+    """The verdict of the strongest head, or of any where none can be measured, and the entries, the strongest first."""
+    measured = [entry for entry in entries if entry[1].score is not None] or entries
+    ranked = sorted(measured, key=lambda entry: (-(entry[1].score or 0.0), entry[1].direction or ""))
+    return ranked[0][1], entries
+
+
+def _pattern(row: _Pattern) -> str:
+    best = row[0]
+    return best.name if best.direction is None else f"{best.name} {ARROWS[best.direction]}"
+
+
+def _strongest(row: _Pattern, room: int = 999) -> str:
+    """As many of the strongest heads as there is room for; those that others equal are counted, and not told apart."""
+    best, entries = row
+    if best.score is None:
+        why = "no token repeats" if best.kind == "repeats" and not best.n else "not measurable on this text"
+        return why if len(why) <= room else "not measurable"
+    alike = [each for each in entries if each[1].direction == best.direction and each[1].score is not None]
+    ranked = sorted(alike, key=lambda entry: (-(entry[1].score or 0.0), entry[0].id))
+    groups = [list(group) for _, group in groupby(ranked, key=lambda entry: _scores(entry[1]))]
+    line, told = "", 0
+    for group in groups:
+        named = "  ".join(f"{head.id} {_scores(verdict)}" for head, verdict in group)
+        for text in (named, f"{len(group)} heads {_scores(group[0][1])}"):
+            longer = f"{line}  {text}" if line else text
+            if (len(longer) <= room and told + len(group) <= _STRONGEST) or (not line and text != named):
+                break
+        else:
+            return line
+        line, told = longer, told + len(group)
+    return line
+
+
+def _passing(row: _Pattern) -> str:
+    """How many heads pass; a dash where there are too few instances for any."""
+    entries = row[1]
+    return f"{sum(verdict.passed for _, verdict in entries)}/{len(entries)}" if row[0].n >= LEAST_N else "–"
+
+
+_PATTERN_COLUMNS: list[Column[_Pattern]] = [
+    Column("Pattern", _pattern, left=True, least=12),
+    Column("Strongest heads", _strongest, left=True, least=16, fit=_strongest),
+    Column("Baseline", lambda row: row[0].baseline),
+    Column(
+        "which", lambda row: row[0].largest_baseline or "uniform" * (row[0].baseline is not None), left=True, optional=1
+    ),
+    Column("n", lambda row: row[0].n),
+    Column("Pass", _passing),
+]
+
+
+def _scores(verdict: Verdict) -> str:
+    """The score, and for induction and duplicate-token the attention of those tokens that repeat."""
+    return number(verdict.score) + (f" ({number(verdict.on_repeats)})" if verdict.kind == "repeats" else "")
+
+
+def _relation_table(analysis: Analysis, choices: Choices, width: int) -> Iterator[RenderableType]:
+    """How many pairs each head finds, those that find most first."""
+    found = list(relations_of(analysis, analysis.select(choices.select), choices.relation))
+    listed = sorted(found, key=lambda each: (-each.found / len(each.pairs), each.head.id))[: choices.top or None]
+    if listed:
+        yield titled(
+            "Relations (pairs of the parse that a head finds)", column_table("", _RELATION_COLUMNS, listed, width=width)
+        )
+
+
+_RELATION_COLUMNS: list[Column[HeadRelation]] = [
+    Column("Head", lambda each: each.head.id, left=True),
+    Column("Relation", lambda each: each.arrow, left=True),
+    Column("Found", lambda each: each.found),
+    Column("n", lambda each: len(each.pairs)),
+]
+
+
+def _notes(analysis: Analysis) -> Text:
+    unit, profile, parse = analysis.units.name, analysis.profile, analysis.parse
+    repeats = profiled = ""
+    syntax = f"not measured: {analysis.syntax_note}"
+    if any(analysis.context.counts[name] for name in REPEATS):
+        repeats = f"In brackets: mean attention of the n {unit}s that have an earlier copy; labels rest on it."
+    if parse is not None:
+        guesses = "baseline = the best of six guesses (+1: the head is the next word)"
+        syntax = f"parse by {parse.parser}, which may be wrong{_relations(parse)}; {guesses}."
+    if profile is not None:
+        whose = "shipped with attnviz" if profile.shipped else "your own"
+        profiled = (
+            f"Role: what the head does over a corpus, from a stored profile ({whose}, measured on "
+            f"{visible(profile.measured_on)}); of several roles, the one with the largest error reduction, baseline "
+            "in brackets. (corpus): the parse of this text has no case of it, or it cannot show it."
+        )
+    return notes(
+        "Label: what the head does on this text, judged by this text alone. It is sink if more than 0.6 of the "
+        "attention rests on sinks; else, of the patterns that pass, the one with the largest error reduction, (score "
+        "- baseline) / (1 - baseline). Scores of positions leave sinks out. "
+        f"n: how many {unit}s (or instances of a relation) a score rests on. Below {ENOUGH} a label is an indication "
+        f"(?), below {LEAST_N} there is none. Pass: heads above the threshold. A relation becomes a label only if n is "
+        f"at least {ENOUGH} and the head is right {LEAST_N} times more often than its baseline. "
+        "One text shows what heads did here, not what they do in general.",
+        "Conf, Distance: over all attention. The columns named content leave sinks out and scale each row to sum to 1 "
+        "(after Voita et al. 2019).",
+        _target_note(analysis),
+        repeats,
+        _windows_note(analysis),
+        f"Syntax: {syntax}",
+        profiled,
+        *_cuts(analysis),
+    )
+
+
+def _relations(parse: Parse) -> str:
+    """Whose relations they are, where the parser's own were mapped."""
+    mapped = parse.vocabulary.mapped_from
+    return "" if mapped is None else f", its {mapped} labels as {parse.vocabulary.name}"
+
+
+def _target_note(analysis: Analysis) -> str:
+    """How to read the heads of an encoder-decoder; what a decoder wrote; else empty."""
+    if analysis.continuation is not None:
+        return analysis.continuation.told
+    if analysis.target is None:
+        return ""
+    whose = "generated by the model, greedily" if analysis.target.generated else "given"
+    return (
+        f"Target ({whose}): {quoted(analysis.target.text)}. D and X attend from what the decoder reads, a start token "
+        "and the target without its last token: the row of each token predicts the next one. Diagonal: how far a head "
+        "goes through the source as the target goes on (1: a straight diagonal; after Shim et al. 2022)."
+    )
+
+
+def _windows_note(analysis: Analysis) -> str:
+    """Which layers have a window that is shorter than the text; empty where none has."""
+    if not analysis.windowed:
+        return ""
+    windows = sorted({context.window or 0 for context in analysis.windowed.values()})
+    layers, n = counted(len(analysis.windowed), "layer"), analysis.checkpoint.n_layers
+    return (
+        f"Windows: in {layers} of {n} a token sees the last {' or '.join(map(str, windows))} tokens alone, itself "
+        "included; baselines of these heads are of uniform attention within the window, the last row's of all."
+    )
+
+
+def _cuts(analysis: Analysis) -> Iterator[str]:
+    """What was left out of the text and of the target; nothing where they are whole."""
+    target = analysis.target
+    for name, tokens in (("text", analysis.tokens), ("target", None if target is None else target.tokens)):
+        if tokens is not None and (cut := tokens.truncated):
+            yield f"The {name} was cut: its last {counted(cut, 'token')} were left out (--truncate)."

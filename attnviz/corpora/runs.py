@@ -1,0 +1,211 @@
+"""A run over corpora, batch by batch, into what counts them; interrupted and gone on with, alone or with others."""
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+
+from attnviz.corpora.batches import Batch, Text, batches
+from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unfinished, gathered, interruptions_noted
+from attnviz.corpora.parsing import Parser, ready
+from attnviz.corpora.reading import Corpus, read_texts
+from attnviz.errors import CorpusError, OutputError
+from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.opening import resolve_device
+from attnviz.model.wording import counted
+from attnviz.progress import Progress
+
+__all__ = ["LongRun", "Part", "RunSettings", "own_device"]
+
+_SAVED_EVERY = 10.0
+"""Seconds between two savings of what was measured."""
+
+
+class Part(Protocol):
+    """Something that is counted over batches; counts of several runs or processes add up."""
+
+    def state(self) -> dict[Any, Any]:
+        """What was counted so far: tensors, numbers and dicts of them."""
+
+    def absorb(self, state: dict[Any, Any]) -> None:
+        """Add what another part of the same kind and shape counted."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What is to be measured, and how; names as in :func:`attnviz.commands.profile.measure.profile_heads`."""
+
+    checkpoint: Checkpoint
+    corpora: tuple[Corpus, ...]
+    parse: Parser | None
+    limit: int | None
+    batch_size: int
+    seed: int
+    process: Process
+    unfinished: Unfinished
+    progress: Progress
+    warn: Callable[[str], None]
+
+
+class LongRun(ABC):
+    """One run over all corpora, on this process's share of the texts; begun anew, or from a state of an earlier run.
+
+    Attributes:
+        settings: of the run.
+        parts: what is counted, by name.
+        measured: how much of each corpus is done.
+    """
+
+    def __init__(self, settings: RunSettings, state: Mapping[str, Any] | None = None) -> None:
+        self.settings = settings
+        self.parts = self._begin()
+        self.measured = [Measured() for _ in settings.corpora]
+        self._saved_at = time.monotonic()
+        if state is not None:
+            self._add(state)
+            self.measured = [Measured.of(each) for each in state["measured"]]
+
+    @abstractmethod
+    def _begin(self) -> dict[str, Part]:
+        """Everything that will be counted, at zero."""
+
+    @abstractmethod
+    def _count(self, number: int, batch: Batch) -> None:
+        """Count one batch of the corpus with this number."""
+
+    def _prepared(self, text: Text) -> Text | None:
+        """A text as it is measured; None for one to leave out."""
+        return ready(text, self.settings.parse)
+
+    @classmethod
+    def measure(cls, settings: RunSettings) -> Self:
+        """Measure all corpora, from where an earlier run stopped if their texts are still the same, and keep that.
+
+        Raises:
+            CorpusError: a corpus is malformed; what stands before the place is measured and kept.
+        """
+        state = settings.unfinished.load()
+        if state is not None:
+            with settings.unfinished.believed():
+                run, done = cls(settings, state), sum(each["texts"] for each in state["measured"])
+            settings.warn(
+                f"continuing after {counted(done, 'text')} that an earlier run measured; "
+                f"to start again, delete {settings.unfinished.path}"
+            )
+            try:
+                return run._measured_whole()
+            except ChangedCorpusError:
+                settings.warn("a corpus has changed since it was measured: starting again")
+        return cls(settings)._measured_whole()
+
+    def gather(self) -> bool:
+        """Add up what all processes have counted, in the first; whether this is the first.
+
+        Raises:
+            CorpusError: nothing of a corpus could be measured.
+        """
+        states = gathered(self.settings.process, self.state())
+        for state in states[1:]:
+            self.absorb(state)
+        for corpus, done in zip(self.settings.corpora, self.measured, strict=True):
+            if states and not done.texts:
+                self.settings.unfinished.remove()
+                raise CorpusError(
+                    f"no text of {corpus.path} could be measured: all {done.left_out} are too long, too short, or "
+                    "not within what the model can see."
+                )
+        return bool(states)
+
+    def absorb(self, state: Mapping[str, Any]) -> None:
+        """Add what another process has measured."""
+        self._add(state)
+        for mine, theirs in zip(self.measured, state["measured"], strict=True):
+            mine.texts += theirs["texts"]
+            mine.tokens += theirs["tokens"]
+            mine.left_out += theirs["left_out"]
+
+    def _add(self, state: Mapping[str, Any]) -> None:
+        for name, part in self.parts.items():
+            part.absorb(state["parts"][name])
+
+    def state(self) -> dict[str, Any]:
+        """All that was measured, to be saved or to be added to that of another process."""
+        parts = {name: part.state() for name, part in self.parts.items()}
+        return {"parts": parts, "measured": [each.state() for each in self.measured]}
+
+    def keep(self) -> None:
+        """Save what was measured, if anything was; raise OutputError where that cannot be."""
+        if any(each.numbers for each in self.measured):
+            self.settings.unfinished.save(self.state())
+        self._saved_at = time.monotonic()
+
+    def _measured_whole(self) -> Self:
+        """This run, once its share of every corpus is measured; a ChangedCorpusError where an earlier run's is gone."""
+        for number in range(len(self.settings.corpora)):
+            self._measure(number)
+        self.keep()
+        return self
+
+    def _measure(self, number: int) -> None:
+        """Count this process's share of a corpus with the tallies of its kind."""
+        settings, measured = self.settings, self.measured[number]
+        broken: list[CorpusError] = []
+
+        def own() -> Iterator[Text]:
+            texts = _until(read_texts(settings.corpora[number], settings.limit), broken)
+            mine = (text for text in texts if settings.process.owns(text.number))
+            for text in measured.remaining(mine, lambda: not broken):
+                prepared = self._prepared(text)
+                if prepared is None:
+                    measured.note(text)
+                else:
+                    yield prepared
+
+        def skipped(text: Text, why: str) -> None:
+            measured.note(text)
+            settings.warn(f"{text.place}: left out: {why}.")
+
+        with interruptions_noted() as interrupted:
+            for batch in batches(settings.checkpoint, own(), settings.batch_size, skipped):
+                self._count(number, batch)
+                self._finish(number, batch)
+                if interrupted():
+                    self.keep()
+                    raise KeyboardInterrupt
+        if broken:
+            self.keep()
+            raise broken[0]
+
+    def _finish(self, number: int, batch: Batch) -> None:
+        """Note a batch as measured, tell of it, and save now and then."""
+        settings, corpus, measured = self.settings, self.settings.corpora[number], self.measured[number]
+        for item in batch.items:
+            measured.note(item.source, len(item))
+        total = corpus.size if settings.limit is None else min(settings.limit, corpus.size)
+        settings.progress(corpus.path.name, len(measured.numbers) * settings.process.count, total)
+        if time.monotonic() - self._saved_at > _SAVED_EVERY:
+            try:
+                self.keep()
+            except OutputError as error:  # the run itself may yet succeed
+                settings.warn(f"{error} Until that is mended, an interruption loses what was measured.")
+                self._saved_at = math.inf
+
+
+def _until(texts: Iterator[Text], broken: list[CorpusError]) -> Iterator[Text]:
+    """The texts before the first that is malformed; the error is put into ``broken``."""
+    try:
+        yield from texts
+    except CorpusError as error:
+        broken.append(error)
+
+
+def own_device(process: Process, name: str) -> str:
+    """The name of the device to use: of several processes each takes a GPU of its own; errors of resolve_device."""
+    device = resolve_device(name)
+    if device == torch.device("cuda") and process.count > 1:
+        return f"cuda:{process.local_rank % torch.cuda.device_count()}"
+    return str(device)

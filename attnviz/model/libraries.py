@@ -1,0 +1,159 @@
+"""Calls of other libraries: what they print is held back, and what they raise becomes an error to read."""
+
+import os
+import re
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from logging import CRITICAL
+from typing import TypeVar
+
+from attnviz.errors import AttnvizError, CheckpointError
+
+__all__ = ["asking_hub", "calling_transformers", "first_line", "panics_unprinted", "within"]
+
+T = TypeVar("T")
+
+_ALONE = threading.RLock()
+_PRINTED = re.compile(rb"\n?thread '[^']*' (\([0-9]+\) )?panicked at .*", re.DOTALL)
+_STANDARD_ERROR = 2
+
+
+@contextmanager
+def calling_transformers(what: str, error_type: type[AttnvizError] = CheckpointError) -> Iterator[None]:
+    """Hold back transformers' and torch's progress bars, reports and warnings; make an error of whatever is raised.
+
+    It is about a folder's files: a broken config alone makes transformers raise KeyError, TypeError, AssertionError and
+    more, and a tokenizer written in Rust panics, which is no Exception.
+    """
+    from transformers.utils import logging
+
+    verbosity, progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (AttnvizError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and not _is_panic(error):
+            raise
+        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        reason = " ".join(reason.split())[:300] or type(error).__name__
+        raise error_type(f"{what}: {reason}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if progress:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def panics_unprinted() -> Iterator[None]:
+    """While the block runs, standard error is held back; what a panic wrote there is dropped, all else passed on.
+
+    The library writes to the file descriptor, so that is what is exchanged, by one thread at a time.
+    """
+    panicked = False
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_ALONE)
+            held = stack.enter_context(tempfile.TemporaryFile())
+            own = os.dup(_STANDARD_ERROR)
+        except OSError:  # no room for a file, or standard error is closed
+            yield
+            return
+        stack.callback(os.close, own)
+        os.dup2(held.fileno(), _STANDARD_ERROR)
+        try:
+            yield
+        except BaseException as error:
+            panicked = _is_panic(error)
+            raise
+        finally:
+            os.dup2(own, _STANDARD_ERROR)
+            held.seek(0)
+            written = held.read()
+            _pass_on(_PRINTED.sub(b"", written) if panicked else written)
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether it is what pyo3 makes of a panic, a class that no module gives access to."""
+    return type(error).__name__ == "PanicException"
+
+
+def _pass_on(written: bytes) -> None:
+    while written:
+        try:
+            written = written[os.write(_STANDARD_ERROR, written) :]
+        except OSError:  # a full disk, as for any other message
+            return
+
+
+@contextmanager
+def asking_hub(name: str, revision: str | None, unknown: Callable[[str], str]) -> Iterator[None]:
+    """Make errors to read of what the hub's client raises inside; mistakes of ours keep their traceback.
+
+    Args:
+        name: the hub id that is asked for.
+        revision: branch, tag or commit; None for the main branch.
+        unknown: from the reason to the message for a model that cannot be had.
+
+    Raises:
+        CheckpointError: the model is gated, private or unknown, or the hub cannot be reached.
+    """
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        yield
+    except GatedRepoError as error:
+        raise CheckpointError(
+            f"the hub model {name!r} is gated: accept its terms on the hub, then set HF_TOKEN to your access token."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CheckpointError(f"the hub model {name!r} has no revision {revision!r}; check --revision.") from error
+    except RepositoryNotFoundError as error:
+        reason = "the hub has no such model, or it is private and HF_TOKEN is not set"
+        raise CheckpointError(unknown(reason)) from error
+    except Exception as error:
+        if not _is_network_error(error):
+            raise
+        raise CheckpointError(unknown(f"the hub cannot be reached ({first_line(error)})")) from error
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """The call's result, or TimeoutError: a name server that never answers has no timeout of its own."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001 - handed over to the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:.0f} seconds")
+    return results[0]
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its class where it has none."""
+    return (str(error) or type(error).__name__).strip().splitlines()[0]
+
+
+def _is_network_error(error: Exception) -> bool:
+    """Whether an error comes from the network and not from a mistake of ours.
+
+    The hub's client changed its HTTP library more than once, so the library is named by its module.
+    """
+    library = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or library.startswith(("httpx", "httpcore", "requests", "huggingface_hub"))
