@@ -15,7 +15,7 @@ from attnviz.cli.folders import check_out, check_working_folder, results_folder
 from attnviz.cli.options import Shared, picture_option
 from attnviz.cli.start import INTERRUPTED
 from attnviz.cli.terminal import decoded, print_results, printable, progress, say, say_what_was_written, split_names
-from attnviz.errors import AttnvizError, ProcessError, UsageError, VerificationError
+from attnviz.errors import AttnvizError, ProcessError, TextError, UsageError, VerificationError
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 
@@ -249,7 +249,7 @@ def errors_to_exit_codes(run: Run) -> Iterator[Run]:
         with handled(interruption()):
             yield run
     except AttnvizError as error:
-        if not run.silent or isinstance(error, VerificationError | ProcessError):
+        if not run.silent or isinstance(error, VerificationError | ProcessError | TextError):  # of one process alone
             kept = "" if isinstance(error, VerificationError) else run.what_is_kept  # it would fail there again
             typer.echo(f"attnviz: {printable(str(error) + kept)}", err=True)
         raise typer.Exit(error.exit_code) from error
