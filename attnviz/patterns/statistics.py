@@ -217,7 +217,8 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
         return result
     kept = _in_a_row(content)
     apart = distances(n).abs().to(pattern)
-    result |= _on_content(pattern[:, kept][..., kept], apart[kept][:, kept], spread[:, kept][..., kept])
+    spread = spread[:, kept][..., kept].sum(-1)  # from here on of rows: the whole is as large as all patterns
+    result |= _on_content(pattern[:, kept][..., kept], apart[kept][:, kept], spread)
     if not content.all():
         result["sink"] = _numbers(pattern[..., ~content][:, content].sum(-1).mean(-1))
     largest = pattern.argmax(-1, keepdim=True).cpu()
@@ -244,7 +245,7 @@ def _of_cross_attention(pattern: Tensor, context: TextContext) -> dict[str, list
         result["sink"] = _numbers(pattern[..., ~keys][:, content].sum(-1).mean(-1))
     if content.any() and keys.any():
         own = pattern[:, content][..., keys]
-        found = _on_content(own, torch.zeros_like(own[0]), torch.special.entr(own))
+        found = _on_content(own, torch.zeros_like(own[0]), torch.special.entr(own).sum(-1))
         result |= {name: found[name] for name in ("confidence_content", "entropy_content")}
     return result
 
@@ -300,7 +301,7 @@ def _on_content(pattern: Tensor, apart: Tensor, spread: Tensor) -> dict[str, lis
     Args:
         pattern: A, [n_heads, n, n_keys].
         apart: distances, [n, n_keys].
-        spread: -A ln A, of which the entropy of such a row is sum / t + ln t; as pattern.
+        spread: sums of -A ln A, s, of which the entropy of such a row is s / t + ln t, [n_heads, n].
     """
     totals = pattern.sum(-1)
     rows, left = totals > 0, (totals > 0).sum(-1)
@@ -308,7 +309,7 @@ def _on_content(pattern: Tensor, apart: Tensor, spread: Tensor) -> dict[str, lis
     def mean(values: Tensor) -> list[float | None]:
         return _numbers(torch.where(rows, values / totals, 0.0).sum(-1) / left)
 
-    entropies = (spread.sum(-1) + torch.xlogy(totals, totals)).clamp(min=0.0)  # below 0 by rounding alone
+    entropies = (spread + torch.xlogy(totals, totals)).clamp(min=0.0)  # below 0 by rounding alone
     return {
         "distance_content": mean((pattern * apart).sum(-1)),
         "confidence_content": mean(pattern.amax(-1)),
