@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attnviz.corpora.parsing import Parser, find_parser, ready
@@ -311,6 +311,7 @@ def written(tree, comment, others):
     return "".join(lines) + "\n"
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n"]))
 @example([((["a\rb", "#", "  c  d "], [3, 0, 2], ["nsubj", "root", "det"]), "", True)], "\n")
 def test_what_is_written_is_read(tmp_path_factory, made_up, line_end):

@@ -162,7 +162,7 @@ def test_memory_does_not_grow_with_the_corpus(model, tmp_path):
         run = CorpusRun.measure(settings(model, [corpora.treebank(tmp_path / f"{n}.conllu", n)]))
         states = [tally.state() for name, tally in run.tallies.items() if name.endswith("examples")]
         kept = [each for state in states for each in state["kept"].values()]
-        sizes.append(sum(each["codes"].numel() + each["sampled"].shape[-1] for each in kept))
+        sizes.append(sum(each["codes"].numel() + len(each["sampled"]) for each in kept))
         alive = {place - place % (NONE + 1) for tally in run.tallies.values() if hasattr(tally, "kept")
                  for each in tally.kept.values() for place in each.places().tolist()}  # fmt: skip
         texts.append(alive == {first for state in states for first in state["texts"]})
