@@ -179,6 +179,7 @@ def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, c
     [("a.txt", "", "A sentence. " * 10 + "\n"), ("a.conllu", "", CAT + "\n"), ("a.tsv", HEADER + "\n", row())],
     ids=["txt", "conllu", "gap"],
 )
+@pytest.mark.draws
 def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
     count = 200_000 // len(one)
     opened = corpus(name, start + one * count)
@@ -466,6 +467,7 @@ def test_the_subjects_of_an_english_passage_and_a_pipeline_that_is_missing(corpu
 
 
 @pytest.mark.skipif(not TREEBANK.is_file(), reason="needs the treebank in ../shared/data/ud")
+@pytest.mark.draws
 def test_the_development_treebank_is_read_as_others_count_it():
     found = list(read_texts(open_corpus(TREEBANK)))
     assert len(found) == 2001

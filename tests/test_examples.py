@@ -78,6 +78,7 @@ def weight(analysis, id, query, key):
     return float(analysis.pattern(str(id))[places(query)][:, places(key)].sum(1).mean())
 
 
+@pytest.mark.draws
 def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
     analyses = {}
     for of_role in whole[::10]:
@@ -129,10 +130,12 @@ def same(found, expected):
     assert weights(found) == pytest.approx(weights(expected), abs=1.01e-4)
 
 
+@pytest.mark.draws
 def test_the_size_of_the_batches_changes_nothing(model, paths, whole):
     same(every(CorpusRun.measure(settings(model, paths, batch_size=1))), whole)
 
 
+@pytest.mark.draws
 def test_processes_change_nothing(model, paths, whole):
     runs = [CorpusRun.measure(settings(model, paths, rank, 3, batch_size=4)) for rank in range(3)]
     for other in runs[1:]:
@@ -151,6 +154,7 @@ def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, si
 
 
 @pytest.mark.parametrize("model", ["gpt2"], indirect=True)
+@pytest.mark.draws
 def test_memory_does_not_grow_with_the_corpus(model, tmp_path):
     """What is kept of four times the sentences is as large, and forgotten texts are gone."""
     sizes, texts = [], []

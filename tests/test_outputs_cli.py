@@ -77,6 +77,7 @@ def test_bert_has_null_where_gpt2_has_tokens(run: Any):
 
 
 @pytest.mark.parametrize(("options", "drawn"), [(["--select", "L*H0,2.3"], 4), (["--select", "L1", "--top", "2"], 2)])
+@pytest.mark.draws
 def test_top_and_select_choose_pictures_and_rows(run: Any, options: list[str], drawn: int):
     result = run("gpt2", "-o", "out", *options, figures="heads")
     ranked = [head["id"] for head in document()["heads"]][:drawn]

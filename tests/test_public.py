@@ -130,6 +130,7 @@ def test_every_module_and_public_function_and_class_and_method_has_a_docstring()
     assert missing == []
 
 
+@pytest.mark.draws
 def test_what_other_modules_import_is_public_where_it_comes_from():
     strangers = []
     for path in PACKAGE.rglob("*.py"):
@@ -192,6 +193,7 @@ def test_a_notebook_escapes_what_the_text_holds():
     assert "&lt;script&gt;" in shown
 
 
+@pytest.mark.draws
 def test_saving_from_python_tells_of_progress_and_writes_what_was_selected(analysis, tmp_path):
     told = []
     content = analysis.save(

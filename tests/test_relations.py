@@ -134,6 +134,7 @@ def test_outlined_cells_are_the_tokens_of_the_pairs(pieces: int, rows: Any, colu
     assert values.sum() == pieces  # all that these tokens have to give
 
 
+@pytest.mark.draws
 def test_outlines_are_solid_green_where_found_and_dashed_where_missed_in_the_file_too() -> None:
     analysis = labelled(analysis_of(HALF), "syntactic:det")
     for look in (LIGHT, DARK):

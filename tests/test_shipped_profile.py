@@ -16,6 +16,7 @@ from attnviz.model.sources import MINILM_SHA256, Source
 from attnviz.patterns.examples import stored_examples
 from attnviz.patterns.profile_store import StoredCorpus, find_profile, profile_file_name
 from tests.conftest import SHARED, needs_minilm
+from tests.test_profile import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "attnviz" / "data" / "profiles"
@@ -76,6 +77,24 @@ def test_it_has_examples_of_all_roles_and_a_relation_of_every_head():
     )
     assert len(determiners) == len(objects) == 8
     assert {example.query.text.lower() for example in determiners} <= {"a", "an", "the", "any", "every", "some", "this"}
+
+
+def test_the_guide_shows_its_relations():
+    """And these are the numbers of an independent computation on the whole treebank; see test_profile.py."""
+    guide = (ROOT / "examples" / "guide" / "profile.md").read_text(encoding="utf-8")
+    title, _, _, *rows = guide.split("Among other things it prints:\n\n```text\n")[1].split("\n```")[0].splitlines()
+    relations = {each["relation"]: each for each in DOCUMENT["syntax"]["relations"]}
+    assert title.startswith(f"Relations (15 of {len(relations)}, ")
+    for row in rows:
+        name, head, _, accuracy, offset, of_offset, untrained, n, passed = row.split()
+        found, roles = relations[name], [role for role in DOCUMENT["roles"] if role["role"] == f"syntactic:{name}"]
+        assert found["best"] == {"id": head, "direction": "dependent_to_head", "accuracy": found["best"]["accuracy"]}
+        shares = (found["best"]["accuracy"], found["offset_accuracy"], roles[0]["untrained"])
+        assert tuple(f"{share:.2f}" for share in shares) == (accuracy, of_offset, untrained)
+        assert (f"{found['offset']:+d}:", str(found["n"]), f"{len(roles)}/72") == (offset, n, passed)
+        _, best, numbers = PUBLISHED[name]
+        assert (best, numbers[None]) == (head, pytest.approx((*shares[:2], found["n"]), abs=0.0006))
+    assert len(rows) == 2
 
 
 @pytest.mark.skipif(not TREEBANK.exists(), reason="needs the treebank")
