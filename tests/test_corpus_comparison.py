@@ -452,6 +452,23 @@ def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
     assert sorted(path.name for path in Path("out").iterdir()) == ["compare-corpus.csv", "compare-corpus.json"]
 
 
+def test_a_text_that_only_another_process_reads_is_named_by_that_one(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer = bert_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = None
+    folder = save_checkpoint(sharp_bert(), tokenizer, tmp_path / "cased")
+    capital = tmp_path / "capital.txt"
+    capital.write_text("the cat\nThe cat\n", encoding="utf-8")
+    monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = run("-m", str(folder), models=1, file=capital)
+    assert done.exit_code == 1
+    assert "capital.txt:2: the models read the text differently" in done.stderr
+    assert run("-m", str(folder), models=1, file=tmp_path / "gone.txt").stderr == ""  # the first process says it
+
+
 def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_folder: Path):
     done = run(file=Path("gone.txt"))
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
