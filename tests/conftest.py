@@ -115,12 +115,13 @@ def signals_heard() -> Iterator[None]:
 
 
 UNCOVERED = {f"test_{name}" for name in """
-ablation_views analysis attention benchmarks cli comparison_figures coverage cross_commands explain_figures fonts
-guide head_grid heads_views heatmap help known_truth lines look means outputs_figures packaging page page_browser
-pairs panel pictures profile profile_figures profile_known_truth published quality results rollout_figures
-shipped_profile tiny_gpt2 tour two_texts verify widths
+ablation ablation_cli ablation_gradient ablation_views analysis attention benchmarks cli comparison_figures
+coverage cross_commands explain_cli explain_figures explain_llamas fonts guide head_grid heads_views heatmap
+help known_truth lines llamas look means outputs_figures packaging page page_browser pairs panel pictures
+profile profile_figures profile_known_truth published quality results rollout_figures shipped_profile
+tiny_gpt2 tour two_texts verify widths
 """.split()}  # fmt: skip
-"""Tests of drawing, of whole runs, of heads whose truth is known: judged by what comes out, not by lines they run."""
+"""Tests of drawing, of whole runs, of known truths and other implementations: judged by what comes out."""
 
 
 @contextmanager

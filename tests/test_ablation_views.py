@@ -35,6 +35,19 @@ def positive() -> Ablation:
     return measured(STATES, TEXTS, curve=True, gradient=True, select=["L0-1"])
 
 
+@pytest.fixture(scope="module")
+def figure_of() -> Any:
+    """A function that draws a figure of a result once: many names beside many dots take a second."""
+    figures: dict[Any, Figure] = {}
+
+    def figure(result: Ablation, name: str, look: Look) -> Figure:
+        key = id(result), name, look
+        figures[key] = figures.get(key) or result.figure(name, look, top=0)
+        return figures[key]
+
+    return figure
+
+
 def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
     (view,) = [view for view in VIEWS if view.name == name]
     return next(view.plans(result, Choices(**choices)))
@@ -42,9 +55,9 @@ def plan_of(name: str, result: Ablation, **choices: Any) -> Any:
 
 @pytest.mark.parametrize("look", [Look(), Look("dark", width=3.3), Look(width=2.0)], ids=["default", "column", "least"])
 @pytest.mark.parametrize("name", [view.name for view in VIEWS])
-def test_nothing_covers_anything(signed: Ablation, positive: Ablation, name: str, look: Look) -> None:
+def test_nothing_covers_anything(signed: Ablation, positive: Ablation, figure_of: Any, name: str, look: Look) -> None:
     for result in (signed, positive) if look.width == 3.3 else (signed,):
-        figure = result.figure(name, look, top=0)
+        figure = figure_of(result, name, look)
         assert nothing_over_the_edge(figure)
         boxes = [ax.get_tightbbox() for ax in figure.axes]
         assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k] if a and b)
@@ -136,10 +149,10 @@ def test_the_legend_of_the_curve_covers_no_line(signed: Ablation, positive: Abla
         assert all(band.get_window_extent().y1 < lowest for band in ax.collections)
 
 
-@pytest.mark.parametrize("look", [Look(), Look(width=3.3)], ids=["default", "column"])
-def test_gradients(signed: Ablation, positive: Ablation, look: Look) -> None:
+@pytest.mark.parametrize("look", [Look(), Look("dark", width=3.3)], ids=["default", "column"])
+def test_gradients(signed: Ablation, positive: Ablation, figure_of: Any, look: Look) -> None:
     for result, scales in ((signed, ["linear", "log"]), (positive, ["log", "log"])):
-        figure = result.figure("gradient", look)
+        figure = figure_of(result, "gradient", look)
         for ax, metric, scale in zip(figure.axes, result.metrics, scales, strict=True):
             expected = np.array([(head.gradient, head.damage[metric.name].value) for head in result.heads])
             assert np.asarray(ax.collections[0].get_offsets()) == pytest.approx(expected)

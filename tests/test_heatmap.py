@@ -21,7 +21,7 @@ from attnviz.figures.look import Look
 from attnviz.figures.matrix import Labels, max_pool
 from tests.drawn import HOSTILE, ODD_SETTINGS, nothing_over_the_edge, overlapping, texts_of
 
-LOOKS = [Look(), Look(width=3.3), Look("dark", "log", 7.0)]
+LOOKS = [Look(), Look(width=3.3), Look("dark", "log", 4.5)]
 EVIDENCE = "previous-token 0.{} · uniform attention 0.12 · n = 6"
 
 
@@ -44,7 +44,7 @@ def files(plans: Any, look: Look | None = None, file_format: str = "png") -> lis
 
 
 def picture(content: bytes) -> Any:
-    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(np.int16)
 
 
 def cells_of(content: bytes, box: Any, m: int, look: Look) -> Any:
