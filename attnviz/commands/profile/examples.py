@@ -108,11 +108,11 @@ class ExampleTally(ABC):
             return None
         kept, cell = self.kept[where[0]], (where[1], *id)
         best, deciles, failures = (
-            [self._example(*each, cell) for each in group]
+            (self._example(*each, cell) for each in group)
             for group in (kept.ranked(0, cell), kept.deciles(cell), kept.ranked(1, cell))
         )
         n = self.shape.n
-        return RoleExamples(id, role, direction, _different(best)[:n], tuple(deciles), _different(failures)[:n])
+        return RoleExamples(id, role, direction, _different(best, n), tuple(deciles), _different(failures, n))
 
     def _example(self, place: int, reading: Reading, cell: tuple[int, ...]) -> Example:
         first, corpus, number, position = self.texts.address(place)
@@ -139,11 +139,13 @@ class ExampleTally(ABC):
         """Query, key, and the right pair, as positions."""
 
 
-def _different(examples: Iterable[Example]) -> tuple[Example, ...]:
-    """Those whose text and pair are those of none before."""
+def _different(examples: Iterable[Example], n: int) -> tuple[Example, ...]:
+    """The first ``n`` whose text and pair are those of none before."""
     seen: dict[object, Example] = {}
     for each in examples:
         seen.setdefault((each.text, each.query, each.key), each)
+        if len(seen) == n:
+            break
     return tuple(seen.values())
 
 

@@ -6,7 +6,7 @@ batches of different length differ by rounding. A score and a place are packed i
 are the largest numbers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,7 +146,7 @@ class Kept:
         """All places that are kept."""
         return torch.cat([_places_of(self.codes[self.codes >= 0]), self._places])
 
-    def ranked(self, kind: int, cell: tuple[int, ...]) -> list[tuple[int, Reading]]:
+    def ranked(self, kind: int, cell: tuple[int, ...]) -> Iterator[tuple[int, Reading]]:
         """Places and readings of a cell, the best first.
 
         Args:
@@ -155,12 +155,10 @@ class Kept:
         """
         codes, readings = self.codes[(kind, *cell)], self.readings[(kind, *cell)]
         there = codes >= 0
-        return [
-            (place, Reading.of(reading))
-            for place, reading in zip(_places_of(codes[there]).tolist(), readings[there].tolist(), strict=True)
-        ]
+        places = _places_of(codes[there]).tolist()
+        return zip(places, map(Reading.of, readings[there].tolist()), strict=True)
 
-    def deciles(self, cell: tuple[int, ...]) -> list[tuple[int, Reading]]:
+    def deciles(self, cell: tuple[int, ...]) -> Iterator[tuple[int, Reading]]:
         """Of the sample, the nine at its deciles by the weight of the right position, the least first."""
         of_cell: tuple[Any, ...] = (slice(None), *cell)
         readings = self.sampled[of_cell]
@@ -169,7 +167,7 @@ class Kept:
         order = order[weights[order] != NONE]
         at = dict.fromkeys(max(0, tenth * (len(order) + 1) // 10 - 1) for tenth in range(1, 10))
         chosen = order[[place for place in at if place < len(order)]]
-        return list(zip(self._places[chosen].tolist(), map(Reading.of, readings[chosen].tolist()), strict=True))
+        return zip(self._places[chosen].tolist(), map(Reading.of, readings[chosen].tolist()), strict=True)
 
     def state(self) -> dict[str, Tensor]:
         """All that is kept."""
