@@ -1,5 +1,6 @@
 """What many tests share: checkpoints on disk, a console of fixed width, no network."""
 
+import functools
 import gc
 import importlib
 import importlib.util
@@ -141,6 +142,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Of all that is imported before the first test, the lines of this package alone are followed."""
     if session.config.pluginmanager.hasplugin("dsession"):  # hands tests out
         return (yield)
+    from attnviz.patterns import parsers
+
     gc.disable()
     with uncovered(session.config):
         import torch
@@ -149,6 +152,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         importlib.import_module("tests.models")
     for module in pkgutil.walk_packages(attnviz.__path__, "attnviz."):
         importlib.import_module(module.name)
+    parsers._load_pipeline = functools.cache(parsers._load_pipeline)  # half a second each time
     with uncovered(session.config):
         collected = yield
     gc.enable()

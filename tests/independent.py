@@ -70,6 +70,7 @@ def statistics(
     n = len(A)
     allowed = [[k for k in range(n) if not causal or k <= q] for q in range(n)]
     C = [p for p in range(n) if not sink[p]]
+    content = set(C)
     S = [p for p in range(n) if sink[p]]
     rows = {q: sum(A[q, k] for k in C) for q in C}
     rows = {q: mass for q, mass in rows.items() if mass}
@@ -97,14 +98,13 @@ def statistics(
         "baseline": {},
     }
     for name, M in masks.items():
-        pairs = [(q, k) for q in C for k in allowed[q] if k in C and M(q, k)]
+        pairs = [(q, k) for q in C for k in allowed[q] if k in content and M(q, k)]
         if not pairs:
             found[name] = found["baseline"][name] = None
             continue
         found[name] = sum(A[q, k] for q, k in pairs) / content_mass if content_mass else None
-        found["baseline"][name] = np.mean(
-            [sum((q, k) in pairs for k in C) / len([k for k in allowed[q] if k in C]) for q in C]
-        )
+        meant = [query for query, _ in pairs]
+        found["baseline"][name] = np.mean([meant.count(q) / len(content.intersection(allowed[q])) for q in C])
     return found
 
 
@@ -194,6 +194,7 @@ def guesses(
     ``words`` are the token positions of each word; a causal word sees only those before it.
     """
     found = {}
+    most = [most_attended(merged, word) for word in range(len(merged))]
     for direction in ("dependent_to_head", "head_to_dependent"):
         right = {"chance": 0.0, "first word": 0.0, "last word": 0.0, "longest word": 0.0, "other words": 0.0}
         for dependent, head in arcs:
@@ -207,7 +208,7 @@ def guesses(
                 right["longest word"] += aim == next(word for word in seen if len(words[word]) == longest)
             askers = [word for word in range(len(words)) if word not in (source, aim) and (aim < word or not causal)]
             if askers:
-                right["other words"] += sum(most_attended(merged, word) == aim for word in askers) / len(askers)
+                right["other words"] += sum(most[word] == aim for word in askers) / len(askers)
         found[direction] = {name: count / len(arcs) for name, count in right.items()}
         found[direction]["fixed offset"] = best_offset_accuracy(arcs)
     return found

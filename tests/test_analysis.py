@@ -448,19 +448,16 @@ def test_published_heads_are_those_of_the_models_name_and_shape(gpt2_folder: Pat
 
 def test_every_view_is_a_new_figure_with_the_look_that_was_asked_for(found: Analysis):
     look = Look("dark", "log", 5.0)
-    pair = analyze("the cat", pair="the dog ran", model=sharp_bert(), tokenizer=bert_tokenizer(), syntax=False)
     views = [
         found.figure("heads", look, select="L0H0"),
         found.figure("", look, select=["L0"]),
         found.figure("lines", look, select=["L0H0"], token="the"),
         found.figure("map", look, maps=["sink"]),
-        found.figure("mean", look),
-        pair.figure("pair", look),
     ]
     for figure in views:
         assert figure.get_size_inches()[0] == pytest.approx(5.0)
         assert to_hex(figure.get_facecolor()) == "#141414"
-    assert len({id(figure) for figure in views}) == 6
+    assert len({id(figure) for figure in views}) == 4
 
 
 def test_special_tokens_can_be_left_out_of_pictures(found: Analysis):
@@ -482,14 +479,14 @@ def test_saving_takes_looks_maps_and_a_token(found: Analysis, tmp_path: Path):
     told: list[int] = []
     document = found.save(
         tmp_path,
-        figures=["map", "mean"],
+        figures=["map"],
         maps=["entropy", "previous"],
         formats=["svg"],
         look=Look(width=4.0),
         progress=lambda what, done, total: told.append(done),
     )
-    assert document["figures"] == ["map-entropy.svg", "map-previous.svg", "mean.svg", "mean-all.svg"]
-    assert told == [1, 2, 3, 4]
+    assert document["figures"] == ["map-entropy.svg", "map-previous.svg"]
+    assert told == [1, 2]
     assert all('width="288pt"' in (tmp_path / name).read_text() for name in document["figures"])
     lines = found.save(tmp_path, figures=["lines"], select=["L0H0"], token="the", look=Look("dark", "log"))
     assert lines["figures"] == ["lines.png"]

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attnviz.corpora.parsing import Parser, find_parser, ready
@@ -180,7 +180,7 @@ def test_an_empty_corpus_is_an_error_that_says_what_was_expected(corpus, name, c
     ids=["txt", "conllu", "gap"],
 )
 def test_memory_does_not_grow_with_the_corpus(corpus, name, start, one):
-    count = 400_000 // len(one)
+    count = 200_000 // len(one)
     opened = corpus(name, start + one * count)
     next(read_texts(opened))
     tracemalloc.start()
@@ -310,6 +310,7 @@ def written(tree, comment, others):
     return "".join(lines) + "\n"
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(trees(), COMMENTS, st.booleans()), min_size=1, max_size=4), st.sampled_from(["\n", "\r\n"]))
 @example([((["a\rb", "#", "  c  d "], [3, 0, 2], ["nsubj", "root", "det"]), "", True)], "\n")
 def test_what_is_written_is_read(tmp_path_factory, made_up, line_end):

@@ -267,7 +267,7 @@ def test_texts_that_are_too_long_are_left_out_and_named(bert: Checkpoint, tuned:
 def test_models_and_files_that_cannot_be_compared_are_refused(bert: Checkpoint, corpus: Path, tmp_path: Path):
     gpt2 = from_loaded(sharp_gpt2(), gpt2_tokenizer())
     with pytest.raises(attnviz.UsageError, match="the models cannot be compared head by head"):
-        attnviz.compare_corpus(bert, gpt2, corpus)
+        attnviz.compare_corpus(bert, gpt2, corpus, syntax=False)
     tokenizer = bert_tokenizer()
     tokenizer.backend_tokenizer.normalizer = None
     capital = tmp_path / "capital.txt"
@@ -394,6 +394,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Path, bert_fold
     return invoke
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_writes_pictures_captions_and_documents(run: Any, result: attnviz.CorpusComparison):
     done = run("-o", "out", "--top", "3")
     assert done.exit_code == 0, done.output
@@ -449,6 +450,23 @@ def test_an_interrupted_command_says_what_it_keeps_until_all_is_written(
     assert kept in done.stderr
     assert "continuing after 40 texts" in run("-o", "out", "--batch-size", "8", "--figures", "none").stderr
     assert sorted(path.name for path in Path("out").iterdir()) == ["compare-corpus.csv", "compare-corpus.json"]
+
+
+def test_a_text_that_only_another_process_reads_is_named_by_that_one(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer = bert_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = None
+    folder = save_checkpoint(sharp_bert(), tokenizer, tmp_path / "cased")
+    capital = tmp_path / "capital.txt"
+    capital.write_text("the cat\nThe cat\n", encoding="utf-8")
+    monkeypatch.setattr(measure, "joined_processes", lambda _: nullcontext())
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = run("-m", str(folder), models=1, file=capital)
+    assert done.exit_code == 1
+    assert "capital.txt:2: the models read the text differently" in done.stderr
+    assert run("-m", str(folder), models=1, file=tmp_path / "gone.txt").stderr == ""  # the first process says it
 
 
 def test_missing_files_and_limits_without_a_corpus_are_one_line(run: Any, bert_folder: Path):

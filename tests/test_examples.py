@@ -80,7 +80,7 @@ def weight(analysis, id, query, key):
 
 def test_every_weight_is_that_of_the_head_on_the_sentence(model, whole):
     analyses = {}
-    for of_role in whole[::5]:
+    for of_role in whole[::10]:
         for example in (each for group in GROUPS for each in getattr(of_role, group)):
             if example.text not in analyses:
                 analyses[example.text] = attnviz.analyze(example.text, model, syntax=False, profile=False)
@@ -129,9 +129,8 @@ def same(found, expected):
     assert weights(found) == pytest.approx(weights(expected), abs=1.01e-4)
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_the_size_of_the_batches_changes_nothing(model, paths, whole, batch_size):
-    same(every(CorpusRun.measure(settings(model, paths, batch_size=batch_size))), whole)
+def test_the_size_of_the_batches_changes_nothing(model, paths, whole):
+    same(every(CorpusRun.measure(settings(model, paths, batch_size=1))), whole)
 
 
 def test_processes_change_nothing(model, paths, whole):
@@ -151,14 +150,15 @@ def test_going_on_changes_nothing(model, paths, whole, tmp_path, monkeypatch, si
     same(every(CorpusRun.measure(settings(model, paths, batch_size=4, unfinished=kept))), whole)
 
 
+@pytest.mark.parametrize("model", ["gpt2"], indirect=True)
 def test_memory_does_not_grow_with_the_corpus(model, tmp_path):
     """What is kept of four times the sentences is as large, and forgotten texts are gone."""
     sizes, texts = [], []
-    for n in (100, 400):
+    for n in (60, 240):
         run = CorpusRun.measure(settings(model, [corpora.treebank(tmp_path / f"{n}.conllu", n)]))
         states = [tally.state() for name, tally in run.tallies.items() if name.endswith("examples")]
         kept = [each for state in states for each in state["kept"].values()]
-        sizes.append(sum(each["codes"].numel() + each["sampled"].shape[-1] for each in kept))
+        sizes.append(sum(each["codes"].numel() + len(each["sampled"]) for each in kept))
         alive = {place - place % (NONE + 1) for tally in run.tallies.values() if hasattr(tally, "kept")
                  for each in tally.kept.values() for place in each.places().tolist()}  # fmt: skip
         texts.append(alive == {first for state in states for first in state["texts"]})

@@ -74,9 +74,27 @@ def test_heads_and_roles_are_chosen_together(profile, saved):
     assert both["model"]["n_heads"] == 4
 
 
+def test_layers_and_all_relations_are_shown(profile, saved):
+    of = first(profile)
+    content = json.loads(show(saved, "--show", f"L{of.id.layer}", "--show", "syntactic", "--json").stdout)
+    assert [each["id"] for each in content["examples"]["roles"]] == [
+        str(each.id) for each in profile.examples if each.id.layer == of.id.layer and "syntactic" in each.role
+    ]
+
+
+@pytest.mark.parametrize("given", [("--figures", "examples"), ("--select", "L0H0")])
+def test_a_figure_of_examples_that_cannot_be_is_refused_before_anything_is_measured(tmp_path, given):
+    path = corpora.treebank(tmp_path / "trees.conllu", 3)
+    for asked in ((path, "--examples", "0"), ("--repeats",)):
+        done = show(*asked, *given, "-m", "no-such-model", "-o", tmp_path / "out")
+        assert done.exit_code == 2
+        assert "the figure examples needs a corpus and --examples above 0" in done.stderr
+
+
 def test_bad_names_are_one_line_each(saved, profile, tmp_path):
     document = json.loads((saved / "profile.json").read_text())
-    none, damaged, other = (tmp_path / name for name in ("none.json", "damaged.json", "other.json"))
+    none, damaged, other, broken = (tmp_path / f"{name}.json" for name in ("none", "damaged", "other", "broken"))
+    broken.write_text('{"a":')
     none.write_text(json.dumps(document | {"examples": None}))
     damaged.write_text(json.dumps(document | {"examples": {"texts": [], "roles": [{}]}}))
     other.write_text("[]")
@@ -93,7 +111,13 @@ def test_bad_names_are_one_line_each(saved, profile, tmp_path):
         ((tmp_path / "missing.json", "--show", "L0H0"), "No such file or directory"),
         ((tmp_path, "--show", "L0H0"), "expected a profile.json at"),
         ((saved / "profile.csv", "--show", "L0H0"), "--show reads no corpus"),
-        ((saved, "--show", "L0H0", "--figures", "roles"), "--show prints examples and writes no files"),
+        ((broken, "--show", "L0H0"), "found: broken JSON (Expecting value: line 1 column 6 (char 5))"),
+        ((other, "--show", "L0H0"), "found: JSON without a list of roles"),
+        ((saved, "--show", "L9"), "layers such as L2 or a head such as L2H8 or 2.8, found 'L9'"),
+        (
+            (saved, "--show", "L0H0", "--figures", "roles", "--limit", "3", "--no-control", "--theme", "dark"),
+            "--show prints examples and writes no files: leave out --limit, --no-control, --figures, --theme.",
+        ),
         (("--show", "L0H0", "-m", "tiny-gpt2"), "no profile of tiny-gpt2 is stored: make one"),
         ((saved, "--show", ""), "expected names with commas between"),
     ):
@@ -154,7 +178,8 @@ def test_arcs_and_words_fit_and_hits_and_misses_differ_in_shape_and_colour(profi
     assert colours["o"] != colours["X"]
     arcs = [patch for patch in ax.patches if isinstance(patch, PathPatch)]
     assert len(arcs) == len(examples) + sum(not each.hit and each.gold is not None for each in examples)
-    page = figure.bbox
+    page, (legend,) = figure.bbox, figure.legends
+    assert legend.get_window_extent().x0 == pytest.approx(ax.texts[0].get_window_extent().x0, abs=0.03 * figure.dpi)
     for text in ax.texts:
         box = text.get_window_extent()
         assert page.x0 <= box.x0

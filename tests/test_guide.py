@@ -1,6 +1,5 @@
 """README and guide say what the program does: commands and snippets run as written; options and numbers are its own."""
 
-import functools
 import json
 import re
 import shlex
@@ -20,7 +19,6 @@ from attnviz.cli.program import app
 from attnviz.commands.profile import corpus_run, repeats
 from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.smollm2 import cached_folder
-from attnviz.patterns import parsers
 from attnviz.patterns.registry import PATTERNS, PatternSpec
 from attnviz.patterns.verdicts import (
     BROAD_SHARE,
@@ -113,18 +111,14 @@ def user_files(bert_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def place(user_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of its own with the user's files; the parser is loaded once for all."""
+    """A folder of its own with the user's files."""
     for path in user_files.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(parsers, "_load_pipeline", pipeline)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
-
-
-pipeline = functools.cache(parsers._load_pipeline)
 
 
 def missing(shown: str, printed: str) -> list[str]:

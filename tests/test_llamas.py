@@ -413,7 +413,9 @@ def test_rollout_and_comparison_run(family):
     model = sharp_llama(family)
     rolled = attnviz.rollout(TEXT, model, tokenizer=TOKENIZER)
     assert rolled.weights.shape[0] == N_LAYERS
-    sides = (attnviz.analyze(TEXT, each, tokenizer=TOKENIZER) for each in (model, sharp_llama(family, seed=1)))
+    sides = (
+        attnviz.analyze(TEXT, each, tokenizer=TOKENIZER, syntax=False) for each in (model, sharp_llama(family, seed=1))
+    )
     assert len(attnviz.compare(*sides).heads) == N_LAYERS * N_HEADS
 
 

@@ -131,9 +131,7 @@ def test_a_long_text_is_pooled_by_maximum_and_both_that_and_missing_names_are_sa
     assert not any("named" in note for note in plans_of(long_one(9))[0].notes)
 
 
-@pytest.mark.parametrize(
-    ("n", "n_layers", "look"), [(2, 1, LOOKS[2]), (9, 12, LOOKS[0]), (9, 12, LOOKS[1]), (40, 4, LOOKS[2])]
-)
+@pytest.mark.parametrize(("n", "n_layers", "look"), [(2, 1, LOOKS[2]), (9, 12, LOOKS[1]), (40, 4, LOOKS[0])])
 def test_nothing_runs_over_the_edge_and_a_page_holds_it(n, n_layers, look):
     for plan in plans_of(long_one(n, n_layers), look):
         figure = MEAN.figure(plan, look, False)

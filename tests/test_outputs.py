@@ -238,7 +238,7 @@ def test_a_text_without_content_has_no_shares(tmp_path):
     assert head.value_norm_of_sinks > 0
     assert (result.layers[0].norm, result.layers[0].bias_projection_share) == (None, None)
     assert result.layers[0].sum_error < 1e-5
-    assert result.save(tmp_path, top=1)["heads"][0]["norm_share"] is None
+    assert result.save(tmp_path, figures=["heads"], top=1)["heads"][0]["norm_share"] is None
     assert "the text has no content tokens" in (tmp_path / "captions.md").read_text(encoding="utf-8")
 
 

@@ -437,6 +437,25 @@ def check_a_profile_has_tables_that_sort_and_a_scatter(page: Page, _: Analysis) 
     assert f"head={page.one('#tables td button').text}" in page.address
 
 
+def check_examples_of_a_head_or_a_role_are_read(page: Page, _: Analysis) -> None:
+    content = json.loads((page.folder / "profile" / "profile.json").read_text())["examples"]
+    role = next(each for each in content["roles"] if each["best"] and each["failures"])
+    groups = [role[name] for name in ("best", "deciles", "failures")]
+    page.open("profile/profile.html", f"#head={role['id']}")
+    page.choose("examples-role", role["role"].removeprefix("syntactic:"))
+    page.choose("examples-head", role["id"])
+    rows = page.table("#examples")
+    assert [float(row[2]) for row in rows] == pytest.approx([e["weight"] for some in groups for e in some], abs=0.006)
+    assert rows[0][1] == "✓ hit"
+    assert rows[-1][1] == "✗ miss"
+    assert rows[0][4].split() == content["texts"][role["best"][0]["text"]]["text"].split()
+    assert page.text("#examples .query") in (role["best"][0]["query"][0], role["best"][0]["key"][0])
+    assert page.text("#examples h3").startswith(role["id"])
+    page.choose("examples-role", "")
+    page.choose("examples-head", "*")
+    assert page.text("#examples .sentences") == "Choose a role or relation, or a head."
+
+
 def check_a_notebook_shows_the_page_in_a_frame(page: Page, analysis: Analysis) -> None:
     page.driver.get(f"file://{page.folder / 'notebook.html'}")
     page.driver.switch_to.frame(page.one("iframe"))

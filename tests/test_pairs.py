@@ -151,7 +151,7 @@ def test_a_long_pair_is_pooled_for_drawing_but_its_shares_are_not():
 
 
 @pytest.mark.parametrize(
-    ("n", "n_layers", "n_heads", "look"), [(5, 2, 4, LOOKS[0]), (30, 6, 12, LOOKS[1]), (30, 6, 12, LOOKS[2])]
+    ("n", "n_layers", "n_heads", "look"), [(5, 2, 4, LOOKS[0]), (30, 6, 4, LOOKS[1]), (30, 2, 12, LOOKS[2])]
 )
 def test_nothing_runs_over_the_edge_and_the_width_is_kept(n, n_layers, n_heads, look):
     found = long_pair(n, n_layers, n_heads)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from attnviz.errors import ParserError
+from attnviz.patterns import parsers
 from attnviz.patterns.parsers import Vocabulary, load_parser, parser_for
 from attnviz.patterns.syntax import Arc, parse_texts
 from tests.conftest import needs_parser
@@ -18,6 +19,12 @@ needs_spacy = pytest.mark.skipif(importlib.util.find_spec("spacy") is None, reas
 
 
 # --- one that is named, or the first that works ----------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _loaded_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests load a pipeline once."""
+    monkeypatch.setattr(parsers, "_load_pipeline", parsers._load_pipeline.__wrapped__)  # type: ignore[attr-defined]
 
 
 @pytest.fixture

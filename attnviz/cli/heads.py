@@ -9,7 +9,7 @@ import attnviz
 from attnviz.cli import options
 from attnviz.cli.each_line import analyze_lines, texts_of_lines
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import decoded, read_text, split_names
+from attnviz.cli.terminal import read_text, split_names
 from attnviz.progress import Progress
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ def heads(
     long_range_from: options.LongRangeFrom = 4,
     syntax: Annotated[
         bool,
-        typer.Option("--syntax/--no-syntax", help="Parse the text if spaCy and a pipeline for it are installed."),
+        typer.Option(help="Parse the text if spaCy and a pipeline for it are installed."),
     ] = True,
     parser: options.Parser = None,
     profile: Annotated[
         bool,
-        typer.Option("--profile/--no-profile", help="Also show the roles that a stored profile gives the heads."),
+        typer.Option(help="Also show the roles that a stored profile gives the heads."),
     ] = True,
     truncate: options.Truncate = False,
     scale: Annotated[
@@ -117,10 +117,7 @@ def heads(
             "May be given more than once. Default: entropy.",
         ),
     ] = None,
-    save_attention: Annotated[
-        bool,
-        options.output_option("--save-attention", help="Also write attention.safetensors, with one tensor per layer."),
-    ] = False,
+    save_attention: Annotated[bool, options.save_option("attention", "one tensor per layer")] = False,
     top: Annotated[int, options.top_option("Number of heads in the table, the clearest first.")] = 12,
 ) -> None:
     """Verify, measure, draw and label every attention head on one text.
@@ -137,9 +134,6 @@ def heads(
     of_one |= {"--relation": relation, "--any-family": any_family or None}
     lines = texts_of_lines(text, of_one) if each_line else None
     sentence = read_text(text) if lines is None else ""
-    second = None if pair is None else decoded("--pair", pair)
-    read = None if target is None else decoded("--target", target)
-    start = None if token is None else decoded("--token", token)
     statistics = split_names(maps)
     source = run.find_model()
     reading: dict[str, Any] = {
@@ -154,18 +148,18 @@ def heads(
         for statistic in statistics:
             statistic_named(statistic)
         return attnviz.analyze(
-            sentence, source, pair=second, target=read, device=run.device, dtype=run.dtype, progress=progress,
+            sentence, source, pair=pair, target=target, device=run.device, dtype=run.dtype, progress=progress,
             warn=warn, generate=generate, any_family=any_family, **reading,
         )  # fmt: skip
 
     drawn: ChoiceNames = {
-        "select": select or (), "top": top, "drop_special": drop_special, "token": start, "maps": statistics,
+        "select": select or (), "top": top, "drop_special": drop_special, "token": token, "maps": statistics,
         "tensors": save_attention, "relations": relations, "relation": relation,
     }  # fmt: skip
-    adds = ["lines"] * (start is not None and "text" not in split_names([run.figures or "all"]))
+    adds = ["lines"] * (token is not None and "text" not in split_names([run.figures or "all"]))
     adds += ["map"] * bool(statistics) + ["relations"] * (relations or relation is not None)
     if lines is not None:
         analyze_lines(run, lines, source, reading, scale=scale, adds=adds, choices=drawn)
         return
     asked = None if generate is None else f"--generate {generate}"
-    run.execute(measure, texts=(sentence, second, read, asked), scale=scale, adds=adds, **drawn)
+    run.execute(measure, texts=(sentence, pair, target, asked), scale=scale, adds=adds, **drawn)

@@ -34,6 +34,8 @@ __all__ = [
     "Words",
     "output_option",
     "picture_option",
+    "save_option",
+    "seed_option",
     "text_option",
     "token_option",
     "top_option",
@@ -136,6 +138,16 @@ def token_option(what: str, default: str, group: str = MEASUREMENT) -> Any:
     """The option that names a token, wherever one can be named: what it is for, and which one it is by default."""
     named = "Name a word (cat), its second occurrence (cat#2), or a position counted from 0 (#3)."
     return typer.Option("--token", metavar="TOKEN", help=f"{what}. {named} Default: {default}.", rich_help_panel=group)
+
+
+def seed_option(what: str) -> Any:
+    """The option that makes what is drawn at random the same again."""
+    return typer.Option(metavar="SEED", min=0, max=LARGEST_SEED, help=what)
+
+
+def save_option(name: str, what: str) -> Any:
+    """The option that also writes tensors: the name of the file, and what stands in it."""
+    return output_option(f"--save-{name}", help=f"Also write {name}.safetensors, with {what}.")
 
 
 def top_option(what: str) -> Any:

@@ -7,7 +7,7 @@ import typer
 import attnviz
 from attnviz.cli import options
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import decoded, read_text
+from attnviz.cli.terminal import read_text
 from attnviz.progress import Progress
 
 __all__ = ["outputs"]
@@ -42,12 +42,7 @@ def outputs(
             help="Colour scale of norms: per-head (0 to the largest of the head) or shared (0 to the largest of all).",
         ),
     ] = "per-head",
-    save_outputs: Annotated[
-        bool,
-        options.output_option(
-            "--save-outputs", help="Also write outputs.safetensors, with one tensor [n_heads, n, d_model] per layer."
-        ),
-    ] = False,
+    save_outputs: Annotated[bool, options.save_option("outputs", "one tensor [n_heads, n, d_model] per layer")] = False,
     top: Annotated[
         int | None,
         options.top_option(
@@ -77,13 +72,6 @@ def outputs(
         attnviz outputs "one two one two" -m tiny-gpt2 --token two
     """
     sentence = read_text(text)
-    second = None if pair is None else decoded("--pair", pair)
-    read = None if target is None else decoded("--target", target)
-    position = None if token is None else decoded("--token", token)
-    classes = {
-        name: None if given is None else decoded(f"--{name}", given)
-        for name, given in (("label", label), ("against", against))
-    }
     source = run.find_model()
 
     def measure(progress: Progress, _: object) -> "attnviz.HeadOutputs":
@@ -93,16 +81,17 @@ def outputs(
         return attnviz.head_outputs(
             sentence,
             source,
-            pair=second,
-            target=read,
+            pair=pair,
+            target=target,
             max_new_tokens=max_new_tokens,
             device=run.device,
             dtype=run.dtype,
             truncate=truncate,
-            token=position,
-            **classes,
+            token=token,
+            label=label,
+            against=against,
             progress=progress,
         )
 
-    scales, texts = ("shared", "per-head"), (sentence, second, read)
+    scales, texts = ("shared", "per-head"), (sentence, pair, target)
     run.execute(measure, texts=texts, scale=scale, scales=scales, select=select or (), top=top, tensors=save_outputs)

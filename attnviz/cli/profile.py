@@ -1,6 +1,7 @@
 """The command ``attnviz profile``."""
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +19,9 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
 
 __all__ = ["profile"]
+
+_OF_SHOW = {"model", "revision", "corpora", "show", "as_json", "quiet"}
+"""What ``--show`` reads."""
 
 
 @command(
@@ -85,8 +89,8 @@ def profile(
     show: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="HEAD|ROLE",
-            help="Print the examples of a head (L2H8) or role (obj, sink) of a stored profile, and measure nothing. "
+            metavar="HEADS|ROLE",
+            help="Print examples of heads (L2H8, L2) or a role (obj, sink) of a stored profile, and measure nothing. "
             "Instead of a corpus, a profile.json may be named. May be given more than once.",
         ),
     ] = None,
@@ -118,12 +122,17 @@ def profile(
         attnviz profile --show L2H8
     """
     if show is not None:
-        _show(run, split_names(show), corpora or [])
+        _show(run, split_names(show), corpora or [], _unused(run, locals()))
         return
     process = this_process()
     run.silent = not process.first
     if not corpora and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
+    adds = ["examples"] if select else []
+    if "examples" in (run.figure_names(adds) or []) and not (examples and corpora):
+        raise UsageError(
+            "the figure examples needs a corpus and --examples above 0: leave out the figure and --select."
+        )
     source = run.find_model()
     folder = results_folder(run.out, "profile", [run.model], (), corpora or ())
     unfinished = folder / "profile.unfinished"
@@ -160,18 +169,27 @@ def profile(
             yield from filter(None, [scikit_learn_missing()])
         yield from _keep(document, store)
 
-    adds = ["examples"] if select else []
     run.execute(measure, corpora=corpora or (), select=select or (), adds=adds, top=top, rate=True, finish=finish)
 
 
-def _show(run: Run, wanted: list[str], named: list[Path]) -> None:
+def _unused(run: Run, own: Mapping[str, Any]) -> list[str]:
+    """The options, of those shared and the command's own, that were given and mean nothing to ``--show``."""
+    values, spelled = {**vars(run), **own}, {"formats": "format", "as_json": "json"}
+    return [
+        f"--{'no-' * (values[name] is False)}{spelled.get(name, name.replace('_', '-'))}"
+        for name, option in inspect.signature(profile).parameters.items()
+        if name not in _OF_SHOW and values[name] != option.default
+    ]
+
+
+def _show(run: Run, wanted: list[str], named: list[Path], unused: Sequence[str]) -> None:
     """Print examples of a stored profile, or of a profile.json that is named."""
     from attnviz.commands.profile.show import chosen_examples, example_tables, examples_document, read_profile
     from attnviz.patterns.profile_store import stored_document
     from attnviz.results.tables import spaced
 
-    if run.out is not None or run.figures is not None or run.formats:
-        raise UsageError("--show prints examples and writes no files: leave out -o, --figures and --format.")
+    if unused:
+        raise UsageError(f"--show prints examples and writes no files: leave out {', '.join(unused)}.")
     corpora = [path for path in named if path.suffix.lower() != ".json" and not path.is_dir()]
     if corpora or len(named) > 1:
         raise UsageError(

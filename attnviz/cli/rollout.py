@@ -7,7 +7,7 @@ import typer
 import attnviz
 from attnviz.cli import options
 from attnviz.cli.runner import Run, command
-from attnviz.cli.terminal import decoded, read_text
+from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
 
 __all__ = ["rollout"]
@@ -36,8 +36,7 @@ def rollout(
     flow: Annotated[
         bool,
         typer.Option(
-            "--flow/--no-flow",
-            help="Also compute the maximum flow from that token to each of the n inputs (needs attnviz[flow]).",
+            help="Also compute the maximum flow from that token to each of the n inputs (needs attnviz[flow])."
         ),
     ] = False,
     all_flows: Annotated[
@@ -51,10 +50,7 @@ def rollout(
         ),
     ] = False,
     truncate: options.Truncate = False,
-    save_rollout: Annotated[
-        bool,
-        options.output_option("--save-rollout", help="Also write rollout.safetensors, with the matrix of every layer."),
-    ] = False,
+    save_rollout: Annotated[bool, options.save_option("rollout", "the matrix of every layer")] = False,
     top: Annotated[int, options.top_option("Number of input tokens in the table.")] = 12,
 ) -> None:
     """Roll attention out through all layers: how much of each input token reaches each position.
@@ -71,8 +67,6 @@ def rollout(
             "rollout follows attention through the encoder alone; leave out --target, which the decoder reads."
         )
     sentence = read_text(text)
-    second = None if pair is None else decoded("--pair", pair)
-    start = None if token is None else decoded("--token", token)
     if flow or all_flows:
         from attnviz.commands.rollout.max_flow import check_flow_library
 
@@ -82,19 +76,19 @@ def rollout(
         lambda progress, _: attnviz.rollout(
             sentence,
             source,
-            pair=second,
+            pair=pair,
             device=run.device,
             dtype=run.dtype,
             words=words,
             layer=layer,
             residual=residual,
-            token=start,
+            token=token,
             flow=flow,
             all_flows=all_flows,
             truncate=truncate,
             progress=progress,
         ),
-        texts=(sentence, second),
+        texts=(sentence, pair),
         top=top,
         tensors=save_rollout,
     )

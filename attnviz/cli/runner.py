@@ -14,8 +14,8 @@ import typer
 from attnviz.cli.folders import check_out, check_working_folder, results_folder
 from attnviz.cli.options import Shared, picture_option
 from attnviz.cli.start import INTERRUPTED
-from attnviz.cli.terminal import print_results, printable, progress, say, say_what_was_written, split_names
-from attnviz.errors import AttnvizError, ProcessError, UsageError, VerificationError
+from attnviz.cli.terminal import decoded, print_results, printable, progress, say, say_what_was_written, split_names
+from attnviz.errors import AttnvizError, ProcessError, TextError, UsageError, VerificationError
 from attnviz.progress import Progress
 from attnviz.signals import handled, interruption
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from attnviz.results.view import ChoiceNames, Choices
 
 __all__ = ["Run", "collecting", "command", "errors_to_exit_codes"]
+
+_TEXTS = ("pair", "target", "token", "label", "against")
+"""Options that are in any language, and in UTF-8 whatever the locale is."""
 
 
 @dataclass
@@ -226,7 +229,8 @@ def command(
             with errors_to_exit_codes(Run(**options, command=function.__name__)) as run:
                 check_out(run.out)
                 check_working_folder()
-                function(run, **given)
+                texts = {name: decoded(f"--{name}", given[name]) for name in _TEXTS if given.get(name) is not None}
+                function(run, **{**given, **texts})
 
         of_model = [option for option in shared if option.name in ("model", "revision")]
         ordered = [*of_model, *own, *(option for option in shared if option not in of_model)]
@@ -245,7 +249,7 @@ def errors_to_exit_codes(run: Run) -> Iterator[Run]:
         with handled(interruption()):
             yield run
     except AttnvizError as error:
-        if not run.silent or isinstance(error, VerificationError | ProcessError):
+        if not run.silent or isinstance(error, VerificationError | ProcessError | TextError):  # of one process alone
             kept = "" if isinstance(error, VerificationError) else run.what_is_kept  # it would fail there again
             typer.echo(f"attnviz: {printable(str(error) + kept)}", err=True)
         raise typer.Exit(error.exit_code) from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["ENOUGH_TEXTS", "REPLICATES", "standard_error", "text_weights"]
+__all__ = ["ENOUGH_TEXTS", "REPLICATES", "named_generator", "standard_error", "text_weights"]
 
 ENOUGH_TEXTS = 30
 """Texts below which an interval says nothing and no verdict passes; attnviz's own choice.
@@ -35,10 +35,14 @@ def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES
     weights = torch.ones(1 + replicates, len(numbers), dtype=torch.float64)
     rates = torch.ones(replicates)
     for column, number in enumerate(numbers):
-        digest = hashlib.sha256(f"{seed}:{number}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-        weights[1:, column] = torch.poisson(rates, generator=generator)
+        weights[1:, column] = torch.poisson(rates, generator=named_generator(f"{seed}:{number}"))
     return weights
+
+
+def named_generator(name: str) -> torch.Generator:
+    """Random numbers that depend on the name alone."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def standard_error(replicates: Tensor) -> Tensor:

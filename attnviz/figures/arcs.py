@@ -79,6 +79,27 @@ class _Span:
         return max(self._ends)
 
     @property
+    def name(self) -> str:
+        """Of its relation; an arc that was missed has a cross instead."""
+        return "" if self.arc.found is False else drawable(self.arc.name)
+
+    @property
+    def lacking(self) -> float:
+        """Points that the name lacks to stand on it; none where it has none."""
+        return points_of(self.name, _NAME) + 6 - (self.high - self.low) if self.name else 0.0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the name stands above it instead; not of what goes on in another line."""
+        return self.lacking > 0 and None not in (self.start, self.end)
+
+    @property
+    def sides(self) -> tuple[float, float]:
+        """Between which it stands, with its name."""
+        more = max(0.0, self.lacking - 4) / 2 if self.is_short else 0.0
+        return self.low - more, self.high + more
+
+    @property
     def _ends(self) -> tuple[float, float]:
         return (self.edge if self.start is None else self.start, self.edge if self.end is None else self.end)
 
@@ -162,7 +183,7 @@ def _spans(line: Sequence[Placed], block: Sentence, room: float) -> tuple[list[_
 
 
 def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room: float) -> list[_Span]:
-    """The arcs that begin or end in a line, each so high that it runs over all below it."""
+    """The arcs that begin or end in a line, each so high that it, and its name, is above all that is below it."""
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
     spans, ends = [], list[tuple[int, str, _Span]]()
@@ -176,8 +197,9 @@ def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room:
     _part(ends, {placed.number: placed.width for placed in line})
     ranked = sorted(spans, key=lambda span: (span.reach, span.low))
     for place, span in enumerate(ranked):
-        below = (other.level for other in ranked[:place] if other.low < span.high and span.low < other.high)
-        span.level = 1 + max(below, default=0)
+        (low, high), others = span.sides, ((other.level, *other.sides) for other in ranked[:place])
+        below = (level for level, left, right in others if left < high and low < right)
+        span.level = 1 + span.is_short + max(below, default=0)
     return spans
 
 
@@ -205,7 +227,7 @@ def _draw_line(
         ax.text(placed.x + placed.width / 2, (base + foot) / 2, placed.text, size=_LETTERS, ha="center",
                 va="center_baseline", color=outer_ink(look), family=font_families([placed.text]),
                 parse_math=False)  # fmt: skip
-    heights = [base - _FIRST - _STEP * (span.level - 0.6) for span in above]
+    heights = [base - _FIRST - _STEP * (span.level - span.is_short - 0.6) for span in above]
     found = [span.arc.found for span in above]
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
     arcs = PathCollection(
@@ -224,7 +246,8 @@ def _draw_line(
     ):
         ax.add_collection(collection, autolim=False)
     for span, height in zip(above, heights, strict=True):
-        _mark(ax, span, height, look)
+        legs = [x for other in above if other.level > span.level for x in (other.start, other.end) if x is not None]
+        _mark(ax, span, height, [0.0, *legs, room], look)
     return arcs, foot + _beside(below)
 
 
@@ -249,12 +272,17 @@ def _bow(span: _Span, base: float, height: float) -> Path:
     return Path([*rise, *fall], [Path.MOVETO, *curves[0], Path.LINETO, *curves[1]])
 
 
-def _mark(ax: Axes, span: _Span, height: float, look: Look) -> None:
-    """The name of a relation on its arc, where it has room; a cross on one that was missed."""
-    middle, name = (span.low + span.high) / 2, drawable(span.arc.name)
+def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], look: Look) -> None:
+    """The name of a relation on its arc, or above a short one, between what is beside it; a cross on a missed one."""
+    middle, name = (span.low + span.high) / 2, span.name
+    if span.is_short:
+        half = points_of(name, _NAME) / 2 + 0.6
+        left, right = max(x for x in legs if x <= middle) + half, min(x for x in legs if x >= middle) - half
+        middle, height = min(max(middle, left), right), height - 0.6 * _STEP
+        name = name if left <= right else ""
     if span.arc.found is False:
         ax.plot([middle], [height], color=look.verdict(False), zorder=3, **_CROSS)
-    elif name and points_of(name, _NAME) + 6 <= span.high - span.low:
+    elif name and (span.is_short or span.lacking <= 0):
         ink = look.greys.quiet if span.arc.found is None else look.verdict(True)
         box = {"facecolor": look.greys.paper, "edgecolor": "none", "pad": 0.6}
         ax.text(middle, height, name, size=_NAME, ha="center", va="center_baseline", parse_math=False, color=ink,

@@ -38,7 +38,7 @@ _GAP, _AXES, _BAR, _NAME = 0.18, 0.35, 0.55, 0.2
 _CORNER = "#d95f02"
 _TEXT_SIZES = (6.5, 6.0, 5.5)
 _TEXT_HEIGHT = 0.3
-_INSET = 1.0
+_INSET = 0.65
 """Points between an outline and its cell's edge, so that a cell between outlined ones has no outline."""
 
 
@@ -212,7 +212,7 @@ def _draw(ax: Axes, each: HeadMap, name: str, look: Look, vector: bool) -> Cells
         ax.add_patch(Polygon([(x - 0.3, y), (x, y), (x, y + 0.4)], linewidth=0, facecolor=_CORNER, zorder=3))
     for layer, head in sorted(each.outlined):
         inset = min(0.2, _INSET / width), min(0.2, _INSET / height)
-        ax.add_patch(_box(layer, head, inset, edgecolor=look.greys.ink, linewidth=1.2, zorder=3))
+        ax.add_patch(_box(layer, head, inset, edgecolor=look.greys.ink, linewidth=0.9, zorder=3))
     return cells
 
 

@@ -1,6 +1,6 @@
 """A report: how a command says what it measured, as tables, JSON and CSV; one a command, in its ``report.py``."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,11 @@ from attnviz.results.view import Choices
 __all__ = ["Report"]
 
 R = TypeVar("R")
+
+
+def _none(*_: Any) -> tuple[str, ...]:
+    """No further columns, and no messages."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,8 @@ class Report(Generic[R]):
     look: Look = PLAIN
     extra: tuple[str, ...] = ()
     tensors: tuple[str, Callable[[R, Choices], bytes]] | None = None
-    afterwards: Callable[[R, Choices, dict[str, Any]], Iterator[str]] = lambda *_: iter(())
-    more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = lambda _: ()
+    afterwards: Callable[[R, Choices, dict[str, Any]], Iterable[str]] = _none
+    more_columns: Callable[[dict[str, Any]], tuple[str, ...]] = _none
 
     def completed(self, choices: Choices) -> Choices:
         """With the command's own number of rows where the caller gave none."""

@@ -27,6 +27,7 @@ __all__ = [
     "column_table",
     "error",
     "left_out",
+    "listed_of",
     "notes",
     "number",
     "plain_table",
@@ -195,6 +196,11 @@ def cell(value: object) -> Text:
         return value
     text = number(value) if value is None or isinstance(value, float) else str(value)
     return Text(text if text.replace("\n", "").isprintable() else visible(text))
+
+
+def listed_of(listed: int, total: int) -> str:
+    """How many rows a table lists, for its title: ``12 of 72``, or all ``72``."""
+    return str(total) if listed == total else f"{listed} of {total}"
 
 
 def left_out(shown: int, total: int, noun: str, file: str) -> str:

@@ -112,6 +112,11 @@ class Plan(Protocol):
         """One honest sentence: model, text, what is shown, scale."""
 
 
+def _nothing_missing(_: Any) -> str:
+    """Every result has such a picture."""
+    return ""
+
+
 @dataclass(frozen=True)
 class View(Generic[R, P]):
     """One kind of figure of a command.
@@ -136,7 +141,7 @@ class View(Generic[R, P]):
     draw: Callable[[Axes, P, Look], Artist] | None = None
     stems: str = ""
     default: bool = True
-    missing: Callable[[R], str] = lambda _: ""
+    missing: Callable[[R], str] = _nothing_missing
     files: Callable[[R, Choices, str], Iterator[File]] | None = None
     suffix: str = ""
 
@@ -153,7 +158,10 @@ class View(Generic[R, P]):
 
 
 def page_view(
-    stem: str, shows: str, content: Callable[[R, Choices], dict[str, Any]], missing: Callable[[R], str] = lambda _: ""
+    stem: str,
+    shows: str,
+    content: Callable[[R, Choices], dict[str, Any]],
+    missing: Callable[[R], str] = _nothing_missing,
 ) -> View[R, Any]:
     """The view ``page`` of a command.
 

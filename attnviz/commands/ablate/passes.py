@@ -4,7 +4,6 @@ A sample of the batches is compared with the reference attention, and with the m
 back through an unchanged pass, gates on the heads say how sensitive the model is to each.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
 from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, input_batches
 from attnviz.corpora.batches import EVERY, SampledAttention
+from attnviz.corpora.bootstrap import named_generator
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
@@ -81,8 +81,7 @@ class GradientTally:
         towards = torch.zeros_like(final)
         for row, each in enumerate(inputs.inputs):
             n = len(each.positions)
-            digest = hashlib.sha256(f"{self._seed}:{number}:{each.item.ids}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+            generator = named_generator(f"{self._seed}:{number}:{each.item.ids}")
             towards[row, :n] = (torch.randn(n, final.shape[-1], generator=generator) / math.sqrt(n)).to(final)
         return towards
 

@@ -28,7 +28,7 @@ from attnviz.model.wording import counted, unisolated, visible
 from attnviz.results.documents import model_entry, stack_entry, verification_entry
 from attnviz.results.facts import capital
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, error, left_out, notes, number, verification_line
+from attnviz.results.tables import Column, column_table, error, left_out, listed_of, notes, number, verification_line
 from attnviz.results.view import Choices
 
 __all__ = ["REPORT"]
@@ -179,8 +179,7 @@ def _head_table(result: Ablation, top: int | None, width: int) -> Table:
     if result.options.gradient:
         columns.append(Column("Gradient", lambda head: amount(head.gradient or 0.0)))
         columns.append(Column("in its\nlayer", lambda head: head.gradient_normalised))
-    count = f"{len(heads)} of {n}" if len(heads) < n else str(n)
-    title = f"Heads removed one at a time ({count}, the one that matters most first)"
+    title = f"Heads removed one at a time ({listed_of(len(heads), n)}, the one that matters most first)"
     return column_table(title, columns, heads, width=width, caption=left_out(len(heads), n, "head", "ablate.csv"))
 
 

@@ -11,7 +11,7 @@ from attnviz.commands.outputs.decision import NOT_LINEAR, Decision
 from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import quoted, rounded, signed, unisolated
-from attnviz.results.tables import Column, column_table, left_out
+from attnviz.results.tables import Column, column_table, left_out, listed_of
 
 __all__ = ["decision_entry", "decision_table", "decision_text", "how_it_is_read", "listed_parts", "versus"]
 
@@ -43,13 +43,12 @@ def versus(decision: Decision) -> str:
 def decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
     """What heads add to the difference of the logits, the largest part first."""
     ranked = sorted((head.id for head in heads), key=lambda head: (-abs(decision.heads[head]), head))[:top]
-    count = str(len(heads)) if len(ranked) == len(heads) else f"{len(ranked)} of {len(heads)}"
     columns: list[Column[HeadId]] = [
         Column("Head", lambda head: head, left=True),
         Column("Adds", lambda head: signed(decision.heads[head]), "logits"),
         Column("Speaks for", lambda head: _side(decision, decision.heads[head]), left=True),
     ]
-    title = f"Parts of the decision ({count} heads, the largest direct effect first)"
+    title = f"Parts of the decision ({listed_of(len(ranked), len(heads))} heads, the largest direct effect first)"
     return column_table(
         title, columns, ranked, width=width, caption=left_out(len(ranked), len(heads), "head", "outputs.csv")
     )

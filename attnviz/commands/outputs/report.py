@@ -27,7 +27,7 @@ from attnviz.figures.look import Look
 from attnviz.model.wording import counted, percent, quoted, shortened, signed
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, error, left_out, notes, verification_line
+from attnviz.results.tables import Column, column_table, error, left_out, listed_of, notes, verification_line
 from attnviz.results.view import Choices
 
 __all__ = ["MOST_BYTES", "REPORT", "chosen"]
@@ -141,20 +141,17 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
     worst = max(layer.sum_error for layer in result.layers)
     more = f", the sum of all heads and b_O by at most {error(worst)}"
     verified = verification_line(result.attention.verification, result.checkpoint, more)
-    if attribution is not None:
-        verified.append(
-            f" All parts sum to the model's logits at #{attribution.position} within {error(attribution.error)} of "
-            f"the largest (tolerance {attribution.tolerance:.0e})."
+    if split := attribution or decision:
+        whole = (
+            f"the model's logits at #{attribution.position}" if attribution else "the difference of two classes' logits"
         )
-    if decision is not None:
         verified.append(
-            f" All parts sum to the difference of two classes' logits within {error(decision.error)} of the largest "
-            f"(tolerance {decision.tolerance:.0e})."
+            f" All parts sum to {whole} within {error(split.error)} of the largest (tolerance {split.tolerance:.0e})."
         )
     yield verified
     heads, count = chosen(result, choices), len(result.select(choices.select))
     yield column_table(
-        f"Heads ({_of(len(heads), count)}, the largest share of their layer’s output first)",
+        f"Heads ({listed_of(len(heads), count)}, the largest share of their layer’s output first)",
         _COLUMNS,
         heads,
         width=width,
@@ -213,7 +210,7 @@ def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top
     ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))[:top]
     promoted: Callable[..., str] = lambda head, room=999: _tokens(head.promoted, room)  # noqa: E731
     suppressed: Callable[..., str] = lambda head, room=999: _tokens(head.suppressed[:_SUPPRESSED], room)  # noqa: E731
-    count = f"{_of(len(ranked), len(known))} head{'s' * (len(known) != 1)}"
+    count = f"{listed_of(len(ranked), len(known))} head{'s' * (len(known) != 1)}"
     following: list[Column[HeadPromotion]] = [Column("Next", lambda head: signed(head.actual or 0.0))]
     return column_table(
         f"Tokens promoted ({count}, the largest direct effect first)",
@@ -251,10 +248,6 @@ def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
     if not lines or len(lines[-1]) <= room:
         return next((line for line in lines if len(line) <= room), "–")
     return f"{shortened(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
-
-
-def _of(listed: int, count: int) -> str:
-    return str(count) if listed == count else f"{listed} of {count}"
 
 
 REPORT = Report(

@@ -156,7 +156,7 @@ class _InstanceExamples(ExampleTally):
         """Take up instances: the text of each, its place, whether it can be kept, and by name those of each name."""
         shape = self.shape
         self._places = places
-        self._readings = torch.zeros(self.directions, shape.n_layers, shape.n_heads, len(places), dtype=torch.long)
+        self._readings = torch.zeros(len(places), self.directions, shape.n_layers, shape.n_heads, dtype=torch.long)
         self._numbers_of = {
             name: kept for name, some in numbers.items() if len(kept := (each := torch.tensor(some))[able[each]])
         }
@@ -168,29 +168,37 @@ class _InstanceExamples(ExampleTally):
         """Note what the heads of a layer do: keys and weights beside the right ones, [n_directions, n_heads, n]."""
         hit = (key == gold) & visible
         right = rounded_weights(right).masked_fill(~torch.as_tensor(visible), NONE)
-        self._readings[:, layer] = packed(hit, key, rounded_weights(weights), gold, right)
+        self._readings[:, :, layer] = packed(hit, key, rounded_weights(weights), gold, right).movedim(-1, 0)
         if layer == self.shape.n_layers - 1 and self._rows_of:
             self._finish()
 
     def _finish(self) -> None:
         """Offer what all layers do, of each text and name the best hit and the clearest miss."""
-        of = self._readings
+        of = self._readings  # [n, n_directions, n_layers, n_heads]
         hit, wrong, right = of >> 56 > 0, (of >> 28) & NONE, of & NONE
         missed = ~hit & (wrong > right) & (wrong >= FAINTEST)
-        codes = score_codes(torch.stack([right.masked_fill(~hit, -1), wrong.masked_fill(~missed, -1)]), self._places)
+        scores = torch.stack([right.masked_fill(~hit, -1), wrong.masked_fill(~missed, -1)], 1)
+        codes = score_codes(scores, self._places[:, None, None, None, None])
         most = max(rows.shape[1] for rows in self._rows_of.values())
         grid = torch.cat([pad(rows, (0, most - rows.shape[1]), value=-1) for rows in self._rows_of.values()])
-        best, at = codes[..., grid].masked_fill(grid < 0, -1).max(-1)
-        which = grid.expand(*at.shape, most).gather(-1, at[..., None])[..., 0].clamp(min=0)
-        readings = of.expand(2, *of.shape).gather(-1, which)
+        best = torch.full((len(grid), *codes.shape[1:]), -1)
+        which = torch.zeros_like(best)
+        for column in grid.T:  # much faster than max with its places, whose axis is short
+            rows = (column >= 0).nonzero()[:, 0]
+            numbers = column[rows]
+            new, old = codes[numbers], best[rows]
+            best[rows] = torch.maximum(new, old)
+            which[rows] = torch.where(new > old, numbers[:, None, None, None, None], which[rows])
+        readings = of[:, None].expand(-1, 2, -1, -1, -1).gather(0, which).movedim(0, -1)
+        best = best.movedim(0, -1)
         end = 0
         for name, rows in self._rows_of.items():
-            kept, start, end = self._new(name, codes.shape[1:-1]), end, end + len(rows)
+            kept, start, end = self._new(name, best.shape[1:-1]), end, end + len(rows)
             kept.offer(best[..., start:end], readings[..., start:end])
             some = self._numbers_of[name]
             slots, new = kept.draw(self._places[some])
             if len(slots):
-                kept.sampled[..., slots] = of[..., some[new]]
+                kept.sampled[slots] = of[some[new]]
         self.texts.forget(self.kept.values())
 
 

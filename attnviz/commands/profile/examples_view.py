@@ -41,6 +41,9 @@ _WORD, _SMALL = 7.0, 6.0
 _STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
 """Inches: height of a sentence with its arcs, of the line above a role, between columns, and of the highest arc."""
 
+_FROM_EDGE = 1.0
+"""Sizes of its letters between the edge of the page and the legend, which then stands below the words."""
+
 _BOLDER = 1.2
 """So much wider, at most, are bold letters than those that texts are cut by."""
 
@@ -146,14 +149,17 @@ def examples_figure(plan: _ExamplesPlan, look: Look, vector: bool = False) -> Fi
         room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
         top = 0.0
         for (heading, strips), height in zip(plan.roles, heights, strict=True):
-            shown = fitted(heading, _WORD + 0.5, DPI, (width - 2 * MARGIN) * DPI / _BOLDER)
-            _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, look.greys.ink, _WORD + 0.5, weight="bold")
+            size, wide = _WORD + 0.5, (width - 2 * MARGIN) * DPI
+            if text_width(heading, size, DPI, "bold") > wide:
+                heading = fitted(heading, size, DPI, wide / _BOLDER)  # noqa: PLW2901 - as it is drawn
+            _write(ax, MARGIN / 2, top + _HEADING * 0.7, heading, look.greys.ink, size, weight="bold")
             for number, strip in enumerate(strips):
                 row, column = divmod(number, columns)
                 place = MARGIN / 2 + column * (room + _GAP), top + _HEADING + row * _STRIP
                 _draw_strip(ax, strip, place, room, look)
             top += height
         add_legend(page, handles, look)
+        page.legends[-1].borderaxespad = _FROM_EDGE
         return page
 
 

@@ -104,7 +104,7 @@ class Kept:
         self.codes = torch.full((2, *cells, n), -1, dtype=torch.long)
         self.readings = torch.zeros_like(self.codes)
         self._priorities = self._places = torch.empty(0, dtype=torch.long)
-        self.sampled = torch.empty((*cells, 0), dtype=torch.long)
+        self.sampled = torch.empty((0, *cells), dtype=torch.long)
 
     def offer(self, codes: Tensor, readings: Tensor, at: tuple[Any, ...] = ()) -> Tensor:
         """Keep the best of what is there and of what is new.
@@ -138,9 +138,8 @@ class Kept:
         slots = (taken >= n_before).nonzero()[:, 0]
         if len(slots):
             self._places = torch.cat([self._places, places])[taken]
-            self.sampled = torch.cat([self.sampled, self.sampled.new_zeros((*self._cells, len(places)))], -1)[
-                ..., taken
-            ]
+            longer = torch.cat([self.sampled, self.sampled.new_zeros((1, *self._cells))])
+            self.sampled = longer[taken.clamp(max=n_before)]
         return slots, taken[slots] - n_before
 
     def places(self) -> Tensor:
@@ -163,7 +162,8 @@ class Kept:
 
     def deciles(self, cell: tuple[int, ...]) -> list[tuple[int, Reading]]:
         """Of the sample, the nine at its deciles by the weight of the right position, the least first."""
-        readings = self.sampled[cell]
+        of_cell: tuple[Any, ...] = (slice(None), *cell)
+        readings = self.sampled[of_cell]
         weights = readings & NONE
         order = score_codes(weights, self._places).argsort(descending=True).flip(0)
         order = order[weights[order] != NONE]
@@ -182,7 +182,7 @@ class Kept:
         """Keep the best of these and of what another one kept."""
         self.offer(state["codes"], state["readings"])
         slots, which = self.draw(state["places"])
-        self.sampled[..., slots] = state["sampled"][..., which]
+        self.sampled[slots] = state["sampled"][which]
 
 
 def _places_of(codes: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnviz.errors import OutputError, UsageError
-from attnviz.model.head_ids import HeadId, head_named
+from attnviz.model.head_ids import HeadId, head_named, select_heads
 from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.examples import Example, Part, RoleExamples, examples_entry, parts_of_text, stored_examples
 from attnviz.patterns.profile_parts import SYNTACTIC
@@ -36,14 +36,18 @@ def read_profile(path: Path) -> dict[str, Any]:
         if file.exists() and not file.is_file():  # a pipe would be waited for
             raise ValueError("something that is no file")
         document = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or not isinstance(document.get("roles"), list):
-            raise ValueError("something else")
-    except (OSError, ValueError, RecursionError) as error:
-        found = (error.strerror if isinstance(error, OSError) else "") or "something else"
-        raise OutputError(
-            f"expected a profile.json at {file}, found: {found}; name the folder of a profile."
-        ) from error
-    return document
+        if isinstance(document, dict) and isinstance(document.get("roles"), list):
+            return document
+        found = "JSON without a list of roles"
+    except OSError as error:
+        found = error.strerror or "nothing that can be read"
+    except json.JSONDecodeError as error:
+        found = f"broken JSON ({error})"
+    except UnicodeDecodeError:
+        found = "no UTF-8 text"
+    except (ValueError, RecursionError) as error:
+        found = str(error)
+    raise OutputError(f"expected a profile.json at {file}, found: {found}; name the folder of a profile.")
 
 
 def chosen_examples(document: dict[str, Any], wanted: Sequence[str], path: Path) -> tuple[RoleExamples, ...]:
@@ -51,7 +55,7 @@ def chosen_examples(document: dict[str, Any], wanted: Sequence[str], path: Path)
 
     Args:
         document: of profile.json.
-        wanted: ``L2H8``, ``obj``, ``sink``, ``coreference``, …
+        wanted: ``L2H8``, ``L2``, ``L0-3``; ``obj``, ``sink``, ``previous``, ``syntactic``, …
         path: of the document, for messages.
 
     Raises:
@@ -69,17 +73,20 @@ def chosen_examples(document: dict[str, Any], wanted: Sequence[str], path: Path)
             f"the profile {path} has no examples: expected one of a corpus, with --examples above 0; make it again "
             "with attnviz profile CORPUS."
         )
-    roles = {name for each in examples for name in (each.role, each.role.removeprefix(SYNTACTIC))}
-    named = [name for name in wanted if name in roles]
-    heads = [_head(name, n_layers, n_heads, roles) for name in wanted if name not in roles]
-    of_role = [each for each in examples if not named or each.role.removeprefix(SYNTACTIC) in _short(named)]
-    for head in heads:
-        if not any(each.id == head for each in of_role):
-            has = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id == head}))
-            why = f"has examples of {has} only" if has else "has none: it passes no role, and no relation was judged"
-            raise UsageError(f"there are no examples of {' '.join([str(head), *named])}: the head {why}.")
+    roles = {each.role for each in examples}
+    named = [name for name in wanted if any(name in _names(role) for role in roles)]
+    heads = [_heads(name, n_layers, n_heads, roles) for name in wanted if name not in named]
+    of_role = [each for each in examples if not named or not _names(each.role).isdisjoint(named)]
+    for some in heads:
+        if not any(each.id in some for each in of_role):
+            has = ", ".join(sorted({each.role.removeprefix(SYNTACTIC) for each in examples if each.id in some}))
+            why = f"of {has} only" if has else "none: no role passes there, and no relation was judged"
+            first, last = some[0], some[-1]
+            told = str(first) if first == last else f"{first} to {last}"
+            raise UsageError(f"there are no examples of {' '.join([told, *named])}: there are {why}.")
+    ids = {head for some in heads for head in some}
     clearness = {(role.get("id"), role.get("role")): _clearness(role) for role in document["roles"]}
-    found = [each for each in of_role if not heads or each.id in heads]
+    found = [each for each in of_role if not heads or each.id in ids]
     return tuple(sorted(found, key=lambda each: (each.id, *clearness.get((str(each.id), each.role), (True, 0.0)))))
 
 
@@ -88,13 +95,20 @@ def _clearness(role: dict[str, Any]) -> tuple[bool, float]:
     return not role.get("passed"), -float(role.get("gain") or 0.0)
 
 
-def _short(roles: Sequence[str]) -> set[str]:
-    return {role.removeprefix(SYNTACTIC) for role in roles}
+def _names(role: str) -> set[str]:
+    """What a role may be called by: ``syntactic:obj``, ``obj``, ``syntactic``."""
+    relation = role.removeprefix(SYNTACTIC)
+    return {role, relation, role.removesuffix("-token"), "syntactic" if relation != role else role}
 
 
-def _head(name: str, n_layers: int, n_heads: int, roles: set[str]) -> HeadId:
-    others = ", ".join(sorted(role for role in roles if not role.startswith(SYNTACTIC)))
-    return head_named(name, n_layers, n_heads, f"a role or relation with examples ({visible(others)}) or")
+def _heads(name: str, n_layers: int, n_heads: int, roles: set[str]) -> list[HeadId]:
+    """The heads of ``L2H8``, ``L2`` or ``L0-3``; UsageError tells the roles that there are, too."""
+    try:
+        return select_heads(name, n_layers, n_heads)
+    except UsageError:
+        others = ", ".join(sorted({each.removeprefix(SYNTACTIC) for each in roles}))
+        expected = f"a role or relation with examples ({visible(others)}), layers such as L2 or"
+        return [head_named(name, n_layers, n_heads, expected)]
 
 
 def examples_document(document: dict[str, Any], chosen: Sequence[RoleExamples]) -> dict[str, Any]:

@@ -112,6 +112,7 @@ class StatisticsTally(_TextTally):
         roles: the names of the patterns.
         masks: of the patterns, for the batch begun last, boolean [n_texts, n_shares, n, n]; [1, …] for all texts.
         entropies: of the layer added last, in nats, [n_texts, n_heads, n].
+        largest: likewise the largest weight of each query, and its key.
     """
 
     def __init__(
@@ -164,7 +165,8 @@ class StatisticsTally(_TextTally):
         pairs = (batch.content[:, None, :, None] & batch.content[:, None, None, :]).to(pattern)
         far = torch.einsum("bhqk,qk->bhq", pattern, distances(n).abs().to(pattern))
         self.entropies = torch.special.entr(pattern).sum(-1)
-        means = torch.stack([self.entropies, far, pattern.amax(-1)], -1)
+        self.largest = pattern.max(-1)
+        means = torch.stack([self.entropies, far, self.largest.values], -1)
         means = (means * queries[..., None]).sum(2)
         masks = pad(self.masks.flatten(2), (0, 0, 1, 0), value=True).mT.to(pattern)  # first all content pairs
         shares = (pattern * pairs).flatten(2) @ (masks[0] if len(masks) == 1 else masks)

@@ -199,9 +199,9 @@ def compare_corpus(
     a, b = (_opened(model, device, dtype, process) for model in (first, second))
     check_shapes(a, b)
     identity = {
-        "attnviz": __version__, "models": [a.name, b.name], "weights": [a.weights_sha256, b.weights_sha256],
-        "dtypes": [str(a.dtype), str(b.dtype)], "seed": seed, "limit": limit, "corpus": str(file.path),
-        "parser": parse and parse.name,
+        "attnviz": __version__, "A": a.name, "B": b.name, "weights of A": a.weights_sha256,
+        "weights of B": b.weights_sha256, "dtypes": [str(a.dtype), str(b.dtype)], "seed": seed, "limit": limit,
+        "corpus": str(file.path), "parser": parse and parse.name,
     }  # fmt: skip
     settings = _Settings(
         a.encoder, (file,), parse, limit, batch_size, seed, process,

@@ -5,7 +5,6 @@ dropped, so that each row still sums to 1. What is dropped of a text depends on 
 on the batch that it is in.
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.corpora.batches import Batch
+from attnviz.corpora.bootstrap import named_generator
 from attnviz.model.checkpoint import Checkpoint
 
 __all__ = ["dropping_out"]
@@ -33,7 +33,7 @@ def dropping_out(checkpoint: Checkpoint, batch: Batch, seed: int, draw: int) -> 
         the probabilities of what was dropped so far; empty after a pass where the model drops nothing.
     """
     dropped: set[float] = set()
-    generators = [_generator(seed, draw, item.source.number) for item in batch.items]
+    generators = [named_generator(f"dropout:{seed}:{draw}:{item.source.number}") for item in batch.items]
     lengths = [len(item) for item in batch.items]
 
     def drop(module: nn.Dropout, _: tuple[Any, ...], output: Any) -> Tensor | None:
@@ -50,8 +50,3 @@ def dropping_out(checkpoint: Checkpoint, batch: Batch, seed: int, draw: int) -> 
             if isinstance(module, nn.Dropout) and 0 < module.p < 1:
                 stack.callback(module.register_forward_hook(drop).remove)
         yield dropped
-
-
-def _generator(seed: int, draw: int, number: int) -> torch.Generator:
-    digest = hashlib.sha256(f"dropout:{seed}:{draw}:{number}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)

@@ -32,7 +32,7 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
         labels = Labels(analysis.units.labels, analysis.units.sink)
         factor, _ = tile_pooling(longest, counts, target, look, n=len(labels.texts))
         pooled = max(pooled, factor)
-        groups.append((_heading(analysis), tuple(_tiles(analysis, heads, labels, factor, look.scale == "per-head"))))
+        groups.append((quoted(analysis.text), tuple(_tiles(analysis, heads, labels, factor, look.scale == "per-head"))))
     n = len(result.texts)
     of = f"the first {len(shown)} of {counted(n, 'text')}" if len(shown) < n else counted(n, "text")
     facts = shown[0].facts
@@ -58,10 +58,6 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
         else f"attention weight ({look.scale_of('each head on each text')})",
         target=target,
     )
-
-
-def _heading(analysis: Analysis) -> str:
-    return quoted(analysis.text)
 
 
 def _chosen(result: TextsAnalysis, choices: Choices) -> list[HeadSpread]:
