@@ -32,6 +32,9 @@ class Llama(Architecture):
     float32_steps = True
     epsilon_setting = "rms_norm_eps"
     language_class = "LlamaForCausalLM"
+    projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    network_names = ("up_proj", "gate_proj", "act_fn")
+    """What its modules call the first linear map, the gate and the gate's activation."""
     partial_rotary = False
     """Whether a part of a head may be without rotary positions."""
     normed_heads = False
@@ -76,20 +79,21 @@ class Llama(Architecture):
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``LlamaAttention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
-        attention, network = layer.self_attn, layer.mlp
+        attention = layer.self_attn
+        expand, gate, activation = (getattr(layer.mlp, name) for name in self.network_names)
         return LayerModules(
             block=layer,
-            projections=(attention.q_proj, attention.k_proj, attention.v_proj),
+            projections=tuple(getattr(attention, name) for name in self.projection_names),
             pattern=attention,
             concatenated=attention.o_proj,
             output=attention,
             attention_norm=layer.input_layernorm,
-            expand=network.up_proj,
-            contract=network.down_proj,
+            expand=expand,
+            contract=layer.mlp.down_proj,
             feed_forward_norm=layer.post_attention_layernorm,
             head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
-            gate=network.gate_proj,
-            activation=network.act_fn,
+            gate=gate,
+            activation=activation,
         )
 
     def embeddings(self, base_model: nn.Module) -> Embeddings:
@@ -163,23 +167,8 @@ class Phi3(Mistral):
     class_prefix = "Phi3"
     language_class = "Phi3ForCausalLM"
     partial_rotary = True
-
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """As a Llama's, but for the two fused matrices."""
-        attention, network = layer.self_attn, layer.mlp
-        return LayerModules(
-            block=layer,
-            projections=(attention.qkv_proj,),
-            pattern=attention,
-            concatenated=attention.o_proj,
-            output=attention,
-            attention_norm=layer.input_layernorm,
-            expand=network.gate_up_proj,
-            contract=network.down_proj,
-            feed_forward_norm=layer.post_attention_layernorm,
-            gate=network.gate_up_proj,
-            activation=network.activation_fn,
-        )
+    projection_names = ("qkv_proj",)
+    network_names = ("gate_up_proj", "gate_up_proj", "activation_fn")
 
 
 class Gemma2(Qwen2):
