@@ -233,6 +233,13 @@ def test_what_is_not_reproduced_is_refused_by_name_and_value(kind, setting, valu
         architecture_of(config, torch.float32)
 
 
+def test_a_width_of_heads_that_the_family_does_not_read_is_not_believed(tmp_path):
+    checkpoint = checkpoint_of("roberta", torch.float32)
+    checkpoint.config.head_dim = 5
+    assert checkpoint.d_head == checkpoint.d_model // checkpoint.n_heads
+    assert attnviz.ablate(SENTENCE, checkpoint, curve=False).heads
+
+
 def test_a_size_that_is_no_model_is_refused_by_the_configs_own_name():
     with pytest.raises(ArchitectureError, match="the config has n_layers=0; expected a model with layers"):
         architecture_of(RELATIVES["distilbert"].config(num_hidden_layers=0), torch.float32)

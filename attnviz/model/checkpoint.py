@@ -143,8 +143,9 @@ class Checkpoint:
 
     @property
     def d_head(self) -> int:
-        """Width of one head."""
-        return int(getattr(self.config, "head_dim", None) or self.d_model // self.n_heads)
+        """Width of one head; a config may hold a ``head_dim`` that its family does not read."""
+        stated = getattr(self.config, "head_dim", None) if self.architecture.states_d_head else None
+        return int(stated or self.d_model // self.n_heads)
 
     @property
     def positions(self) -> int:

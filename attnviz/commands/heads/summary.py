@@ -19,7 +19,10 @@ from attnviz.results.tables import Column, column_table
 
 __all__ = ["KINDS", "kind_of", "label_column", "label_entry", "summary_entry", "summary_tables"]
 
-KINDS = {"sink": "s", "local": "l", "repeats": "r", "syntactic": "y", "long-range": "g", "broad": "b", "none": "·"}
+KINDS = {
+    "sink": "s", "local": "l", "repeats": "r", "syntactic": "y", "long-range": "g", "broad": "b", "other": "o",
+    "none": "·",
+}  # fmt: skip
 """Kinds of heads, in the order of the summary, and the letter of each in the bars of layers."""
 
 _FAMILIES = {"positional": "local", "no role": "none"}
@@ -31,7 +34,8 @@ _OfLayer = tuple[int, list[str]]
 def kind_of(head: HeadFindings) -> str:
     """The kind of a head's label on the text: previous, next and current token are local, too."""
     family = family_of_label(head.label).name
-    return _FAMILIES.get(family, family)
+    kind = _FAMILIES.get(family, family)
+    return kind if kind in KINDS else "other"
 
 
 def summary_entry(analysis: Analysis, heads: Sequence[HeadFindings]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The architectures that the reference attention reproduces: one file and one entry each."""
+"""The architectures that the reference attention reproduces: an entry each, relatives in one file (BERT's, Llama's)."""
 
 from typing import Any
 

@@ -126,6 +126,9 @@ class Architecture(ABC):
     positions_after_padding: bool = False
     """Whether positions are counted from ``pad_token_id`` + 1, past padding, whose row they leave out (RoBERTa)."""
 
+    states_d_head: bool = False
+    """Whether its configs may state the width of a head, which need not be d_model / n_heads (Llama, T5)."""
+
     causal: bool = False
     """Whether a query sees only itself and what precedes it; position 0 then counts as a sink whatever stands there."""
 

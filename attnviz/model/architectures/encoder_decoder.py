@@ -181,6 +181,7 @@ class T5(EncoderDecoder):
     """Raffel et al. 2020: pre-norm with RMS norms; no biases, no scale; one bias by distance for each stack."""
 
     name = "t5"
+    states_d_head = True
     class_prefix = "T5"
     language_class = "T5ForConditionalGeneration"
     layers_at = "block"

@@ -26,6 +26,7 @@ class Llama(Architecture):
     class_prefix = "Llama"
     final_norm_at = "norm"
     old_buffers = ("rotary_emb.inv_freq",)
+    states_d_head = True
     causal = True
     pre_norm = True
     norm_kind: NormKind = "rms"

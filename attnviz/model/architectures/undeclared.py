@@ -33,6 +33,7 @@ class Undeclared(Architecture):
 
     optional_weights = ("pooler",)
     old_buffers = (".attention.bias", ".masked_bias", ".inv_freq", "position_ids")
+    states_d_head = True
     float32_steps = True
     explained = False
 
