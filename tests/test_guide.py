@@ -144,8 +144,9 @@ def test_commands_run_as_written_and_print_what_is_shown(
     if {"--repeats", "minilm"} <= set(words):  # a larger model, whose numbers are not shown
         for module in (repeats, corpus_run):
             monkeypatch.setattr(module, "SEQUENCES", 4)
-    words += [] if DRAWS.search(command) else ["--no-figures"]
-    done = CliRunner().invoke(app, words + ["--device", "cpu"] * (kind != "models"), input=said)
+    if kind != "models" and "--show" not in words:
+        words += ["--device", "cpu"] + ["--no-figures"] * (not DRAWS.search(command))
+    done = CliRunner().invoke(app, words, input=said)
     assert done.exit_code == 0, done.output
     assert missing(COMMANDS[command], done.stdout) == []
     if kind != "models" and not {"--target", "--generate", "--show"} & set(words):  # these have keys of their own

@@ -74,9 +74,9 @@ def text_width(text: str, size: float | str, dpi: float, weight: str = "normal")
     return width
 
 
-def fitted(text: str, size: float, dpi: float, pixels: float) -> str:
+def fitted(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> str:
     """The text as it can be drawn, cut with an ellipsis where it is wider than so many pixels."""
-    return _balanced([_cut(drawable(text), size, dpi, pixels)])[0]
+    return _balanced([_cut(drawable(text), size, dpi, pixels, weight)])[0]
 
 
 def _fits(shown: str, size: float, dpi: float, pixels: float, weight: str) -> bool:

@@ -44,9 +44,6 @@ _STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
 _FROM_EDGE = 1.0
 """Sizes of its letters between the edge of the page and the legend, which then stands below the words."""
 
-_BOLDER = 1.2
-"""So much wider, at most, are bold letters than those that texts are cut by."""
-
 _COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
 
 
@@ -150,9 +147,8 @@ def examples_figure(plan: _ExamplesPlan, look: Look, vector: bool = False) -> Fi
         top = 0.0
         for (heading, strips), height in zip(plan.roles, heights, strict=True):
             size, wide = _WORD + 0.5, (width - 2 * MARGIN) * DPI
-            if text_width(heading, size, DPI, "bold") > wide:
-                heading = fitted(heading, size, DPI, wide / _BOLDER)  # noqa: PLW2901 - as it is drawn
-            _write(ax, MARGIN / 2, top + _HEADING * 0.7, heading, look.greys.ink, size, weight="bold")
+            shown = fitted(heading, size, DPI, wide, "bold")
+            _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, look.greys.ink, size, weight="bold")
             for number, strip in enumerate(strips):
                 row, column = divmod(number, columns)
                 place = MARGIN / 2 + column * (room + _GAP), top + _HEADING + row * _STRIP
@@ -220,7 +216,7 @@ def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
 def _laid(part: Part, room: float) -> tuple[Part, str, float]:
     weight = "bold" if part.ends else "normal"
     text = part.text if part.text.isprintable() else visible(part.text)
-    shown = fitted(text, _WORD, DPI, room * DPI / _BOLDER)
+    shown = fitted(text, _WORD, DPI, room * DPI, weight)
     return part, shown, text_width(shown, _WORD, DPI, weight) / DPI
 
 
