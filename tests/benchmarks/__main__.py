@@ -114,9 +114,9 @@ def head_pictures() -> list[Row]:
     ]
     png, png_loop, sns, svg, svg_loop = functions(calls)
     return [
-        _speed_up("144 head PNGs, 9 tokens", png, "matplotlib, a new figure each", png_loop, 12),
-        _speed_up("144 head PNGs, 9 tokens", png, "seaborn.heatmap, a new figure each", sns, 18),
-        _speed_up("144 head SVGs, 9 tokens", svg, "matplotlib, a new figure each", svg_loop, 3),
+        _speed_up("144 head PNGs, 9 tokens", png, "matplotlib, a new figure each", png_loop, 20),
+        _speed_up("144 head PNGs, 9 tokens", png, "seaborn.heatmap, a new figure each", sns, 30),
+        _speed_up("144 head SVGs, 9 tokens", svg, "matplotlib, a new figure each", svg_loop, 10),
     ]
 
 
