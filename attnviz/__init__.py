@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from attnviz.commands.compare.corpus.measure import CorpusComparison, compare_corpus
     from attnviz.commands.compare.measure import Comparison, compare
     from attnviz.commands.explain.measure import Explanation, explain
-    from attnviz.commands.heads.measure import Analysis, analyze
+    from attnviz.commands.heads.analysis import Analysis
+    from attnviz.commands.heads.measure import analyze
     from attnviz.commands.heads.texts.measure import TextsAnalysis, analyze_each
     from attnviz.commands.models.configurations import Configuration
     from attnviz.commands.models.measure import model_configurations
@@ -79,7 +80,7 @@ __all__ = [
 
 _MODULES = {
     "Ablation": "attnviz.commands.ablate.measure",
-    "Analysis": "attnviz.commands.heads.measure",
+    "Analysis": "attnviz.commands.heads.analysis",
     "Comparison": "attnviz.commands.compare.measure",
     "Configuration": "attnviz.commands.models.configurations",
     "Explanation": "attnviz.commands.explain.measure",

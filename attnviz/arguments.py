@@ -9,18 +9,6 @@ from typing import ParamSpec, TypeGuard, TypeVar
 
 from attnviz.errors import TextError, UsageError
 
-__all__ = [
-    "LARGEST_SEED",
-    "MOST_EXAMPLES",
-    "check_examples",
-    "check_sampling",
-    "check_switch",
-    "check_texts",
-    "check_whole",
-    "checked",
-    "is_whole",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

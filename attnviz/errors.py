@@ -17,20 +17,6 @@ edge (``attnviz.cli.runner.errors_to_exit_codes``); anything else is a bug and k
 130 interrupted (Ctrl-C, SIGTERM, SIGHUP).
 """
 
-__all__ = [
-    "ArchitectureError",
-    "AttnvizError",
-    "CheckpointError",
-    "CorpusError",
-    "DeviceError",
-    "OutputError",
-    "ParserError",
-    "ProcessError",
-    "TextError",
-    "UsageError",
-    "VerificationError",
-]
-
 
 class AttnvizError(Exception):
     """Base of everything that attnviz raises on purpose; ``exit_code`` is the command line's."""

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["SIGNALS", "Interrupted", "handled", "held_back", "ignore", "insist", "interruption", "take"]
-
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGTERM", "SIGINT") if hasattr(signal, name))
 """Those that interrupt; Ctrl-C last, so that all others are back where they were when it raises."""
 

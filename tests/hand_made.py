@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.checks import LayerCheck, Verification
 from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import LayerCheck, Verification, VerifiedLayer
-from attnviz.commands.heads.measure import Analysis, HeadFindings, Options
+from attnviz.attention.verify import VerifiedLayer
+from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.commands.heads.inputs import Options
 from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId

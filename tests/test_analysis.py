@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from transformers import BertForMaskedLM
 
 from attnviz import analyze
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import CheckpointError, ParserError, TextError, UsageError
 from attnviz.figures.look import Look
 from attnviz.model.head_ids import HeadId

@@ -12,7 +12,7 @@ from transformers.masking_utils import AttentionMaskInterface
 import attnviz
 from attnviz.attention import interface
 from attnviz.attention import reference as attention
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import ArchitectureError, CheckpointError, TextError, VerificationError
 from attnviz.model.architectures.undeclared import Undeclared
 from tests.drawn import texts_of

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnviz.attention.capture import capture_layers
-from attnviz.corpora.batches import Text, batches, collate, encode
-from attnviz.corpora.reading import Place
+from attnviz.corpora.batches import batches, collate, encode
+from attnviz.corpora.reading import Place, Text
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.checkpoint import from_loaded
 from tests.models import bert_tokenizer, gpt2_tokenizer, sharp_bert, sharp_gpt2

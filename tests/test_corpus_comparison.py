@@ -24,9 +24,10 @@ from attnviz.commands.compare.corpus.noise import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
 from attnviz.commands.profile.intervals import t_quantile
 from attnviz.corpora import runs
-from attnviz.corpora.batches import SampledAttention, Text, collate, encode
+from attnviz.corpora.batches import SampledAttention, collate, encode
 from attnviz.corpora.bootstrap import REPLICATES, text_weights
 from attnviz.corpora.long_runs import Process
+from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.head_ids import HeadId
 from tests.corpora import examples, sentences, treebank

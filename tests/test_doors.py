@@ -18,7 +18,8 @@ from attnviz.cli.program import app
 from attnviz.commands.ablate.measure import ablate
 from attnviz.commands.heads import measure as heads_measure
 from attnviz.commands.heads.measure import analyze
-from attnviz.corpora.batches import Text, collate, encode
+from attnviz.corpora.batches import collate, encode
+from attnviz.corpora.reading import Text
 from attnviz.errors import ArchitectureError, CheckpointError, ParserError, VerificationError
 from attnviz.model import configs
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint

@@ -9,15 +9,8 @@ from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
 
 from attnviz.figures import fonts
-from attnviz.figures.fonts import (
-    DEFAULT_FAMILY,
-    drawable,
-    fitted,
-    font_families,
-    isolated,
-    text_width,
-    wrapped,
-)
+from attnviz.figures.fonts import DEFAULT_FAMILY, drawable, fitted, font_families, text_width, wrapped
+from attnviz.model.wording import isolated
 
 CAT = "猫"
 

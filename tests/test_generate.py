@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 import attnviz
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
 from attnviz.model.checkpoint import from_loaded
 from tests.drawn import texts_of

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from attnviz.attention import reference
-from attnviz.corpora.batches import SampledAttention, Text, collate, encode
+from attnviz.corpora.batches import SampledAttention, collate, encode
+from attnviz.corpora.reading import Text
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.opening import open_checkpoint

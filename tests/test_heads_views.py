@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.text import Text
 
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import UsageError
 from attnviz.figures.files import figure_bytes

@@ -7,7 +7,7 @@ import torch
 from transformers import BertModel, GPT2Model
 
 from attnviz import analyze
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.patterns.parsers import load_parser
 from attnviz.patterns.syntax import parse_texts
 from attnviz.patterns.verdicts import Verdict

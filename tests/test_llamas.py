@@ -14,10 +14,11 @@ from transformers import AutoConfig, GptOssConfig, GptOssModel
 import attnviz
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import capture_layers
+from attnviz.attention.checks import LayerCheck
 from attnviz.attention.positions import Rotary, default_frequencies
 from attnviz.attention.reference import HeadParameters
 from attnviz.attention.tolerances import FLOAT32_STEPS, TOLERANCES, tolerance_of
-from attnviz.attention.verify import LayerCheck, verify_attention, verify_record
+from attnviz.attention.verify import verify_attention, verify_record
 from attnviz.errors import ArchitectureError, CheckpointError, VerificationError
 from attnviz.model.architectures import ARCHITECTURES
 from attnviz.model.architectures.llama import Llama

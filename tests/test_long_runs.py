@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnviz.corpora.batches import Text
 from attnviz.corpora.long_runs import (
     ChangedCorpusError,
     Measured,
@@ -20,6 +19,7 @@ from attnviz.corpora.long_runs import (
     remove_kept,
     this_process,
 )
+from attnviz.corpora.reading import Text
 from attnviz.errors import OutputError, ProcessError
 from attnviz.patterns.syntax import Arc
 

@@ -14,7 +14,8 @@ import attnviz
 from attnviz.attention import reference as attention
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import shares as head_shares
-from attnviz.commands.outputs.measure import HeadOutputs, measure_contributions
+from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs.shares import measure_contributions
 from attnviz.errors import TextError, UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
 from tests.conftest import SENTENCE

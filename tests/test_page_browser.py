@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 import attnviz
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.wording import visible
 from tests.conftest import SENTENCE

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from attnviz.attention.checks import LayerCheck
 from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import LayerCheck, VerifiedLayer
+from attnviz.attention.verify import VerifiedLayer
 from attnviz.errors import VerificationError
 from attnviz.patterns.registry import (
     ON_REPEATS,

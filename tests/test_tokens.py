@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.pieces import vocabulary_labels
-from attnviz.model.tokens import Tokens, merge_pattern, merge_units, tokenize, visible
+from attnviz.model.tokens import Tokens, merge_pattern, merge_units, tokenize
+from attnviz.model.wording import visible
 from tests.llamas import sentencepiece_tokenizer
 from tests.models import bert_tokenizer, gpt2_tokenizer
 

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from attnviz.attention import reference as attention
 from attnviz.attention import verify
 from attnviz.attention.capture import capture_layers
+from attnviz.attention.checks import LayerCheck
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.attention.tolerances import TOLERANCES
-from attnviz.attention.verify import LayerCheck, VerifiedAttention, VerifiedLayer, verify_attention
+from attnviz.attention.verify import VerifiedAttention, VerifiedLayer, verify_attention
 from attnviz.cli.program import app
 from attnviz.errors import AttnvizError, VerificationError
 from attnviz.model.architectures.bert import Bert

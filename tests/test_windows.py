@@ -14,7 +14,8 @@ from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.profile.measure import profile_heads
 from attnviz.commands.profile.repeats import RepeatTally
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally
-from attnviz.corpora.batches import SampledAttention, Text
+from attnviz.corpora.batches import SampledAttention
+from attnviz.corpora.reading import Text
 from attnviz.figures.look import Look
 from attnviz.model.checkpoint import from_loaded
 from attnviz.patterns.registry import allowed_units

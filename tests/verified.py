@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnviz.attention.checks import LayerCheck
 from attnviz.attention.tolerances import Tolerance
-from attnviz.attention.verify import LayerCheck, VerifiedLayer
+from attnviz.attention.verify import VerifiedLayer
 from attnviz.model.tokens import Units
 from attnviz.patterns.registry import MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext

@@ -1,3 +1,1 @@
 """The reference attention, and how it is verified against the running model."""
-
-__all__: list[str] = []

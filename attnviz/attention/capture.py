@@ -14,8 +14,6 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import LayerId
 from attnviz.model.weights import all_finite
 
-__all__ = ["LayerRecord", "capture_layers", "eager_and_eval", "refuse_not_finite"]
-
 
 @dataclass(frozen=True)
 class LayerRecord:

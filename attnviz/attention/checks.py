@@ -16,8 +16,6 @@ from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["LayerCheck", "Verification", "compare_layer", "compare_patterns", "locate", "within", "worse_of"]
-
 _SURE = 1.5
 """Of a scale's limit: an error of this size is noticed even where rounding makes it look smaller."""
 

@@ -18,8 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["ScaleFit", "fit_scale", "row_error"]
-
 _ERRORS = 8.0
 """Standard errors by which a scale has to be off; correct references in trained and in sharpened models stay below."""
 

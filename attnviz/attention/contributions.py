@@ -18,8 +18,6 @@ from attnviz.attention import reference as attention
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.errors import VerificationError
 
-__all__ = ["LayerContributions", "check_sum", "error_of_sum", "layer_contributions", "without_gradients"]
-
 
 @contextmanager
 def without_gradients(device: torch.device) -> Iterator[None]:

@@ -11,8 +11,6 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens, shifted_right, tokens_of_ids
 from attnviz.model.wording import counted, visible
 
-__all__ = ["MOST_NEW_TOKENS", "TargetTokens", "continue_greedily", "generate_greedily", "target_tokens"]
-
 MOST_NEW_TOKENS = 40
 """The longest target that is generated, unless another length is asked for."""
 

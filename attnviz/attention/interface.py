@@ -28,8 +28,6 @@ from attnviz.model.libraries import calling_transformers
 from attnviz.model.tokens import Tokens
 from attnviz.progress import Progress, tell
 
-__all__ = ["compare_given_patterns"]
-
 _NAME = "attnviz"
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["LayerNorm", "Norm", "RMSNorm", "widened"]
-
 
 @dataclass(frozen=True)
 class LayerNorm:

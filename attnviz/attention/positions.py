@@ -23,11 +23,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Rotary", "bucketed_bias", "default_frequencies", "llama3_frequencies", "longrope_frequencies", "position_buckets",
-    "rotated", "yarn_frequencies",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Rotary:

@@ -25,23 +25,6 @@ from torch import Tensor
 from attnviz.attention.norms import RMSNorm
 from attnviz.attention.positions import Rotary, rotated
 
-__all__ = [
-    "HeadParameters",
-    "Projection",
-    "allowed_positions",
-    "attention_output",
-    "attention_pattern",
-    "attention_scores",
-    "capped",
-    "head_outputs",
-    "multi_head_attention",
-    "project",
-    "queries_and_keys",
-    "shared_by_groups",
-    "transformed_values",
-    "values",
-]
-
 
 @dataclass(frozen=True)
 class Projection:

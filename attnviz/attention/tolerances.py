@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["FLOAT32_STEPS", "TOLERANCES", "Tolerance", "tolerance_of"]
-
 
 @dataclass(frozen=True)
 class Tolerance:

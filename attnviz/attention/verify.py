@@ -8,24 +8,13 @@ from torch import Tensor
 
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import LayerRecord, capture_layers
-from attnviz.attention.checks import LayerCheck, Verification, compare_layer, locate, within, worse_of
+from attnviz.attention.checks import LayerCheck, Verification, compare_layer, locate, within
 from attnviz.attention.tolerances import Tolerance
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import LayerId
 from attnviz.model.tokens import Tokens
 from attnviz.progress import Progress, tell
-
-__all__ = [
-    "LayerCheck",
-    "Verification",
-    "VerifiedAttention",
-    "VerifiedLayer",
-    "verify_attention",
-    "verify_record",
-    "worse_of",
-]
-
 
 _SAME_WEIGHTS = 1e-4
 """Fingerprints of a pattern that is recomputed from the same weights differ by rounding alone, in any number format."""

@@ -12,8 +12,6 @@ from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import decoded, read_text
 from attnviz.errors import UsageError
 
-__all__ = ["ablate"]
-
 
 @command(figures="heads, map, curve, gradient")
 def ablate(

@@ -20,7 +20,6 @@ from attnviz.progress import Progress
 if TYPE_CHECKING:
     from attnviz.model.sources import Source
 
-__all__ = ["compare"]
 
 _SCALES = ("shared", "per-head")
 _FORMS = (

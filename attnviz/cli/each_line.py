@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from attnviz.model.sources import Source
     from attnviz.results.view import ChoiceNames
 
-__all__ = ["analyze_lines", "texts_of_lines"]
 
 _SUMMARY = "texts"
 """The figure of all texts; all others are of one."""

@@ -9,8 +9,6 @@ from attnviz.cli import options
 from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 
-__all__ = ["explain"]
-
 
 @command(
     figures="path, positions", note="Default: all; positions exist for layer 0 of models with position embeddings."

@@ -6,8 +6,6 @@ from pathlib import Path
 from attnviz.errors import OutputError, UsageError
 from attnviz.results.folder_names import text_folder
 
-__all__ = ["check_out", "check_working_folder", "is_file", "results_folder"]
-
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
 

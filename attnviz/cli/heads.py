@@ -15,8 +15,6 @@ from attnviz.progress import Progress
 if TYPE_CHECKING:
     from attnviz.results.view import ChoiceNames
 
-__all__ = ["heads"]
-
 
 @command(
     figures="overview, heads, lines, map, mean, pair, panel, relations, text, page",

@@ -11,8 +11,6 @@ from attnviz.cli.runner import Run, errors_to_exit_codes
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
 from attnviz.errors import CheckpointError, UsageError
 
-__all__ = ["models"]
-
 
 def models(
     names: Annotated[

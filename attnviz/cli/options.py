@@ -6,39 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnviz.arguments import LARGEST_SEED, MOST_EXAMPLES
-
-__all__ = [
-    "GROUPS",
-    "LARGEST_BATCH",
-    "MEASUREMENT",
-    "MOST_EXAMPLES",
-    "OUTPUT",
-    "PICTURES",
-    "TEXT_AND_MODEL",
-    "AsJson",
-    "BatchSize",
-    "Limit",
-    "LocalWindow",
-    "LongRangeFrom",
-    "MaxNewTokens",
-    "Pair",
-    "Parser",
-    "Select",
-    "SelectByRole",
-    "Shared",
-    "Target",
-    "Text",
-    "Truncate",
-    "Words",
-    "output_option",
-    "picture_option",
-    "save_option",
-    "seed_option",
-    "text_option",
-    "token_option",
-    "top_option",
-]
+from attnviz.arguments import LARGEST_SEED
 
 TEXT_AND_MODEL = "Text and model"
 MEASUREMENT = "What to measure"

@@ -10,8 +10,6 @@ from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.progress import Progress
 
-__all__ = ["outputs"]
-
 
 @command(figures="overview, shares, effects, heads")
 def outputs(

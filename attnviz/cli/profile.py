@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import attnviz
+from attnviz.arguments import MOST_EXAMPLES
 from attnviz.cli import options
 from attnviz.cli.folders import results_folder
 from attnviz.cli.runner import Run, command
@@ -17,8 +18,6 @@ from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import OutputError, UsageError
 from attnviz.progress import Progress
-
-__all__ = ["profile"]
 
 _OF_SHOW = {"model", "revision", "corpora", "show", "as_json", "quiet"}
 """What ``--show`` reads."""
@@ -74,7 +73,7 @@ def profile(
         typer.Option(
             metavar="N",
             min=0,
-            max=options.MOST_EXAMPLES,
+            max=MOST_EXAMPLES,
             help="Keep N sentences in which a head shows a role best, and N in which it fails most clearly; 0 for "
             "none.",
         ),

@@ -22,8 +22,6 @@ from attnviz.cli.profile import profile
 from attnviz.cli.rollout import rollout
 from attnviz.version import __version__
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="attnviz",
     help="What the attention heads of a pretrained BERT, GPT-2, Llama or translation model do: recomputed, verified, "

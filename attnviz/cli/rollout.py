@@ -10,8 +10,6 @@ from attnviz.cli.runner import Run, command
 from attnviz.cli.terminal import read_text
 from attnviz.errors import UsageError
 
-__all__ = ["rollout"]
-
 
 @command(figures="rollout, layers, from")
 def rollout(

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from attnviz.results.result import Result
     from attnviz.results.view import ChoiceNames, Choices
 
-__all__ = ["Run", "collecting", "command", "errors_to_exit_codes"]
 
 _TEXTS = ("pair", "target", "token", "label", "against")
 """Options that are in any language, and in UTF-8 whatever the locale is."""

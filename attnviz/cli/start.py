@@ -10,8 +10,6 @@ from typing import TextIO
 
 from attnviz import signals
 
-__all__ = ["INTERRUPTED", "main"]
-
 INTERRUPTED = 130
 _SELDOM = (50_000, 20, 100)  # drawing makes many objects, of which few are in cycles
 

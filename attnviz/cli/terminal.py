@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 
     from attnviz.results.output_folder import OutputFolder
 
-__all__ = [
-    "decoded",
-    "print_results",
-    "printable",
-    "progress",
-    "read_text",
-    "say",
-    "say_what_was_written",
-    "split_names",
-]
 
 _NARROWEST = 60
 

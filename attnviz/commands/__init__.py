@@ -1,3 +1,1 @@
 """One folder a command: measure, views, report."""
-
-__all__: list[str] = []

@@ -2,5 +2,3 @@
 
 reading -> batches -> runs; long_runs to go on with or to share the work, bootstrap for intervals
 """
-
-__all__: list[str] = []

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from attnviz.attention.capture import LayerRecord, capture_layers
-from attnviz.attention.verify import LayerCheck, Verification, verify_record, worse_of
+from attnviz.attention.checks import LayerCheck, Verification, worse_of
+from attnviz.attention.verify import verify_record
 from attnviz.corpora.reading import Span, Text
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.encoding import lost_segments
 from attnviz.model.head_ids import LayerId
-
-__all__ = ["EVERY", "Batch", "Item", "SampledAttention", "Text", "batches", "collate", "encode"]
 
 EVERY = 20
 """Batches of which one is verified; of the first so many, the very first."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["ENOUGH_TEXTS", "REPLICATES", "named_generator", "standard_error", "text_weights"]
-
 ENOUGH_TEXTS = 30
 """Texts below which an interval says nothing and no verdict passes; attnviz's own choice.
 

@@ -20,10 +20,6 @@ from attnviz.signals import Interrupted, handled
 if TYPE_CHECKING:
     from attnviz.corpora.reading import Text
 
-__all__ = [
-    "ChangedCorpusError", "Measured", "Process", "Unfinished", "gathered", "interruptions_noted", "joined_processes",
-    "own_file", "remove_kept", "this_process",
-]  # fmt: skip
 
 _PATIENCE = timedelta(days=7)
 """How long a process that is done waits for the others."""

@@ -8,8 +8,6 @@ from attnviz.corpora.reading import LONGEST, SHORTEST, Corpus, Span, Text
 from attnviz.patterns.parsers import Vocabulary, load_parser, parsed_words
 from attnviz.patterns.syntax import Arc, is_scored
 
-__all__ = ["Parser", "find_parser", "ready"]
-
 
 class Parser:
     """A spaCy pipeline, with its ``name`` and version, and the ``vocabulary`` of its relations."""

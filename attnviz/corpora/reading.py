@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from attnviz.errors import CorpusError
 from attnviz.patterns.syntax import LEFT_OUT, Arc
 
-__all__ = ["LONGEST", "SHORTEST", "Corpus", "Place", "Span", "Text", "as_labelled", "open_corpus", "read_texts"]
-
 SHORTEST, LONGEST = 3, 60
 """Words of the sentences of a treebank that count (contract)."""
 

@@ -9,17 +9,15 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from attnviz.corpora.batches import Batch, Text, batches
+from attnviz.corpora.batches import Batch, batches
 from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unfinished, gathered, interruptions_noted
 from attnviz.corpora.parsing import Parser, ready
-from attnviz.corpora.reading import Corpus, read_texts
+from attnviz.corpora.reading import Corpus, Text, read_texts
 from attnviz.errors import CorpusError, OutputError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.opening import resolve_device
 from attnviz.model.wording import counted
 from attnviz.progress import Progress
-
-__all__ = ["LongRun", "Part", "RunSettings", "own_device"]
 
 _SAVED_EVERY = 10.0
 """Seconds between two savings of what was measured."""

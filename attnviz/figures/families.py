@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 
-__all__ = ["FAMILIES", "NO_ROLE", "OTHER", "Family", "counted_families", "family_of_label"]
-
 
 @dataclass(frozen=True)
 class Family:

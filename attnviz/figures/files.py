@@ -13,8 +13,6 @@ from PIL.PngImagePlugin import PngInfo
 
 from attnviz.figures.look import PLAIN, Look
 
-__all__ = ["DPI", "FORMATS", "figure_bytes", "figure_style", "file_dpi", "png_bytes"]
-
 FORMATS = ("png", "svg", "pdf")
 """File formats of figures."""
 

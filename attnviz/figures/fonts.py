@@ -11,8 +11,6 @@ from matplotlib.ft2font import FT2Font
 
 from attnviz.model.wording import isolated, right_to_left
 
-__all__ = ["DEFAULT_FAMILY", "drawable", "fitted", "font_families", "fonts_to_install", "text_width", "wrapped"]
-
 DEFAULT_FAMILY = "DejaVu Sans"
 """Comes with matplotlib, so figures look the same on every machine."""
 

@@ -34,8 +34,6 @@ from attnviz.figures.page import (
 )
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["HeadCell", "HeadGridPlan", "draw_head_grid", "head_grid_figure"]
-
 _BAR, _LEGEND_ROW = 0.68, 0.15
 _EVEN = 0.85
 

@@ -15,8 +15,6 @@ from attnviz.figures.matrix import label_pixels, label_size, named_every
 from attnviz.figures.page import MARGIN
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["LAYER_NAMES", "GridLayout", "fitting_grid", "grid_pooling", "planned_grid"]
-
 # side of a square, in a figure as wide as its content, and of a width that the user chose
 _LARGEST, _LARGEST_CHOSEN = 120, 240
 # from one square to the next: with a name and a text above; with a name; of the narrowest grid

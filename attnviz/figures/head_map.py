@@ -30,8 +30,6 @@ from attnviz.figures.page import (
     written,
 )
 
-__all__ = ["HeadMap", "HeadMapPlan", "draw_head_map", "head_map_figure"]
-
 _CELL = (0.42, 0.25)
 _SMALL_CELL = 0.19
 _GAP, _AXES, _BAR, _NAME = 0.18, 0.35, 0.55, 0.2

@@ -26,8 +26,6 @@ from attnviz.figures.matrix import (
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, bar_inches, colour_bar, new_page, page_width, settled
 
-__all__ = ["HeatmapPlan", "draw_heatmap", "heatmap_figure", "heatmap_page", "heatmap_pooling"]
-
 # pixels at DPI: of the largest and of the usual side of a heatmap, and of the largest cell
 _MOST_CELLS, _SIDE, _LARGEST_CELL = 1024, 960, 44
 _TICK, _AXIS_NAME, _BAR, _SLACK = 10, 24, 0.55, 0.08

@@ -31,8 +31,6 @@ from attnviz.figures.look import Look
 from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
 from attnviz.figures.page import heading
 
-__all__ = ["LEVELS", "heatmap_files", "palette"]
-
 LEVELS = 176
 """Steps of the colour scale; 80 steps from paper to ink make it up to the 256 colours of a palette."""
 

@@ -11,9 +11,6 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, 
 
 from attnviz.errors import UsageError
 
-__all__ = ["FAINTEST", "MISSED_DASHES", "PLAIN", "SCALES", "THEMES", "Look", "Theme", "outer_ink", "outer_size",
-           "parse_width"]  # fmt: skip
-
 FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
 

@@ -24,12 +24,6 @@ from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
 from attnviz.figures.page import PIXEL
 
-__all__ = [
-    "LONGEST", "MOST_NUMBERED", "Array", "Cells", "Labels", "Outline", "cell_points", "contrasting_ink", "draw_matrix",
-    "hundredths", "label_pixels", "label_size", "max_pool", "name_axis", "named_every", "pooled_for", "value_size",
-    "write_numbers", "write_texts",
-]  # fmt: skip
-
 Array = NDArray[Any]
 Cells = AxesImage | QuadMesh
 """What carries the colours of a matrix."""

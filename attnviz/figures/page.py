@@ -19,11 +19,6 @@ from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
 from attnviz.figures.look import Look
 from attnviz.model.wording import rounded
 
-__all__ = [
-    "MARGIN", "PIXEL", "ColourScale", "Mark", "PagePlan", "add_legend", "bar_inches", "colour_bar", "frozen",
-    "heading", "legend_columns", "legend_height", "new_page", "page_width", "settled", "spread", "written",
-]  # fmt: skip
-
 MARGIN = 0.12
 """Inches between the edge of a page and what stands on it."""
 

@@ -18,11 +18,6 @@ from attnviz.figures.matrix import Array, cell_points, contrasting_ink
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
 from attnviz.model.wording import right_to_left
 
-__all__ = [
-    "HIGHEST", "LETTERS", "Piece", "Placed", "ShadedText", "TextPlan", "draw_text", "in_points", "points_of",
-    "prose_width", "text_figure", "text_inches", "text_lines", "write_heading",
-]  # fmt: skip
-
 LETTERS = (9.0, 8.0, 7.0, 6.0, 5.5)
 """Sizes of letters in points: the largest with which all blocks fit their page, or else the last."""
 

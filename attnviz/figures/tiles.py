@@ -28,8 +28,6 @@ from attnviz.figures.matrix import (
 )
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, new_page, page_width, settled
 
-__all__ = ["Tile", "TilesPlan", "draw_last_tile", "tile_pooling", "tiles_figure"]
-
 _NAME, _GAP, _HEADING, _BAR = 0.2, 0.13, 0.22, 0.55
 _PAGE, _LEAST_TILE, _SHRUNK = 7.0, 0.28, 0.75
 _LARGEST_CELL = 0.3

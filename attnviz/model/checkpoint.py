@@ -37,8 +37,6 @@ from attnviz.model.weights import (
     refuse_rounded,
 )
 
-__all__ = ["Checkpoint", "from_loaded", "load_checkpoint"]
-
 _NO_LIMIT = 1_000_000
 
 

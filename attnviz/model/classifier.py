@@ -10,8 +10,6 @@ from attnviz.errors import UsageError
 from attnviz.model.architectures import Architecture
 from attnviz.model.wording import shortened, visible
 
-__all__ = ["Classifier", "classification_class", "classifier_of"]
-
 _LISTED, _LONGEST = 12, 30
 """Classes that a message lists, and letters of each."""
 

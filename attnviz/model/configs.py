@@ -16,8 +16,6 @@ from attnviz.errors import CheckpointError
 from attnviz.model.libraries import calling_transformers
 from attnviz.model.sources import read_json
 
-__all__ = ["SIZES", "check_sizes", "empty_model", "read_config", "refuse_other_weights"]
-
 SIZES = {
     "num_hidden_layers": "layers",
     "num_attention_heads": "heads",

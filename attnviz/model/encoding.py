@@ -16,7 +16,6 @@ _SHOWN = 100
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 
-__all__ = ["Pieces", "encodings", "load_tokenizer", "lost_segments", "mask_token", "pieces_of", "rough_cut"]
 
 _SPACES = ("▁", "Ġ")
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from attnviz.arguments import is_whole
 from attnviz.errors import UsageError
 
-__all__ = ["FORMS", "HeadId", "LayerId", "Stack", "all_heads", "head_named", "select_heads", "selection_texts"]
-
 _ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
 _SELECTION = re.compile(
     r"(?:L?(?P<l1>[0-9]{1,6}|\*)(?:-L?(?P<l2>[0-9]{1,6}))?(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?"

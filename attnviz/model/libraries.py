@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from attnviz.errors import AttnvizError, CheckpointError
 
-__all__ = ["asking_hub", "calling_transformers", "first_line", "panics_unprinted", "within"]
-
 T = TypeVar("T")
 
 _ALONE = threading.RLock()

@@ -12,9 +12,6 @@ from attnviz.model.architectures import Undeclared, architecture_of
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 
-__all__ = ["DTYPES", "Model", "encoder_note", "named_source", "open_checkpoint", "refuse_target", "refuse_undeclared",
-           "resolve_device", "resolve_dtype"]  # fmt: skip
-
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,

@@ -9,8 +9,6 @@ from typing import Any
 
 from attnviz.model.wording import visible
 
-__all__ = ["CONTINUES", "SPACE", "decoder", "vocabulary_labels"]
-
 CONTINUES = "##"
 """Before a piece that continues a word, whatever the tokenizer."""
 

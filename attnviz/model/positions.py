@@ -8,8 +8,6 @@ from attnviz.errors import UsageError
 from attnviz.model.tokens import Units
 from attnviz.model.wording import visible
 
-__all__ = ["find_positions", "only_position", "text_at"]
-
 _SHORT_ENOUGH_TO_LIST = 20
 _LONGEST_NUMBER = 10
 

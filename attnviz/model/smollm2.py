@@ -15,8 +15,6 @@ from pathlib import Path
 from attnviz.errors import CheckpointError
 from attnviz.model.libraries import calling_transformers
 
-__all__ = ["INSTALL", "cached_folder", "smollm2_folder"]
-
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in version 0.1.2 of the package."""
 

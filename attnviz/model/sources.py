@@ -19,20 +19,6 @@ from attnviz.model.libraries import asking_hub, first_line, within
 from attnviz.model.smollm2 import cached_folder, smollm2_folder
 from attnviz.model.wording import shortened
 
-__all__ = [
-    "BUILT_IN",
-    "HUB_DEADLINE",
-    "HUB_TIMEOUT",
-    "Source",
-    "as_folder",
-    "built_in_folder",
-    "find_checkpoint",
-    "read_json",
-    "refuse_pointer",
-    "weight_files",
-    "weights_sha256",
-]
-
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of the weights of all-MiniLM-L6-v2 that the package of the extra ``minilm`` carries."""
 

@@ -18,10 +18,6 @@ from attnviz.model.pieces import CONTINUES, SPACE, decoder
 from attnviz.model.wording import visible
 from attnviz.model.words import word_numbers
 
-__all__ = [
-    "Tokens", "Units", "merge_pattern", "merge_units", "shifted_right", "tokenize", "tokens_of_ids", "visible",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Tokens:

@@ -18,16 +18,6 @@ from attnviz.model.architectures import Architecture
 from attnviz.model.libraries import calling_transformers
 from attnviz.model.wording import shortened
 
-__all__ = [
-    "all_finite",
-    "check_parts",
-    "check_report",
-    "check_weights",
-    "parameters_sha256",
-    "read_weights",
-    "refuse_rounded",
-]
-
 _LONGEST_NAME = 100
 
 

@@ -2,9 +2,6 @@
 
 import unicodedata
 
-__all__ = ["counted", "isolated", "ordinal", "percent", "quoted", "right_to_left", "rounded", "shortened", "signed",
-           "unisolated", "visible"]  # fmt: skip
-
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _LONGEST_QUOTE = 90
 

@@ -8,8 +8,6 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
-__all__ = ["word_numbers", "word_spans"]
-
 _JOINERS = re.compile(r"['’‘ʼ._,:/@&+·־\u2010\u2011-]")
 """Between two letters or digits these are part of a word: don't, well-known, 3.14, e.g, and/or."""
 

@@ -3,5 +3,3 @@
 ``page.html``, ``page.css`` and the ``.js`` files stand here as they are edited; :mod:`attnviz.page.page` puts them
 into one file with the data that :mod:`attnviz.page.data` packs.
 """
-
-__all__: list[str] = []

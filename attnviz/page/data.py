@@ -19,8 +19,6 @@ from attnviz.figures.look import THEMES, Look
 from attnviz.model.tokens import Units
 from attnviz.model.wording import right_to_left
 
-__all__ = ["BUDGET", "ERROR", "MANY", "NOTEBOOK_BUDGET", "axis_entry", "colours_entry", "pack", "packed", "rounded"]
-
 BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
 """Bytes that all patterns of a page may take, and those of one within a notebook."""
 

@@ -12,8 +12,6 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["MODULES", "page_html", "script_text"]
-
 MODULES = ("patterns.js", "scene.js", "pictures.js", "dom.js", "heads.js", "head.js", "examples.js", "page.js")
 """The script's modules, each after those that it imports."""
 

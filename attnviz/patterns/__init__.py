@@ -1,3 +1,1 @@
 """What heads do: masks, statistics, relations, verdicts."""
-
-__all__: list[str] = []

@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["GROUPS", "Example", "Part", "RoleExamples", "Unit", "examples_entry", "joined_entries", "parts_of_text",
-           "stored_examples"]  # fmt: skip
-
 GROUPS = ("best", "deciles", "failures")
 """Clearest hits; those at the deciles of a random sample, the least first; clearest misses."""
 

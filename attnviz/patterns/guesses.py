@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["BASELINES", "GUESSES", "WordGuesses", "error_reduction", "votes_elsewhere"]
-
 GUESSES = ("first word", "last word", "longest word")
 """Guesses that need no head and no offset: always that other word of the sentence."""
 

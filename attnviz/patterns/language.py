@@ -14,8 +14,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-__all__ = ["language_name", "nearest_language", "unlike"]
-
 LEAST_WORDS = 8
 """Shorter texts are refused for their script alone: a name or a quotation can be half of their words."""
 

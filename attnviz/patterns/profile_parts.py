@@ -12,8 +12,6 @@ from attnviz.model.wording import counted, visible
 from attnviz.patterns.examples import RoleExamples, joined_entries, stored_examples
 from attnviz.patterns.registry import ROLES_ON_REPEATS
 
-__all__ = ["PARTS", "SYNTACTIC", "Merged", "measured_on", "merged", "parts_of"]
-
 PARTS = ("statistics", "syntax", "coreference", "repeats")
 """What a profile can have, by the keys of profile.json."""
 

@@ -23,9 +23,6 @@ from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.profile_parts import PARTS, SYNTACTIC, Merged, merged
 from attnviz.patterns.registry import told_after
 
-__all__ = ["SYNTACTIC", "HeadProfile", "StoredCorpus", "StoredProfile", "StoredRole", "find_profile", "model_shape",
-           "profile_file_name", "store_profile", "stored_document"]  # fmt: skip
-
 _SHIPPED = Path(__file__).parents[1] / "data" / "profiles"
 
 T = TypeVar("T")

@@ -9,8 +9,6 @@ from typing import Any
 
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["PublishedHead", "published_entries", "published_heads"]
-
 _UNIVERSAL = {
     "dobj": "obj", "nn": "compound", "poss": "nmod:poss", "auxpass": "aux:pass", "prt": "compound:prt", "pobj": "case",
 }  # fmt: skip

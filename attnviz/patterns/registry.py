@@ -12,12 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = [
-    "GENERAL", "NAMES", "ON_REPEATS", "PATTERNS", "REPEATS", "RETRIEVAL", "ROLES_ON_REPEATS", "SHARES", "TOP",
-    "TYPES", "MaskInput", "PatternSpec", "allowed_units", "distances", "duplicate", "induction", "masks_of",
-    "told_after",
-]  # fmt: skip
-
 
 def distances(n: int) -> Tensor:
     """Key position minus query position, [n, n]: negative looks back."""

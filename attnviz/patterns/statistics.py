@@ -16,8 +16,6 @@ from attnviz.attention.verify import VerifiedLayer
 from attnviz.model.tokens import Units, merge_pattern
 from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TOP, TYPES, allowed_units, distances
 
-__all__ = ["DIAGONALITY", "SCALARS", "TextContext", "alignment", "measure"]
-
 SCALARS = (
     "entropy", "entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES,
     *REPEATS,

@@ -18,22 +18,6 @@ from attnviz.model.tokens import Tokens, merge_pattern
 from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
 from attnviz.patterns.parsers import UNIVERSAL, Vocabulary, parsed_words
 
-__all__ = [
-    "DIRECTIONS",
-    "LEFT_OUT",
-    "Arc",
-    "Parse",
-    "RelationAccuracy",
-    "Word",
-    "best_offset",
-    "instances_of",
-    "is_scored",
-    "most_attended_other",
-    "parse_texts",
-    "pieces_of_words",
-    "relation_accuracy",
-]
-
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
 """Who attends: the dependent to its head, or the head to its dependent."""
 

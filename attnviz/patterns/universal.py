@@ -9,8 +9,6 @@ stays as it is: names (``flat``) are ``compound``, ``list`` and most of ``parata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["LABELS", "RELATIONS", "Node", "is_clear", "is_universal", "to_universal"]
-
 RELATIONS = frozenset(
     "acl advcl advmod amod appos aux case cc ccomp clf compound conj cop csubj dep det discourse dislocated expl fixed "
     "flat goeswith iobj list mark nmod nsubj nummod obj obl orphan parataxis punct reparandum root vocative "

@@ -11,10 +11,6 @@ from attnviz.patterns.registry import GENERAL, NAMES, ON_REPEATS, REPEATS, SHARE
 from attnviz.patterns.statistics import DIAGONALITY, TextContext
 from attnviz.patterns.syntax import DIRECTIONS, RelationAccuracy
 
-__all__ = ["BROAD_SHARE", "DIAGONAL", "ENOUGH", "HALF_OF_THE_REST", "HETEROGENEOUS", "LEAST_N", "LEAST_TYPES",
-           "MAJORITY", "MARGIN", "SINK_ONLY", "SINK_SHARE", "TOO_SHORT", "Label", "Verdict", "judge",
-           "label_of"]  # fmt: skip
-
 MAJORITY = 0.5
 """A positional pattern holds where it takes more than half of the attention (paper: Clark et al. 2019, section 3.1, and
 their plotting code)."""

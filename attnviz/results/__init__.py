@@ -1,3 +1,1 @@
 """What every command does with what it measured: tables, documents, figures on disk."""
-
-__all__: list[str] = []

@@ -16,28 +16,11 @@ from attnviz.errors import OutputError
 from attnviz.model.head_ids import LayerId
 
 if TYPE_CHECKING:
-    from attnviz.attention.verify import LayerCheck, Verification
+    from attnviz.attention.checks import LayerCheck, Verification
     from attnviz.model.checkpoint import Checkpoint
     from attnviz.model.tokens import Tokens
     from attnviz.results.output_folder import OutputFolder
 
-__all__ = [
-    "CAPTIONS",
-    "LATEX_CAPTIONS",
-    "captions_text",
-    "csv_text",
-    "files_of",
-    "json_text",
-    "latex_captions_text",
-    "model_entry",
-    "read_captions",
-    "read_document",
-    "stack_entry",
-    "texts_of",
-    "tokens_entry",
-    "verification_entry",
-    "write_captions",
-]
 
 CAPTIONS = "captions.md"
 """The file of captions in Markdown."""

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from attnviz.model.wording import counted, ordinal, quoted
 
-__all__ = ["Facts", "capital", "sentence"]
-
 
 @dataclass(frozen=True)
 class Facts:

@@ -14,7 +14,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["PATIENCE", "LockedError", "alone_in", "lock", "unlock"]
 
 PATIENCE = 10.0
 """Seconds for which a run waits until another one has moved its files."""

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["text_folder"]
-
 _LONGEST = 40
 """Characters of a text in the name of its folder."""
 

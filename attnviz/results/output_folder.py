@@ -18,9 +18,6 @@ from attnviz.results.folder_lock import LockedError, alone_in, lock, unlock
 from attnviz.signals import held_back
 from attnviz.version import __version__
 
-__all__ = ["Layout", "OutputFolder", "check_folder"]
-
-
 _COMMANDS = Path(__file__).parents[1] / "commands"
 _MANIFESTS = tuple(
     sorted(f"{'-'.join(path.relative_to(_COMMANDS).parts[:-1])}.json" for path in _COMMANDS.rglob("report.py"))

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.text import Text
 
-from attnviz.model.tokens import visible
-from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.model.wording import visible
+from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.published import PublishedHead
 from attnviz.results.tables import cell, notes, plain_table
-
-__all__ = ["ARROWS", "published_table", "role_name"]
 
 ARROWS = {
     "dependent_to_head": "dep→head", "head_to_dependent": "head→dep",

@@ -9,8 +9,6 @@ from rich.console import RenderableType
 from attnviz.figures.look import PLAIN, Look
 from attnviz.results.view import Choices
 
-__all__ = ["Report"]
-
 R = TypeVar("R")
 
 

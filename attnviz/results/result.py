@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from attnviz.results.report import Report
     from attnviz.results.view import ChoiceNames, Choices, View
 
-__all__ = ["Document", "Result", "checked_views", "layout_of", "report_of", "views_of"]
-
 
 class Document(dict[str, Any]):
     """A document as it was written; its repr is a line, since a notebook shows what a cell ends with."""

@@ -18,24 +18,9 @@ from attnviz.errors import UsageError
 from attnviz.model.wording import counted, rounded, visible
 
 if TYPE_CHECKING:
-    from attnviz.attention.verify import Verification
+    from attnviz.attention.checks import Verification
     from attnviz.model.checkpoint import Checkpoint
 
-__all__ = [
-    "Column",
-    "cell",
-    "column_table",
-    "error",
-    "left_out",
-    "listed_of",
-    "notes",
-    "number",
-    "plain_table",
-    "plain_text",
-    "spaced",
-    "titled",
-    "verification_line",
-]
 
 Row = TypeVar("Row")
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from attnviz.model.checkpoint import Checkpoint
     from attnviz.model.tokens import Tokens
 
-__all__ = ["OfHeads", "TextResult"]
-
 
 class _Entry(Protocol):
     @property

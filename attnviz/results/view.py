@@ -20,8 +20,6 @@ from attnviz.model.head_ids import HeadId, selection_texts
 from attnviz.page.data import BUDGET
 from attnviz.page.page import page_html
 
-__all__ = ["ChoiceNames", "Choices", "File", "Plan", "View", "page_view"]
-
 R = TypeVar("R")
 P = TypeVar("P", bound="Plan")
 

@@ -1,3 +1,1 @@
 """The command ``attnviz ablate``: what happens without a head."""
-
-__all__: list[str] = []

@@ -11,15 +11,10 @@ from torch.nn.functional import log_softmax, nll_loss, normalize
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.norms import widened
 from attnviz.commands.ablate.inputs import STATES, InputBatch, kind_of, metrics_of
-from attnviz.corpora.batches import Text
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights
+from attnviz.corpora.reading import Text
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-
-__all__ = [
-    "VERDICTS", "BatchMetrics", "Bootstrap", "Curve", "CurvePoint", "Estimate", "HeadEffect", "HeadSet", "SetEffect",
-    "layer_normalised", "spearman",
-]  # fmt: skip
 
 REPLICATES, _TAIL = 1000, 0.025
 """Bootstrap samples of the texts, enough for the ends of a 95 % interval."""

@@ -21,11 +21,6 @@ from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 
-__all__ = [
-    "METHODS", "KeptPass", "Replacement", "final_states", "gated_heads", "removed_heads", "resume", "run_and_keep",
-    "run_block", "running",
-]  # fmt: skip
-
 METHODS = ("zero", "mean", "uniform")
 
 

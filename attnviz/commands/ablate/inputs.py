@@ -11,17 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnviz.attention.generation import target_tokens
-from attnviz.corpora.batches import Batch, Item, Text, collate, encode
-from attnviz.corpora.reading import Corpus, as_labelled, open_corpus, read_texts
+from attnviz.corpora.batches import Batch, Item, collate, encode
+from attnviz.corpora.reading import Corpus, Text, as_labelled, open_corpus, read_texts
 from attnviz.errors import CorpusError, TextError, UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.classifier import Classifier
 from attnviz.model.encoding import mask_token
-
-__all__ = [
-    "CLASS", "CLASSES", "LABELLED", "MASKED", "METRICS", "NEXT", "STATES", "InputBatch", "Metric", "ModelInput",
-    "Sources", "input_batches", "kind_of", "metrics_of", "model_inputs", "read_sources", "with_targets",
-]  # fmt: skip
 
 NEXT, MASKED, STATES = "next-token", "masked-token", "states"
 CLASSES = LABELLED, CLASS = "labelled-class", "class"

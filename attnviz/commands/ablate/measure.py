@@ -25,7 +25,7 @@ from attnviz.commands.ablate.inputs import (
     with_targets,
 )
 from attnviz.commands.ablate.passes import GradientTally, Passes, SampleVerification, mean_values
-from attnviz.corpora.batches import Text
+from attnviz.corpora.reading import Text
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named, select_heads, selection_texts
@@ -33,8 +33,6 @@ from attnviz.model.opening import Model, open_checkpoint, refuse_target
 from attnviz.model.wording import counted
 from attnviz.progress import Progress
 from attnviz.results.result import Result
-
-__all__ = ["MANY", "Ablation", "AblationOptions", "ablate"]
 
 MANY = 2000
 """Inputs from which on a message gives their number; attnviz's own choice."""

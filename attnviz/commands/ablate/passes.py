@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.verify import Verification
+from attnviz.attention.checks import Verification
 from attnviz.commands.ablate import hooks
 from attnviz.commands.ablate.effects import BatchMetrics, HeadSet
 from attnviz.commands.ablate.inputs import STATES, InputBatch, ModelInput, input_batches
@@ -24,8 +24,6 @@ from attnviz.corpora.bootstrap import named_generator
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-
-__all__ = ["PROJECTIONS", "GradientTally", "Passes", "SampleVerification", "mean_values"]
 
 PROJECTIONS = 4
 """Random directions in which the final states of a text are followed, where there is no loss."""

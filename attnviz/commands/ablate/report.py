@@ -31,8 +31,6 @@ from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, listed_of, notes, number, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["REPORT"]
-
 _WIDE, _ROOM = 100, 80
 """Columns of a terminal from which on a table has all it can have, and intervals."""
 _COLUMN = 14

@@ -25,8 +25,6 @@ from attnviz.model.wording import counted, visible
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["VIEWS", "EffectsPlan", "draw_curve"]
-
 _BLUE = {"light": "#2171b5", "dark": "#6baed6"}
 _ORANGE = {"light": "#b35806", "dark": "#f1a340"}
 _POWERS = {1: "", 1_000: "10⁻³ ", 1_000_000: "10⁻⁶ "}

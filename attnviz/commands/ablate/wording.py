@@ -10,11 +10,6 @@ from attnviz.corpora.bootstrap import ENOUGH_TEXTS
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, percent, quoted, visible
 
-__all__ = [
-    "GIVES", "amount", "compensation_text", "first_order", "interval", "loss_words", "method_words", "source_line",
-    "what_is_measured",
-]  # fmt: skip
-
 _LESS = "together, minus the sum of one at a time"
 _MISSED = "the loss is clearly higher as soon as the least important head is removed"
 GIVES = {

@@ -1,3 +1,1 @@
 """The command ``attnviz compare``: how differently the heads attend on two sides."""
-
-__all__: list[str] = []

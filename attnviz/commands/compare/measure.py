@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.commands.compare.sides import check_comparable, side_names
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.tokens import Tokens, Units
@@ -28,17 +28,6 @@ from attnviz.model.wording import counted
 from attnviz.patterns.verdicts import Label
 from attnviz.results.result import Result
 from attnviz.results.text_result import OfHeads
-
-__all__ = [
-    "LARGEST_DISTANCE",
-    "Comparison",
-    "HeadDifference",
-    "LargestDifference",
-    "LayerDifference",
-    "compare",
-    "measure_difference",
-    "query_differences",
-]
 
 LARGEST_DISTANCE = math.sqrt(math.log(2))
 """The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""

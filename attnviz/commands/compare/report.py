@@ -12,14 +12,12 @@ from rich.text import Text
 
 from attnviz.commands.compare.measure import Comparison, HeadDifference, LayerDifference
 from attnviz.commands.compare.sides import side_lines
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.model.wording import signed, visible
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
 from attnviz.results.view import Choices
-
-__all__ = ["REPORT"]
 
 _NARROWEST = 16
 """Columns of the terminal that labels and differences are never less than."""

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import TextError, UsageError
 from attnviz.model.opening import refuse_undeclared
-from attnviz.model.tokens import merge_units, visible
-from attnviz.model.wording import counted, quoted
+from attnviz.model.tokens import merge_units
+from attnviz.model.wording import counted, quoted, visible
 
 if TYPE_CHECKING:
     from attnviz.commands.compare.measure import Comparison
     from attnviz.model.checkpoint import Checkpoint
 
-__all__ = ["check_comparable", "check_shapes", "model_names", "short", "side_lines", "side_names", "sides_in_words"]
 
 _LONGEST_LABEL, _MOST_TOKENS = 24, 4
 _BEFORE_DIFFERENCE = 30

@@ -21,8 +21,6 @@ from attnviz.model.wording import counted, signed
 from attnviz.results.facts import Facts, sentence
 from attnviz.results.view import Choices, View, page_view
 
-__all__ = ["VIEWS", "root_norm", "rounded_up"]
-
 _COLOURS = "orange is more in B, blue more in A"
 _NOTHING = "no weight differs beyond rounding"
 _BAR = "attention in B minus A: + is more in B (root scale, {})"

@@ -2,5 +2,3 @@
 
 reference -> stages, position_share -> measure -> steps -> report; path, path_drawing -> views
 """
-
-__all__: list[str] = []

@@ -20,8 +20,6 @@ from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.text_result import TextResult
 
-__all__ = ["Explanation", "LayerEnd", "explain"]
-
 
 @dataclass(frozen=True)
 class LayerEnd:

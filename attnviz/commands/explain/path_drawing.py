@@ -28,8 +28,6 @@ from attnviz.figures.matrix import Array, Labels, draw_matrix, label_pixels, lab
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page
 from attnviz.model.wording import ordinal
 
-__all__ = ["OPERATIONS", "SQUARE", "Panel", "PathPlan", "path_figure"]
-
 SQUARE = ("scores", "capped", "mask", "pattern")  # panels whose columns are tokens too
 OPERATIONS = ("+", "layer norm", "RMS norm")
 

@@ -8,8 +8,6 @@ from matplotlib.transforms import Bbox
 
 from attnviz.figures.page import MARGIN
 
-__all__ = ["GAP", "STACKS", "STRIP", "Block", "Point", "arrows", "middle", "residual"]
-
 Point = tuple[float, float]
 
 STACKS = {

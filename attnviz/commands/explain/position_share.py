@@ -38,10 +38,6 @@ from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
-__all__ = [
-    "GROUPS", "TERMS", "PositionShares", "ScoreShares", "embeds_positions", "input_parts", "position_shares",
-]  # fmt: skip
-
 GROUPS = {
     "content": ("content_content", "constant_content"),
     "position": ("position_position", "constant_position"),

@@ -31,11 +31,6 @@ from attnviz.model.architectures import LayerModules, position_rows
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
-__all__ = [
-    "ACTIVATIONS", "Activation", "LayerParameters", "LinearMap", "activation_named", "embedded",
-    "embeddings_of", "layer_parameters", "projection_of", "recompute_layer",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class LinearMap:

@@ -17,14 +17,11 @@ from attnviz.commands.explain.measure import Explanation, LayerEnd
 from attnviz.commands.explain.position_share import GROUPS, PositionShares, ScoreShares, embeds_positions
 from attnviz.commands.explain.stages import Stage
 from attnviz.commands.explain.steps import norm_order, numbers_of, step_of
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted, rounded, unisolated
+from attnviz.model.wording import counted, rounded, unisolated, visible
 from attnviz.results.documents import model_entry, tokens_entry
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, notes
 from attnviz.results.view import Choices
-
-__all__ = ["REPORT"]
 
 _COLUMNS = (
     "name", "title", "formula", "shape", "min", "max", "mean", "norm", "compared", "place", "error", "scale",

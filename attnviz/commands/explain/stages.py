@@ -22,10 +22,6 @@ from attnviz.model.architectures import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 
-__all__ = [
-    "Probe", "Shown", "Stage", "StageCheck", "UnknownStageError", "VerifiedStages", "probes_of", "verify_stages",
-]  # fmt: skip
-
 _ACTIVATION_TOLERANCES = {torch.float32: 1e-6}
 """Of an activation on the model's own input; for other dtypes that of every output."""
 

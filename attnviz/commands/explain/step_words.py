@@ -7,8 +7,6 @@ from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.reference import activation_named, layer_parameters
 from attnviz.model.wording import counted
 
-__all__ = ["as_added", "heads_of", "norm_kind", "words_of"]
-
 _NORMS = {
     "layer": "norm(x) = (x − mean) / √(var + ε) · γ + β",
     "rms": "norm(x) = x / √(mean(x²) + ε) · γ",

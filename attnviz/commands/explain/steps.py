@@ -8,10 +8,7 @@ from torch import Tensor
 
 from attnviz.commands.explain.measure import Explanation
 from attnviz.commands.explain.step_words import as_added, heads_of, norm_kind, words_of
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted, rounded
-
-__all__ = ["Step", "norm_order", "numbers_of", "step_of"]
+from attnviz.model.wording import counted, rounded, visible
 
 _FIRST, _STRONGEST, _LONGEST = 4, 4, 16
 _THROUGH_PATTERN = "the model does not show them: checked through the pattern"

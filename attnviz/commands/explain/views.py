@@ -28,8 +28,6 @@ from attnviz.results.facts import sentence
 from attnviz.results.tables import error
 from attnviz.results.view import Choices, View
 
-__all__ = ["VIEWS", "PositionsPlan"]
-
 _MOST_ROWS, _MOST_COLUMNS = 100, 128
 """Where a panel has no room for more numbers, tokens are pooled (their order matters), and dimensions thinned."""
 

@@ -1,3 +1,1 @@
 """The command ``attnviz heads``."""
-
-__all__: list[str] = []

@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attnviz.attention.verify import Verification, VerifiedAttention
+from attnviz.attention.checks import Verification
+from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.heads.inputs import Continuation, Options, Target
 from attnviz.commands.heads.naming import heads_named
 from attnviz.model.head_ids import HeadId, LayerId, Stack
-from attnviz.model.tokens import Tokens, Units, merge_pattern, visible
-from attnviz.model.wording import counted, quoted
+from attnviz.model.tokens import Tokens, Units, merge_pattern
+from attnviz.model.wording import counted, quoted, visible
 from attnviz.patterns.profile_store import HeadProfile, StoredProfile, StoredRole
 from attnviz.patterns.published import PublishedHead
 from attnviz.patterns.statistics import TextContext
@@ -20,8 +21,6 @@ from attnviz.patterns.syntax import Parse
 from attnviz.patterns.verdicts import Label, Verdict
 from attnviz.results.facts import Facts
 from attnviz.results.text_result import OfHeads, TextResult
-
-__all__ = ["Analysis", "HeadFindings", "clearest_first", "letter_of"]
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.figures.matrix import Labels
 from attnviz.model.tokens import Units
 from attnviz.results.view import Choices
-
-__all__ = ["MOSTLY_WHITE", "drawn", "kinds_in_words", "labels_of", "parts_drawn", "stem_of"]
 
 MOSTLY_WHITE = 40
 """Tokens from which on nearly all weights are too small to be seen on the linear scale."""

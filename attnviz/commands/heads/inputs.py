@@ -11,11 +11,6 @@ from attnviz.model.wording import counted
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
 
-__all__ = [
-    "MOST_NEW_TOKENS", "Continuation", "Options", "Target", "context_of", "read_continuation", "read_target",
-    "refuse_continuation",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Options:

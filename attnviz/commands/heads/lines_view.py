@@ -24,17 +24,6 @@ from attnviz.model.wording import shortened, visible
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 
-__all__ = [
-    "LINES",
-    "MOST_HEADS",
-    "MOST_PICTURES",
-    "clearest_first",
-    "lines_left_out",
-    "parts_asked",
-    "positions_of",
-    "start_of",
-]
-
 MOST_HEADS = 8
 """Heads in one picture: as many as there are colours that everybody can tell apart."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
-from attnviz.commands.heads.measure import Analysis
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look
@@ -16,8 +16,6 @@ from attnviz.patterns.registry import NAMES, ON_REPEATS, PATTERNS, REPEATS, dist
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS, TextContext
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
-
-__all__ = ["MAP", "statistic_meaning", "statistic_named", "uniform_value"]
 
 _DECADES = 2
 _SHARE = "share of the attention on content that lands on"

@@ -31,8 +31,6 @@ from attnviz.patterns.syntax import Parse, parse_texts, relation_accuracy
 from attnviz.patterns.verdicts import judge, label_of
 from attnviz.progress import Progress
 
-__all__ = ["Analysis", "HeadFindings", "Options", "Reader", "analyze", "open_reader"]
-
 _FARTHEST = 1_000_000
 
 

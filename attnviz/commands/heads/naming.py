@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import FORMS, HeadId, selection_texts
 from attnviz.model.wording import rounded, visible
-from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 from attnviz.patterns.universal import RELATIONS
 from attnviz.patterns.verdicts import DIAGONAL, HETEROGENEOUS, LEAST_N, TOO_SHORT
@@ -20,7 +20,6 @@ from attnviz.results.published import role_name
 if TYPE_CHECKING:
     from attnviz.commands.heads.analysis import Analysis, HeadFindings
 
-__all__ = ["evidence", "heads_named", "label_and_role", "labels_in", "role_text", "shorter"]
 
 _SHORTER = {HETEROGENEOUS: "heterog.", "coreference": "coref.", "parataxis": "parat."}
 

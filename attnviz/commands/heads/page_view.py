@@ -5,9 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
+from attnviz.attention.generation import MOST_NEW_TOKENS
 from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
 from attnviz.commands.heads.drawn import MOSTLY_WHITE, kinds_in_words
-from attnviz.commands.heads.inputs import MOST_NEW_TOKENS, Target
+from attnviz.commands.heads.inputs import Target
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.naming import evidence, role_text, shorter
@@ -23,8 +24,6 @@ from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
-
-__all__ = ["axis_of", "command_options", "kept_note", "page_data"]
 
 
 def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:

@@ -18,20 +18,17 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
+from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.commands.heads.drawn import labels_of, parts_drawn, stem_of
-from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, head_map_figure
 from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted, quoted
+from attnviz.model.wording import counted, quoted, visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
-
-__all__ = ["PAIR", "Groups", "pair_shares", "segment_positions"]
 
 Groups = tuple[list[int], list[int], list[int]]
 """Positions of text A, of text B and of the special tokens."""

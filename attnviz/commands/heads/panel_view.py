@@ -6,12 +6,9 @@ from attnviz.commands.heads.analysis import Analysis, clearest_first
 from attnviz.commands.heads.drawn import drawn, labels_of, parts_drawn, stem_of
 from attnviz.figures.matrix import max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted
+from attnviz.model.wording import counted, visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
-
-__all__ = ["MOST_HEADS", "PANEL"]
 
 MOST_HEADS = 12
 """Heads in one figure; of more, those furthest above their baselines."""

@@ -10,12 +10,10 @@ from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.errors import UsageError
 from attnviz.model.tokens import merge_pattern
 from attnviz.model.wording import visible
-from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.syntax import DIRECTIONS, instances_of, most_attended_other, pieces_of_words
 from attnviz.patterns.verdicts import Verdict
 from attnviz.results.published import role_name
-
-__all__ = ["HeadRelation", "Pair", "places_of", "relations_of", "without_relations"]
 
 
 @dataclass(frozen=True)

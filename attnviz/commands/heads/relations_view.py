@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.lines_view import MOST_HEADS, MOST_PICTURES
-from attnviz.commands.heads.measure import Analysis
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of, without_relations
 from attnviz.figures.arcs import Arc, ArcsPlan, Sentence, arcs_figure, arcs_inches, draw_arcs
 from attnviz.figures.matrix import Outline
 from attnviz.figures.running_text import HIGHEST, Piece
-from attnviz.model.tokens import visible
+from attnviz.model.wording import visible
 from attnviz.patterns import syntax
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
-
-__all__ = ["RELATIONS", "outlines_of", "relations_left_out", "relations_note"]
 
 _FOUND = "Found: the word attends to the other end more than to any other word"
 _NO_RELATION = "no selected head has a relation of this text as its label or role"

@@ -7,9 +7,9 @@ from typing import Any
 
 from safetensors.torch import save
 
+from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.commands.heads.drawn import MOSTLY_WHITE
 from attnviz.commands.heads.lines_view import lines_left_out
-from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of
 from attnviz.commands.heads.relations_view import relations_left_out
 from attnviz.commands.heads.summary import label_entry, summary_entry
@@ -25,8 +25,6 @@ from attnviz.patterns.verdicts import Verdict
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
 from attnviz.results.view import Choices
-
-__all__ = ["REPORT", "hints"]
 
 _LABEL = ("label", "label_score", "label_baseline", "label_gain", "label_n", "label_certain")
 _SCALARS = (

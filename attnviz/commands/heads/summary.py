@@ -9,15 +9,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.measure import Analysis, HeadFindings
+from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.model.wording import counted, visible
-from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.verdicts import ENOUGH, LEAST_N
 from attnviz.results.documents import stack_entry
 from attnviz.results.tables import Column, column_table
-
-__all__ = ["KINDS", "kind_of", "label_column", "label_entry", "summary_entry", "summary_tables"]
 
 KINDS = {
     "sink": "s", "local": "l", "repeats": "r", "syntactic": "y", "long-range": "g", "broad": "b", "other": "o",

@@ -23,8 +23,6 @@ from attnviz.results.published import ARROWS, published_table, role_name
 from attnviz.results.tables import Column, column_table, left_out, notes, number, titled, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["head_tables"]
-
 _STRONGEST, _RELATIONS = 5, 8
 
 _Entry = tuple[HeadFindings, Verdict]

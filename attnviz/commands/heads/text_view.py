@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.colors import Normalize
 from torch import Tensor
 
+from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.commands.heads.drawn import drawn, stem_of
 from attnviz.commands.heads.lines_view import MOST_HEADS, parts_asked, start_of
-from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import label_and_role
 from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
@@ -21,8 +21,6 @@ from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted, percent, visible
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
-
-__all__ = ["LONG_TEXT", "TEXT", "pieces_of"]
 
 LONG_TEXT = 100
 """Tokens from which on lines are a tangle, and running text is the view to choose."""

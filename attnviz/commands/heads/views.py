@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import Normalize
 
+from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.commands.heads.drawn import MOSTLY_WHITE, drawn, kinds_in_words, labels_of, parts_drawn, stem_of
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
-from attnviz.commands.heads.measure import Analysis, HeadFindings
 from attnviz.commands.heads.naming import evidence, role_text, shorter
 from attnviz.commands.heads.page_view import page_data
 from attnviz.commands.heads.pair_view import PAIR
@@ -26,14 +26,11 @@ from attnviz.figures.look import FAINTEST, Look
 from attnviz.figures.matrix import Array, max_pool
 from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling, tiles_figure
 from attnviz.model.head_ids import HeadId
-from attnviz.model.tokens import visible
-from attnviz.model.wording import counted, rounded
-from attnviz.patterns.profile_store import SYNTACTIC
+from attnviz.model.wording import counted, rounded, visible
+from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.results.facts import capital, sentence
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View, page_view
-
-__all__ = ["VIEWS"]
 
 MOST_ARE_WHITE = "Most cells are near 0: --scale log shows them."
 

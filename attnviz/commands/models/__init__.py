@@ -1,3 +1,1 @@
 """The command ``attnviz models``: what models there are, from their configurations alone."""
-
-__all__: list[str] = []

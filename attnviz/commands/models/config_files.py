@@ -9,8 +9,6 @@ from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.libraries import asking_hub, first_line, within
 from attnviz.model.sources import BUILT_IN, HUB_DEADLINE, HUB_TIMEOUT, as_folder, built_in_folder
 
-__all__ = ["CONFIG", "ConfigFile", "built_in_configs", "cached_configs", "find_config"]
-
 CONFIG = "config.json"
 
 

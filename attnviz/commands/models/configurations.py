@@ -8,11 +8,6 @@ Radford et al. 2019, Table 2; Brown et al. 2020, Table 2.1. Oddities of the orig
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-__all__ = [
-    "PAPERS", "Configuration", "paper_configuration", "paper_configurations", "paper_of_release", "parameter_counts",
-    "width_of_heads",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Configuration:

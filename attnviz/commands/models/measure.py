@@ -23,7 +23,6 @@ from attnviz.model.sources import BUILT_IN, as_folder, read_json, weight_files
 if TYPE_CHECKING:
     from attnviz.model.architectures import Architecture
 
-__all__ = ["built_in_configuration", "model_configurations", "read_configuration"]
 
 _NAMES = {
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"),

@@ -14,8 +14,6 @@ from attnviz.results.documents import csv_text
 from attnviz.results.output_folder import Layout
 from attnviz.results.tables import Column, column_table, notes, spaced
 
-__all__ = ["LAYOUT", "families_document", "families_report", "models_document", "models_report"]
-
 _SIZES = {
     "Layers": "n_layers",
     "Heads": "n_heads",

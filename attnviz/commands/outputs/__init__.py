@@ -2,5 +2,3 @@
 
 contributions, residual_stream -> promoted_tokens -> measure -> report -> views
 """
-
-__all__: list[str] = []

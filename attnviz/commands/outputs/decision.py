@@ -29,8 +29,6 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.classifier import Classifier
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["NOT_LINEAR", "ClassLogit", "Decision", "DecisionPart", "check_classes", "take_apart"]
-
 NOT_LINEAR = "classifier (not linear)"
 """The part that a linearisation leaves out."""
 

@@ -8,12 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.commands.outputs.decision import NOT_LINEAR, Decision
-from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
+from attnviz.commands.outputs.measure import HeadOutputs
+from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import quoted, rounded, signed, unisolated
 from attnviz.results.tables import Column, column_table, left_out, listed_of
-
-__all__ = ["decision_entry", "decision_table", "decision_text", "how_it_is_read", "listed_parts", "versus"]
 
 _OF_LAYERS = {
     "attention bias": "b_O of all layers",

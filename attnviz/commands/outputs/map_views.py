@@ -18,8 +18,6 @@ from attnviz.model.wording import percent, quoted, rounded, signed
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = ["plan_effects", "plan_shares"]
-
 _Columns = tuple[tuple[str, Numbers], ...]
 
 

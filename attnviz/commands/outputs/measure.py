@@ -31,8 +31,6 @@ from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
 from attnviz.results.text_result import OfHeads, TextResult
 
-__all__ = ["HeadContribution", "HeadOutputs", "Numbers", "OutputShares", "head_outputs", "measure_contributions"]
-
 Numbers = NDArray[np.float64]
 
 

@@ -31,9 +31,6 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.pieces import vocabulary_labels
 
-__all__ = ["MOST_TOKENS", "Attribution", "HeadPromotion", "ModelLogit", "PartEffect", "TokenLogit",
-           "attribute_logits", "output_norm"]  # fmt: skip
-
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""
 

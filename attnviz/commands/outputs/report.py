@@ -20,8 +20,9 @@ from attnviz.commands.outputs.decision_report import (
     how_it_is_read,
     listed_parts,
 )
-from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
+from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, TokenLogit
+from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
 from attnviz.model.wording import counted, percent, quoted, shortened, signed
@@ -29,8 +30,6 @@ from attnviz.results.documents import model_entry, stack_entry, tokens_entry, ve
 from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, listed_of, notes, verification_line
 from attnviz.results.view import Choices
-
-__all__ = ["MOST_BYTES", "REPORT", "chosen"]
 
 MOST_BYTES = 4 * 2**30
 """Of outputs.safetensors, which is made in memory."""

@@ -14,8 +14,6 @@ from attnviz.attention.contributions import LayerContributions, check_sum, layer
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.model.head_ids import HeadId
 
-__all__ = ["HeadContribution", "OutputShares", "measure_contributions"]
-
 
 @dataclass(frozen=True)
 class HeadContribution:

@@ -12,8 +12,6 @@ from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import LayerId
 
-__all__ = ["ResidualStream", "check_parts", "last_stream", "recording_stream", "why_no_attribution"]
-
 
 @dataclass
 class ResidualStream:

@@ -14,8 +14,9 @@ from matplotlib.ticker import MaxNLocator
 
 from attnviz.attention.contributions import LayerContributions
 from attnviz.commands.outputs.map_views import plan_effects, plan_shares
-from attnviz.commands.outputs.measure import HeadContribution, HeadOutputs
+from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.report import chosen
+from attnviz.commands.outputs.shares import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted
@@ -38,8 +39,6 @@ from attnviz.figures.page import MARGIN, PIXEL, ColourScale, colour_bar, new_pag
 from attnviz.model.wording import percent
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
-
-__all__ = ["VIEWS", "HeadPlan", "check_scale"]
 
 _LARGEST_SIDE, _LEAST_SIDE, _LARGEST_CELL, _SIDE_BY_SIDE = 4.3, 1.2, 0.293, 5.0
 _STRIP, _NAME, _BETWEEN, _BAR = 0.42, 0.26, 0.5, 0.6

@@ -1,3 +1,1 @@
 """The command ``attnviz profile``: corpora run through a model into tallies, which give each head its roles."""
-
-__all__: list[str] = []

@@ -26,8 +26,6 @@ from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = ["draw_relations", "layers_figure", "plan_layers", "plan_relations", "relations_figure"]
-
 MOST_RELATIONS = 60
 """Relations in one figure, at most; the most frequent."""
 

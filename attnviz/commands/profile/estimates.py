@@ -8,8 +8,6 @@ from torch import Tensor
 
 from attnviz.corpora.bootstrap import standard_error
 
-__all__ = ["Estimate", "estimated"]
-
 
 @dataclass(frozen=True)
 class Estimate:

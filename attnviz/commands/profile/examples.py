@@ -37,9 +37,6 @@ from attnviz.patterns.examples import Example, RoleExamples, Unit
 from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.patterns.syntax import DIRECTIONS
 
-__all__ = ["ExampleTally", "NameExamples", "RelationExamples", "Shape", "role_examples"]
-
-
 _SPARE = 4
 """So many more are kept, for those that turn out to be the same sentence again."""
 

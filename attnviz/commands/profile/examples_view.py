@@ -24,8 +24,6 @@ from attnviz.results.facts import sentence
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices
 
-__all__ = ["examples_figure", "no_examples", "plan_examples"]
-
 _ROLES, _BEST, _FAILURES = 3, 4, 3
 """Of a head's roles, of the best hits and of the clearest misses, so many are drawn."""
 

@@ -6,8 +6,6 @@ from torch import Tensor
 from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Batch
 
-__all__ = ["MOST_QUERIES", "HeadDistanceTally"]
-
 SMOOTHING = 0.001
 """Share of every pattern that is made uniform over the tokens of its text first (Clark et al. 2019, their code)."""
 

@@ -15,9 +15,6 @@ from typing import NamedTuple
 
 from attnviz.corpora.bootstrap import REPLICATES
 
-__all__ = ["Evidence", "Interval", "cosine_evidence", "false_discovery", "proportion_evidence", "share_evidence",
-           "t_quantile", "t_tail"]  # fmt: skip
-
 _EDGE = 1e-6
 """Distance from 0 and 1 at which the logit of a share is taken, at least."""
 

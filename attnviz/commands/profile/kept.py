@@ -13,11 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "FAINTEST", "NONE", "SAMPLED", "STEPS", "Kept", "Reading", "Texts", "first_place", "packed", "rounded_weights",
-    "score_codes",
-]  # fmt: skip
-
 SAMPLED = 99
 """Instances of a role that are drawn at random, for the deciles; of 99 in order, each tenth one is a decile."""
 

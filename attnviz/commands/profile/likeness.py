@@ -22,9 +22,6 @@ from attnviz.model.wording import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
 
-__all__ = ["arrange", "draw_likeness", "family_of", "likeness_figure", "likeness_missing", "place_labels",
-           "plan_likeness", "scikit_learn_missing"]  # fmt: skip
-
 _Numbers = NDArray[np.float64]
 _Box = tuple[float, float, float, float]
 

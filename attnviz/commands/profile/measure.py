@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.arguments import check_examples, check_sampling, checked
-from attnviz.attention.verify import Verification
+from attnviz.attention.checks import Verification
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
 from attnviz.commands.profile.examples import role_examples
@@ -34,8 +34,6 @@ from attnviz.patterns.registry import ROLES_ON_REPEATS
 from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import Result
 from attnviz.version import __version__
-
-__all__ = ["CONTROL_TEXTS", "PARTS", "CorpusCount", "Profile", "part_file", "profile_heads", "untrained_copy"]
 
 PARTS = "", "untrained copy", "confirmation"
 """What a profile is measured in: the model, its control, other corpora."""

@@ -11,8 +11,6 @@ from attnviz.commands.profile.tallies import SumTally
 from attnviz.corpora.batches import Batch, Item
 from attnviz.corpora.bootstrap import REPLICATES
 
-__all__ = ["NAME_DIRECTIONS", "NameCount", "NameTally"]
-
 NAME_DIRECTIONS = ("pronoun_to_name", "name_to_pronoun")
 """Who attends."""
 

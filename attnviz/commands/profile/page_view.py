@@ -18,8 +18,6 @@ from attnviz.results.published import ARROWS, role_name
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["page_data"]
-
 _NO_ROLE = "no role"
 _LONGEST = 60
 """Words of a text that the page shows."""

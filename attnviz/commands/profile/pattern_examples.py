@@ -19,8 +19,6 @@ from attnviz.corpora.batches import Batch
 from attnviz.patterns.registry import allowed_units
 from attnviz.patterns.verdicts import BROAD_SHARE
 
-__all__ = ["PatternExamples"]
-
 _OTHERS = ("sink", "semantic", "broad")
 
 

@@ -15,8 +15,6 @@ from attnviz.model.head_ids import HeadId
 from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
 from attnviz.patterns.syntax import DIRECTIONS, best_offset, most_attended_other
 
-__all__ = ["RelationCount", "RelationTally", "Spans", "between_spans"]
-
 Spans = Sequence[Sequence[Sequence[int]]]
 _Right = Callable[[int, Tensor, Tensor], Tensor]
 

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from attnviz.commands.profile.retrieval import Needles
 from attnviz.commands.profile.tallies import SumTally, ordinary_ids
-from attnviz.corpora.batches import Item, SampledAttention, Text, collate
+from attnviz.corpora.batches import Item, SampledAttention, collate
+from attnviz.corpora.reading import Text
 from attnviz.errors import CheckpointError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.registry import RETRIEVAL, allowed_units
-
-__all__ = ["SEQUENCES", "RepeatScores", "RepeatTally"]
 
 SEQUENCES, LENGTH = 32, 50
 """Random sequences, and their tokens before they are repeated: 25 in Olsson et al. 2022, 100 in Wang et al. 2022."""

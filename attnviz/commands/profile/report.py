@@ -30,8 +30,6 @@ from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["REPORT"]
-
 _ROLES = 4
 """Roles of one head that are listed."""
 

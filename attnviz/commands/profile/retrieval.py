@@ -17,8 +17,6 @@ from attnviz.commands.profile.tallies import ordinary_ids
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.registry import allowed_units
 
-__all__ = ["Needles"]
-
 CONTEXT, NEEDLE = 256, 10
 """Tokens of a sequence, and of its needle, at most; attnviz's own choice (the paper: 1,000 to 50,000 tokens)."""
 

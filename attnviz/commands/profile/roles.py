@@ -25,10 +25,6 @@ from attnviz.patterns.guesses import error_reduction
 from attnviz.patterns.registry import GENERAL, NAMES, REPEATS, RETRIEVAL, SHARES, told_after
 from attnviz.patterns.verdicts import BROAD_SHARE, HALF_OF_THE_REST, MAJORITY, MARGIN, SINK_ONLY, SINK_SHARE
 
-__all__ = ["ENOUGH_INSTANCES", "ENOUGH_SEQUENCES", "ENOUGH_TEXTS", "ERROR_RATE", "Candidate", "Confirmation", "Role",
-           "confirmed_roles", "coreference_candidates", "judged_roles", "passed_by_head", "repeat_candidates",
-           "semantic_candidates", "statistic_candidates", "syntax_candidates", "untrained_scores"]  # fmt: skip
-
 ERROR_RATE = 0.05
 """The chance that any of a role's intervals misses, over all heads together (Bonferroni); and the false discovery rate
 over all roles and heads of a model (Benjamini-Yekutieli 2001). A role passes where both hold."""

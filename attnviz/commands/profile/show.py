@@ -16,8 +16,6 @@ from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.results.published import ARROWS
 from attnviz.results.tables import Column, column_table, notes
 
-__all__ = ["chosen_examples", "example_tables", "examples_document", "read_profile"]
-
 _LONGEST = 60
 """Words of a text that are printed."""
 

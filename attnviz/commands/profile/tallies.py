@@ -15,9 +15,6 @@ from attnviz.model.checkpoint import Checkpoint
 from attnviz.patterns.registry import PATTERNS, MaskInput, PatternSpec, allowed_units, distances, masks_of
 from attnviz.patterns.verdicts import MARGIN
 
-__all__ = ["OFFSETS", "MeaningTally", "StatisticsTally", "SumTally", "Tally", "mean_embedding",
-           "ordinary_ids"]  # fmt: skip
-
 _MEANS = ("entropy", "distance", "confidence")
 
 

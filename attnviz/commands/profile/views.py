@@ -25,8 +25,6 @@ from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View, page_view
 
-__all__ = ["VIEWS", "file_stems", "short_name"]
-
 MOST_MAPS = 24
 """Roles that get a map of their own, at most: first those of every corpus, then relations and offsets by margin."""
 

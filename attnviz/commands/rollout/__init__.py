@@ -1,3 +1,1 @@
 """The command ``attnviz rollout``: attention followed through all layers."""
-
-__all__: list[str] = []

@@ -17,8 +17,6 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-__all__ = ["mixed_with_identity", "norm_patterns", "rolled_out", "rows_apart", "summed_norms", "uniform_pattern"]
-
 _AT_ONCE = 1 << 23
 """Numbers in the vectors of one block of queries: 32 MiB in float32."""
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from attnviz.errors import AttnvizError
 
-__all__ = ["check_flow_library", "maximum_flows"]
-
 _WHOLE = 1 << 30
 
 

@@ -31,8 +31,6 @@ from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
 from attnviz.results.text_result import TextResult
 
-__all__ = ["METHODS", "MOST_FLOWS", "InputShares", "LayerShares", "Rollout", "RolloutOptions", "rollout"]
-
 MOST_FLOWS = 128
 """Tokens up to which the flow between all pairs is found: n² problems."""
 

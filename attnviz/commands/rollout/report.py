@@ -17,9 +17,6 @@ from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, error, left_out, notes, titled, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["METHOD_NAMES", "REPORT", "chosen", "flow_sentence", "how", "last_layer", "sink_sentence",
-           "spread_sentence"]  # fmt: skip
-
 METHOD_NAMES = {name: name.replace("_", " ") for name in METHODS}
 """By method, its name for people."""
 

@@ -30,8 +30,6 @@ from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["MOST_BARS", "VIEWS", "BarsPlan"]
-
 MOST_BARS = 40
 """Input tokens that a picture of bars shows at most."""
 

@@ -11,10 +11,6 @@ from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
 from attnviz.attention.reference import HeadParameters, Projection
 from attnviz.model.head_ids import Stack
 
-__all__ = [
-    "Architecture", "Embeddings", "LayerModules", "NormKind", "chained", "first_position", "norm_of", "position_rows",
-]  # fmt: skip
-
 NormKind = Literal["layer", "rms", "rms, 1 + w"]
 
 

@@ -8,8 +8,6 @@ from torch import nn
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, chained
 
-__all__ = ["Bert", "Camembert", "DistilBert", "Electra", "Roberta", "XLMRoberta"]
-
 
 class Bert(Architecture):
     """Bidirectional attention; post-norm; W_O lives outside the attention module proper.

@@ -19,8 +19,6 @@ from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind
 from attnviz.model.head_ids import Stack
 
-__all__ = ["MT5", "T5", "Bart", "EncoderDecoder", "LogitsHead", "Marian"]
-
 
 class LogitsHead(nn.Module):
     """From the decoder's last hidden states to logits [.., vocabulary]."""

@@ -10,8 +10,6 @@ from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules
 
-__all__ = ["GPT2"]
-
 
 class GPT2(Architecture):
     """Causal attention; pre-norm; Q, K and V in one Conv1D (weight [in, out])."""

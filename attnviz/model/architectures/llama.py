@@ -14,8 +14,6 @@ from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind
 from attnviz.model.architectures.rope import refuse_rope, rotary_of
 
-__all__ = ["CappedHead", "Gemma2", "Gemma3", "Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "SmolLM3"]
-
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 

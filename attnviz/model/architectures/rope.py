@@ -13,8 +13,6 @@ from attnviz.attention.positions import (
 )
 from attnviz.errors import ArchitectureError
 
-__all__ = ["KINDS", "refuse_rope", "rotary_of"]
-
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 """Values of ``rope_type`` that are reproduced."""
 

@@ -15,8 +15,6 @@ from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import Architecture
 from attnviz.model.configs import empty_model
 
-__all__ = ["EAGER", "Undeclared", "undeclared"]
-
 EAGER = "eager_attention_forward"
 """What each of transformers' modules calls its own attention function with eager attention."""
 

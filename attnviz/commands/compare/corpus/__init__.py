@@ -1,3 +1,1 @@
 """The form ``attnviz compare --corpus``: how differently the heads of two models attend, over many texts."""
-
-__all__: list[str] = []

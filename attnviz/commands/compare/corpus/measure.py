@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnviz.arguments import check_sampling, checked
 from attnviz.attention.capture import capture_layers
-from attnviz.attention.verify import Verification
+from attnviz.attention.checks import Verification
 from attnviz.commands.compare.corpus.noise import dropping_out
 from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorpus, pieces
 from attnviz.commands.compare.sides import check_shapes, model_names
@@ -38,8 +38,6 @@ from attnviz.progress import Progress, named, told_once
 from attnviz.results.result import Result
 from attnviz.results.text_result import OfHeads
 from attnviz.version import __version__
-
-__all__ = ["CorpusComparison", "HeadChange", "compare_corpus"]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from attnviz.corpora.batches import Batch
 from attnviz.corpora.bootstrap import named_generator
 from attnviz.model.checkpoint import Checkpoint
 
-__all__ = ["dropping_out"]
-
 
 @contextmanager
 def dropping_out(checkpoint: Checkpoint, batch: Batch, seed: int, draw: int) -> Iterator[set[float]]:

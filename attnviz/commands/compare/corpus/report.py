@@ -19,8 +19,6 @@ from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["REPORT", "changed_line", "side_lines", "sides_in_words"]
-
 
 def side_lines(result: CorpusComparison) -> list[str]:
     """What A and B are, and what they read, a line each."""

@@ -22,8 +22,6 @@ from attnviz.corpora.bootstrap import REPLICATES, standard_error
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
 
-__all__ = ["DifferenceTally", "RolesOfCorpus", "differences", "pieces"]
-
 _MOST_WEIGHTS = 1 << 26
 """Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
 

@@ -25,8 +25,6 @@ from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
 
-__all__ = ["VIEWS"]
-
 _NOISE = "#D55E00"
 _ROOM = 1.3
 _ID_INCHES, _AXES_SHARE = 0.11, 0.85

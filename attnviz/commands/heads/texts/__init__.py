@@ -1,3 +1,1 @@
 """The form ``attnviz heads --each-line``: several texts in one run, and what varies between them."""
-
-__all__: list[str] = []

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any, ClassVar
 
 from attnviz.arguments import check_texts, checked
-from attnviz.attention.verify import LayerCheck, Verification, worse_of
+from attnviz.attention.checks import LayerCheck, Verification, worse_of
 from attnviz.commands.heads.analysis import Analysis, HeadFindings
 from attnviz.commands.heads.measure import Reader, open_reader
 from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
@@ -24,8 +24,6 @@ from attnviz.progress import Progress, tell
 from attnviz.results.folder_names import text_folder
 from attnviz.results.result import Result
 from attnviz.results.text_result import OfHeads
-
-__all__ = ["MOST_TEXTS", "HeadSpread", "OneText", "Spread", "TextsAnalysis", "analyze_each"]
 
 MOST_TEXTS = 6
 """Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""

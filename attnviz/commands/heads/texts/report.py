@@ -15,8 +15,6 @@ from attnviz.results.report import Report
 from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
 from attnviz.results.view import Choices
 
-__all__ = ["REPORT"]
-
 _COLUMNS = (
     ("Sink", "sink", 2), ("Entropy", "entropy", 3), ("Previous", "previous", 4), ("Next", "next", 4),
     ("Conf", "confidence", 5), ("Distance", "distance", 6),

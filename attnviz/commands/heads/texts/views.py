@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.drawn import drawn
-from attnviz.commands.heads.measure import Analysis
 from attnviz.commands.heads.naming import shorter
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
 from attnviz.figures.matrix import Labels, max_pool
@@ -12,8 +12,6 @@ from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted, visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
-
-__all__ = ["VIEWS"]
 
 _MOST_HEADS = 6
 """Heads in a row; of more the first are drawn."""
