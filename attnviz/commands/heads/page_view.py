@@ -6,12 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from attnviz.attention.generation import MOST_NEW_TOKENS
-from attnviz.commands.heads.analysis import Analysis, HeadFindings, clearest_first
-from attnviz.commands.heads.drawn import MOSTLY_WHITE, kinds_in_words
-from attnviz.commands.heads.inputs import Target
+from attnviz.commands.heads.analysis import Analysis, Target
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, role_text, shorter
 from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
-from attnviz.commands.heads.naming import evidence, role_text, shorter
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
 from attnviz.figures.families import family_of_label
@@ -24,6 +22,9 @@ from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
+
+MOSTLY_WHITE = 40
+"""Tokens from which on nearly all weights are too small to be seen on the linear scale."""
 
 
 def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
@@ -87,6 +88,18 @@ def page_data(analysis: Analysis, choices: Choices) -> dict[str, Any]:
     }
 
 
+def kinds_in_words(analysis: Analysis) -> str:
+    """How to read the ids and the squares of an encoder-decoder; empty for models of one kind."""
+    if analysis.target is None:
+        return ""
+    whose = "generated, greedily" if analysis.target.generated else "given"
+    return (
+        "E: encoder, source to source; D: decoder, target to target; X: cross-attention, target (rows) to source "
+        f"(columns), stretched to squares; the target was {whose}, and its rows are what the decoder reads: each "
+        "predicts the next one"
+    )
+
+
 def _pattern_entry(part: Analysis, packed: str) -> dict[str, Any]:
     """A pattern, and the places of its texts among the axes: the source, then the target."""
     of_target = {"rows": int(part.stack_letter in ("D", "X")), "columns": int(part.stack_letter == "D")}
@@ -114,7 +127,7 @@ def _head_entry(analysis: Analysis, head: HeadFindings) -> dict[str, Any]:
     over_corpus = ""
     if role is not None:
         over_corpus = f"{role_text(analysis, head)} {role.score:.2f} (baseline {role.baseline:.2f}, n = {role.n})"
-    mark = head.labelled.shown.removeprefix(head.label)
+    mark = head.mark
     return {
         "id": str(head.id),
         "row": int(head.id.layer),

@@ -6,7 +6,8 @@ from itertools import groupby
 
 from torch import Tensor
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import UsageError
 from attnviz.model.tokens import merge_pattern
 from attnviz.model.wording import visible

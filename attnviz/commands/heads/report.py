@@ -7,9 +7,10 @@ from typing import Any
 
 from safetensors.torch import save
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
-from attnviz.commands.heads.drawn import MOSTLY_WHITE
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.lines_view import lines_left_out
+from attnviz.commands.heads.page_view import MOSTLY_WHITE
 from attnviz.commands.heads.relations import HeadRelation, places_of, relations_of
 from attnviz.commands.heads.relations_view import relations_left_out
 from attnviz.commands.heads.summary import label_entry, summary_entry

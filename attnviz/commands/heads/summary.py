@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.figures.families import FAMILIES, family_of_label
 from attnviz.model.wording import counted, visible
 from attnviz.patterns.profile_parts import SYNTACTIC
@@ -131,7 +132,7 @@ def label_column(title: str, name: str) -> Column[HeadFindings]:
 _BEST: list[Column[HeadFindings]] = [
     Column("Kind", kind_of, left=True),
     Column("Head", lambda head: head.id, left=True),
-    Column("Label", lambda head: visible(head.labelled.shown), left=True, least=8),
+    Column("Label", lambda head: head.shown, left=True, least=8),
     label_column("Score", "score"),
     label_column("Baseline", "baseline"),
     label_column("n", "n"),

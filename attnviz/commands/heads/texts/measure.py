@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from attnviz.arguments import check_texts, checked
 from attnviz.attention.checks import LayerCheck, Verification, worse_of
-from attnviz.commands.heads.analysis import Analysis, HeadFindings
+from attnviz.commands.heads.analysis import Analysis
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.commands.heads.measure import Reader, open_reader
 from attnviz.corpora.reading import Corpus, Place, Text, open_corpus, read_texts
 from attnviz.errors import TextError, UsageError

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.drawn import drawn
-from attnviz.commands.heads.naming import shorter
+from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.texts.measure import HeadSpread, TextsAnalysis
-from attnviz.figures.matrix import Labels, max_pool
+from attnviz.commands.heads.views import cells_of
+from attnviz.figures.matrix import Labels
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure
 from attnviz.model.wording import counted, quoted, visible
 from attnviz.results.facts import sentence
@@ -21,7 +21,7 @@ _TILE, _LEAST_TILE = 1.6, 0.5
 
 def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
     heads, look = _chosen(result, choices), choices.look
-    shown = [drawn(analysis, choices) for analysis in result.first]
+    shown = [analysis.drawn(choices.drop_special) for analysis in result.first]
     longest = max((analysis.units.labels for analysis in shown), key=len)
     target = _TILE if look.width is None else max(_LEAST_TILE, look.width / len(heads) - 0.3)
     counts = [len(heads)] * len(shown)
@@ -76,11 +76,8 @@ def _tiles(analysis: Analysis, heads: Sequence[HeadSpread], labels: Labels, pool
     by_id = {head.id: (head, pattern) for head, pattern in found}
     for wanted in heads:
         head, pattern = by_id[wanted.id]
-        values = max_pool(pattern.float().numpy(), pooled)
-        label, mark = visible(head.label), head.labelled.shown.removeprefix(head.label)
-        names = (f"{head.id}  {label}{mark}", f"{head.id} {shorter(label)}{mark}", str(head.id))
-        largest = (float(values.max()) or 1.0) if own else 1.0
-        yield Tile(names[0], values / largest, names[1:], labels=labels, pooled=pooled)
+        brief = f"{head.id} {shorter(visible(head.label))}{head.mark}", str(head.id)
+        yield Tile(f"{head.id}  {head.shown}", cells_of(pattern, pooled, own), brief, labels=labels, pooled=pooled)
 
 
 def _missing(result: TextsAnalysis | Analysis) -> str:
