@@ -3,6 +3,7 @@
 import html
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -42,7 +43,6 @@ class Target:
     """What the decoder of an encoder-decoder reads.
 
     Attributes:
-        text: the target, as given or generated.
         tokens: the decoder's input: a start token and the target without its last token. Position q predicts q + 1.
         generated: whether the model wrote it, by greedy generation.
         longest: in tokens, of what it may generate.
@@ -63,7 +63,6 @@ class Continuation:
     """What a decoder wrote after the text that it was given.
 
     Attributes:
-        text: what it wrote.
         whole: the text and what was written after it, as the tokens spell them.
         first: the position of its first token.
         count: its tokens.
@@ -325,6 +324,6 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
 def _content(units: Units) -> Units:
     """The units that are no sinks."""
-    kept, of_each = [i for i, sink in enumerate(units.sink) if not sink], ("labels", "special", "sink", "members")
-    left: dict[str, Any] = {name: tuple(getattr(units, name)[i] for i in kept) for name in of_each}
+    kept, of_each = [not sink for sink in units.sink], ("labels", "special", "sink", "members")
+    left: dict[str, Any] = {name: tuple(compress(getattr(units, name), kept)) for name in of_each}
     return replace(units, **left)

@@ -40,7 +40,6 @@ class HeadFindings:
     """Numbers and verdicts of one head.
 
     Attributes:
-        id: layer and head.
         statistics: by name (:data:`attnviz.patterns.statistics.SCALARS`); None where not measurable.
         patterns: every verdict with its score, baseline and n.
         labelled: what it does on this text, from this text alone, with the verdict behind it.

@@ -7,7 +7,7 @@ share a row.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -225,9 +225,7 @@ def _breaks(segments: Sequence[int | None]) -> tuple[int, ...]:
     return tuple(after for (_, one), (after, other) in itertools.pairwise(known) if one != other)
 
 
-def _rows(
-    n: int, alone: Sequence[int] | range | set[int], breaks: Sequence[int]
-) -> tuple[NDArray[np.intp], list[int], list[int]]:
+def _rows(n: int, alone: Collection[int], breaks: Sequence[int]) -> tuple[NDArray[np.intp], list[int], list[int]]:
     """The row of each position, the first position of each row, and how many it stands for.
 
     Positions that are to stand alone have a row each; runs of at least three others share one, within one text.

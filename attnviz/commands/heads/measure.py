@@ -103,12 +103,7 @@ def analyze(
 
 @dataclass(frozen=True)
 class Reader:
-    """A model, and how texts are read with it; arguments as for :func:`analyze`.
-
-    Attributes:
-        checkpoint: the model, loaded.
-        stored: its stored profile; None where there is none, or none was looked for.
-    """
+    """A model, its stored profile if one was found, and how texts are read; see the arguments of :func:`analyze`."""
 
     checkpoint: Checkpoint
     stored: StoredProfile | None
@@ -119,16 +114,12 @@ class Reader:
     max_new_tokens: int | None
     generate: int | None = None
 
-    def tokens(self, text: str, pair: str | None = None) -> Tokens:
-        """A text as the model reads it; a TextError where it cannot."""
-        return self.checkpoint.tokenize(text, pair, self.truncate)
-
     def read(self, text: str, pair: str | None, target: str | None, progress: Progress | None) -> Analysis:
         """The analysis of a text; errors as for :func:`analyze`."""
         checkpoint, options = self.checkpoint, self.options
         refuse_target(checkpoint, target, self.max_new_tokens)
         if self.generate is None:
-            continuation, tokens = None, self.tokens(text, pair)
+            continuation, tokens = None, checkpoint.tokenize(text, pair, self.truncate)
         else:
             continuation, tokens = self._continued(text, pair, self.generate)
         context = _context_of(tokens, checkpoint.architecture.causal, options)
@@ -176,7 +167,7 @@ class Reader:
                 "this checkpoint has no language-modelling head that attnviz knows (with --any-family it knows none), "
                 "so it cannot write; leave out --generate (generate=...)."
             )
-        tokens = self.tokens(text)
+        tokens = checkpoint.tokenize(text, truncate=self.truncate)
         new, ended = continue_greedily(checkpoint, tokens, asked)
         first, ids = len(tokens), (*tokens.ids, *new)
         whole, read = tokens_of_ids(checkpoint.tokenizer, ids, True)

@@ -84,8 +84,8 @@ def _missing(analysis: Analysis) -> str:
 
 def _plans(analysis: Analysis, choices: Choices) -> Iterator[HeadMapPlan | TilesPlan]:
     """All heads, kind by kind; where some are selected, then the pattern of each of these."""
-    groups, parts = segment_positions(analysis), analysis.parts_of(choices.select)
-    parts = [part for part in parts if part.stack_letter != "D"]
+    groups = segment_positions(analysis)
+    parts = [part for part in analysis.parts_of(choices.select) if part.stack_letter != "D"]
     if not parts:
         raise UsageError("the figure pair shows attention to two texts, but the decoder's heads read the target alone: "
                          "choose others with --select, such as E or X.")  # fmt: skip

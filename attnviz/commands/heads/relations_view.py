@@ -108,7 +108,6 @@ def _words(analysis: Analysis, parse: syntax.Parse) -> Iterator[Piece]:
 
 
 def _block(parse: syntax.Parse, relation: HeadRelation) -> Sentence:
-    """The sentence of one head."""
     forwards = relation.direction == syntax.DIRECTIONS[0]
     arcs = [
         Arc(

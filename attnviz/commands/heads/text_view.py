@@ -46,10 +46,11 @@ def _plans(analysis: Analysis, choices: Choices) -> Iterator[TextPlan]:
 
 def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem: str) -> TextPlan:
     """One picture of up to eight heads, or of the mean of more."""
-    shown, scale = part.drawn(choices.drop_special), choices.look.scale
+    shown, look, scale = part.drawn(choices.drop_special), choices.look, choices.look.scale
     facts, between = shown.facts, shown.context.source is not None
     start, chosen = start_of(shown, choices.token)
-    queries = _attending(shown.units) if start is None else list(start)
+    content = [place for place, sink in enumerate(shown.units.sink) if not sink] or [*range(len(shown.units))]
+    queries = content if start is None else list(start)
     pieces, places = pieces_of(*_source(part), shown.keys)
     blocks = _blocks(heads, [pattern[queries] for _, pattern in shown.patterns(heads)], places)
     sinks = [all(shown.keys.sink[unit] for unit in units) for units in places]
@@ -83,16 +84,11 @@ def _plan(part: Analysis, heads: Sequence[HeadFindings], choices: Choices, stem:
         notes=facts.notes(*(f"{capital(part)}." for part in said if part)),
         pieces=pieces,
         blocks=tuple(blocks),
-        framed=frozenset() if start is None or between else _framed(places, start),
-        norm=_norm(choices, top),
+        framed=frozenset(at for at, units in enumerate(places) if start and not between and {*units} & {*start}),
+        norm=Normalize(0.0, top, clip=True) if scale == "shared" else look.norm(),  # per-head: shares of the largest
         bar=f"attention received{' (share of the largest of each block)' * (scale == 'per-head')}",
         cut=cut and scale == "shared",
     )
-
-
-def _attending(units: Units) -> list[int]:
-    """The units whose attention counts: all but sinks, if there are others."""
-    return [place for place, sink in enumerate(units.sink) if not sink] or list(range(len(units)))
 
 
 def _whose(shown: Analysis, queries: Sequence[int], chosen: str) -> str:
@@ -138,17 +134,6 @@ def scale_end(value: float) -> float:
 def _of_own_scale(block: ShadedText) -> ShadedText:
     end = float(block.values.max()) or 1.0
     return replace(block, largest=end, beside=" · ".join(filter(None, (block.beside, f"largest {end:.2g}"))))
-
-
-def _norm(choices: Choices, top: float) -> Normalize:
-    """From what a token receives to its colour; ``per-head`` values are shares of their block's largest."""
-    if choices.look.scale == "log":
-        return choices.look.norm()
-    return Normalize(0.0, top if choices.look.scale == "shared" else 1.0, clip=True)
-
-
-def _framed(places: Sequence[Sequence[int]], start: Sequence[int]) -> frozenset[int]:
-    return frozenset(number for number, units in enumerate(places) if set(units) & set(start))
 
 
 def _source(part: Analysis) -> tuple[Tokens, list[str]]:

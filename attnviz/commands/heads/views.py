@@ -8,7 +8,7 @@ from matplotlib.colors import Normalize
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, role_text, shorter
+from attnviz.commands.heads.findings import HeadFindings, clearest_first, evidence, shorter
 from attnviz.commands.heads.lines_view import LINES
 from attnviz.commands.heads.map_view import MAP
 from attnviz.commands.heads.page_view import MOSTLY_WHITE, kinds_in_words, page_data
@@ -27,11 +27,10 @@ from attnviz.figures.tiles import Tile, TilesPlan, draw_last_tile, tile_pooling,
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.profile_parts import SYNTACTIC
+from attnviz.patterns.profile_store import StoredRole
 from attnviz.results.facts import capital, sentence
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices, File, View, page_view
-
-MOST_ARE_WHITE = "Most cells are near 0: --scale log shows them."
 
 MOST_HEADS = 12
 """Heads side by side in a panel; of more, those furthest above their baselines."""
@@ -41,9 +40,15 @@ _PANEL_TILE, _LEAST_TILE, _ACROSS = 2.2, 1.2, 4
 _COVERED = 0.995
 """Share of the cells that the shared scale of means has to cover."""
 
+_BARS = {
+    "shared": "attention weight (same scale for every head)",
+    "per-head": "share of the head’s largest weight (own scales)",
+    "log": "attention weight (log scale)",
+}
+"""What a colour bar shows that serves every head, by scale."""
+
 
 def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
-    """One picture of all selected heads."""
     look, heads = choices.look, analysis.select(choices.select)
     shown = [part.drawn(choices.drop_special) for part in analysis.parts]
     facts, model, own = analysis.drawn(choices.drop_special).facts, analysis.checkpoint, look.scale == "per-head"
@@ -89,7 +94,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
             f"{capital(kinds)}." if kinds else "",
             f"Below an id: the label on this text{unsure}.",
             f"Bold: generated {facts.unit}s." if labels is not None and labels.bold else "",
-            MOST_ARE_WHITE if facts.n > MOSTLY_WHITE and look.scale == "shared" else "",
+            "Most cells are near 0: --scale log shows them." * (facts.n > MOSTLY_WHITE and look.scale == "shared"),
             facts.pooled(pooled),
         ),
         roles="Right of an id: the role over a corpus (hollow: not in this text)." if corpus else "",
@@ -98,7 +103,7 @@ def _overview(analysis: Analysis, choices: Choices) -> Iterator[HeadGridPlan]:
         labels=labels,
         pooled=pooled,
         norm=Normalize(0, 1, clip=True) if own else look.norm(),
-        bar=_bar(look),
+        bar=_BARS[look.scale],
     )
 
 
@@ -115,7 +120,6 @@ def _cell(analysis: Analysis, head: HeadFindings, values: Array, sinks: frozense
 
 
 def _heatmaps(analysis: Analysis, choices: Choices) -> Iterator[HeatmapPlan]:
-    """The heatmap of each selected head."""
     for part in analysis.parts_of(choices.select):
         yield from _heatmaps_of(part, part.select(choices.select), choices)
 
@@ -140,7 +144,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
     for head, pattern in shown.patterns(heads):
         values = cells_of(pattern, pooled)
         largest, label = _largest(values), head.shown
-        on_text, over = evidence(head), _over_corpus(analysis, head)
+        on_text, over = evidence(head), "" if head.role is None else _over_corpus(head.role)
         told = " · ".join(part for part in (on_text, over) if part)
         relation = relations.get(head.id)
         pairs = "" if relation is None else f"outlined: {relation.arrow}, {relation.count} (solid; missed: dashed)"
@@ -168,7 +172,7 @@ def _heatmaps_of(analysis: Analysis, heads: list[HeadFindings], choices: Choices
             outlines=() if relation is None else tuple(outlines_of(shown, relation, pooled)),
             norm=look.norm(largest),
             bar_norm=look.norm(),
-            bar=_bar(look),
+            bar=_BARS[look.scale],
             pooled=pooled,
         )
 
@@ -188,30 +192,20 @@ def _largest(values: Array) -> float:
     return float(values.max()) or 1.0
 
 
-def _bar(look: Look) -> str:
-    """What a colour bar shows that serves every head."""
-    return {
-        "shared": "attention weight (same scale for every head)",
-        "per-head": "share of the head’s largest weight (own scales)",
-        "log": "attention weight (log scale)",
-    }[look.scale]
-
-
 def _scale(look: Look, own: str) -> str:
     """The scale of the colours, for a caption; ``own`` is where it ends if each head has its own."""
-    return {
-        "shared": "colour = attention weight, from 0 to 1, the same for every head",
-        "per-head": f"colour = attention weight, from 0 to {own}",
-        "log": f"colour = attention weight, logarithmic from {FAINTEST:g} or less to 1, the same for every head",
-    }[look.scale]
+    colours = {
+        "shared": "from 0 to 1, the same for every head",
+        "per-head": f"from 0 to {own}",
+        "log": f"logarithmic from {FAINTEST:g} or less to 1, the same for every head",
+    }
+    return f"colour = attention weight, {colours[look.scale]}"
 
 
-def _over_corpus(analysis: Analysis, head: HeadFindings) -> str:
-    """The role over the corpus with its own score and baseline; empty where there is none."""
-    if head.role is None:
-        return ""
-    role, text = head.role, role_text(analysis, head).removesuffix(" (corpus)")
-    return f"over the corpus: {text} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
+def _over_corpus(role: StoredRole) -> str:
+    """A role with its own score and baseline."""
+    name = role_name(role.role, role.direction)
+    return f"over the corpus: {name} {rounded(role.score)} (baseline {rounded(role.baseline)}, n = {role.n})"
 
 
 def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
@@ -223,7 +217,8 @@ def _means(analysis: Analysis, choices: Choices) -> Iterator[TilesPlan]:
     So every picture says that no head need look like it.
     """
     for part in analysis.parts_of(choices.select):
-        shown, (labels, keys) = part.drawn(choices.drop_special), labels_of(part.drawn(choices.drop_special))
+        shown = part.drawn(choices.drop_special)
+        labels, keys = labels_of(shown)
         layers = dict.fromkeys(head.id.layer for head in shown.heads)
         patterns = [shown.layer_patterns(layer).double().mean(0).numpy() for layer in layers]
         means = [*patterns, np.mean(patterns, axis=0)]

@@ -21,6 +21,7 @@ _TILE, _LEAST_TILE = 1.6, 0.5
 
 def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
     heads, look = _chosen(result, choices), choices.look
+    weight, own = f"attention weight ({look.scale_of('each head on each text')})", look.scale == "per-head"
     shown = [analysis.drawn(choices.drop_special) for analysis in result.first]
     longest = max((analysis.units.labels for analysis in shown), key=len)
     target = _TILE if look.width is None else max(_LEAST_TILE, look.width / len(heads) - 0.3)
@@ -30,19 +31,18 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
         labels = Labels(analysis.units.labels, analysis.units.sink)
         factor, _ = tile_pooling(longest, counts, target, look, n=len(labels.texts))
         pooled = max(pooled, factor)
-        groups.append((quoted(analysis.text), tuple(_tiles(analysis, heads, labels, factor, look.scale == "per-head"))))
+        groups.append((quoted(analysis.text), tuple(_tiles(analysis, heads, labels, factor, own))))
     n = len(result.texts)
     of = f"the first {len(shown)} of {counted(n, 'text')}" if len(shown) < n else counted(n, "text")
     facts = shown[0].facts
     names = ", ".join(f"{head.id} ({visible(head.label)} in {head.labels[head.label]})" for head in heads)
-    scale = f"colour = attention weight ({look.scale_of('each head on each text')})"
     yield TilesPlan(
         stem="texts",
         caption=sentence(
             f"Attention of heads {names} of {visible(result.checkpoint.short_name)}, column by column, on "
             f"{of}, row by row; in each square rows attend to columns; in brackets the label that most of "
             f"{counted(len(result.texts), 'text')} give the head, above each square that of its own text",
-            scale,
+            f"colour = {weight}",
             facts.dropped,
             facts.pooled(pooled),
         ),
@@ -51,9 +51,7 @@ def _plan(result: TextsAnalysis, choices: Choices) -> Iterator[TilesPlan]:
         groups=tuple(groups),
         labels=Labels(longest, (False,) * len(longest)),
         norm=look.norm(),
-        bar="share of each head’s largest weight"
-        if look.scale == "per-head"
-        else f"attention weight ({look.scale_of('each head on each text')})",
+        bar="share of each head’s largest weight" if own else weight,
         target=target,
     )
 
