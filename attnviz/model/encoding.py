@@ -1,7 +1,6 @@
 """Tokenizers and text through them: the one door, where whatever a tokenizer does to a text is caught and named."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from attnviz.errors import CheckpointError, TextError
 from attnviz.model.libraries import calling_transformers, panics_unprinted
 from attnviz.model.sources import read_json, refuse_pointer
 from attnviz.model.wording import quoted
+from attnviz.model.words import SPACE, Pieces, pieces_of
 
 _SHOWN = 100
 """Characters of a text that a message may show; of a text of megabytes no more is looked at."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
-
-
-_SPACES = ("▁", "Ġ")
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -94,55 +91,6 @@ def encodings(
     return made
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """A text by the pieces of a vocabulary alone, with what a fast tokenizer's encoding tells of one text."""
-
-    ids: list[int]
-    tokens: list[str]
-    special_tokens_mask: list[int]
-    offsets: list[tuple[int, int]]  # in :attr:`text`
-    text: str  # that the pieces make up
-
-    @property
-    def sequence_ids(self) -> list[int | None]:
-        """All of one text."""
-        return [None if special else 0 for special in self.special_tokens_mask]
-
-    @property
-    def word_ids(self) -> list[int | None]:
-        """A piece that begins with a space begins a word; special tokens are in none."""
-        words, word = [], -1
-        for place, (piece, special) in enumerate(zip(self.tokens, self.special_tokens_mask, strict=True)):
-            word += not special and (word < 0 or piece.startswith(_SPACES) or self.special_tokens_mask[place - 1] == 1)
-            words.append(None if special else word)
-        return words
-
-    @property
-    def type_ids(self) -> list[int]:
-        """One type."""
-        return [0] * len(self.ids)
-
-
-def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection[int], decode: Any) -> Pieces:
-    """What a text is made of, from its ids and pieces alone: offsets are those in the text that the pieces make up.
-
-    Args:
-        ids: of the text, with special tokens.
-        pieces: their names in the vocabulary.
-        special_ids: which of them are no text.
-        decode: from pieces to the text that they stand for.
-    """
-    special, offsets, before = [int(token in special_ids) for token in ids], [], 0
-    content: list[str] = []
-    for piece, is_special in zip(pieces, special, strict=True):
-        content += [] if is_special else [piece]
-        after = before if is_special else len(decode(content))
-        offsets.append((before, after))
-        before = after
-    return Pieces(list(ids), list(pieces), special, offsets, decode(content))
-
-
 def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any]) -> Pieces:
     """Through one of Marian's two SentencePiece models, which tell no characters: the pieces say where words begin."""
     ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
@@ -153,7 +101,7 @@ def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any])
 
 
 def _spaced(pieces: Sequence[str]) -> str:
-    return "".join(pieces).replace("▁", " ").removeprefix(" ")
+    return "".join(pieces).replace(SPACE, " ").removeprefix(" ")
 
 
 def lost_segments(encoding: Any, n_segments: int) -> bool:

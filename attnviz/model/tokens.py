@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import TextError
-from attnviz.model.encoding import Pieces, encodings, lost_segments, pieces_of, rough_cut
-from attnviz.model.pieces import CONTINUES, SPACE, decoder
+from attnviz.model.encoding import encodings, lost_segments, rough_cut
 from attnviz.model.wording import visible
-from attnviz.model.words import word_numbers
+from attnviz.model.words import CONTINUES, SPACE, Pieces, decoder, pieces_of, word_numbers
 
 
 @dataclass(frozen=True)
