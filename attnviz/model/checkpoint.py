@@ -23,11 +23,11 @@ from attnviz.model.architectures import (
 )
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
 from attnviz.model.configs import check_sizes, read_config, refuse_other_weights
-from attnviz.model.encoding import encodings, load_tokenizer
+from attnviz.model.encoding import encodings, load_tokenizer, tokenize
 from attnviz.model.head_ids import LayerId, Stack
 from attnviz.model.libraries import calling_transformers
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
-from attnviz.model.tokens import Tokens, tokenize
+from attnviz.model.tokens import Tokens
 from attnviz.model.weights import (
     check_parts,
     check_report,
@@ -178,7 +178,7 @@ class Checkpoint:
         return norm_of(self.architecture, self.config, module)
 
     def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
-        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.model.tokens.tokenize`."""
+        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.model.encoding.tokenize`."""
         size = getattr(self.config, "decoder_vocab_size", None) if target else None
         return tokenize(
             self.tokenizer,

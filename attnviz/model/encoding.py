@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from attnviz.errors import CheckpointError, TextError
 from attnviz.model.libraries import calling_transformers, panics_unprinted
 from attnviz.model.sources import read_json, refuse_pointer
-from attnviz.model.wording import quoted
-from attnviz.model.words import SPACE, Pieces, pieces_of
+from attnviz.model.tokens import Tokens
+from attnviz.model.wording import quoted, visible
+from attnviz.model.words import CONTINUES, SPACE, Pieces, decoder, pieces_of, word_numbers
 
 _SHOWN = 100
 """Characters of a text that a message may show; of a text of megabytes no more is looked at."""
@@ -39,6 +41,88 @@ def load_tokenizer(folder: Path) -> Any:
     what = f"cannot read the tokenizer in {folder}; download or save it again"
     with calling_transformers(what), panics_unprinted():
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def tokenize(
+    tokenizer: Any,
+    text: str,
+    pair: str | None = None,
+    *,
+    max_positions: int,
+    vocabulary_size: int,
+    segments: bool,
+    sink_first: bool,
+    truncate: bool = False,
+    token_types: int | None = None,
+    target: bool = False,
+) -> Tokens:
+    """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer.
+
+    Args:
+        tokenizer: a transformers tokenizer backed by the ``tokenizers`` library.
+        text: the text; it must be non-blank and valid Unicode.
+        pair: a second segment.
+        max_positions: the model's limit, in tokens, special tokens included.
+        vocabulary_size: rows of the model's embedding matrix.
+        segments: whether the model takes token types; without them a pair needs a tokenizer that parts it itself.
+        sink_first: whether position 0 is a sink without being special.
+        truncate: cut to ``max_positions`` instead of raising.
+        token_types: rows of the model's table of token types; None where they need no check.
+        target: the text is for the decoder of an encoder-decoder.
+
+    Raises:
+        TextError: no text, blank, not valid Unicode, no tokens left, longer than the model, or a pair that nothing
+            would keep apart.
+        CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
+    """
+    kind = "target" if target else "text"
+    _check_text(text, kind)
+    if pair is not None:
+        _check_text(pair, "pair")
+    types = token_types if segments else None
+
+    def encoded(max_length: int | None = None) -> Any:
+        return encodings(
+            tokenizer, [text], pair, vocabulary_size=vocabulary_size, token_types=types, max_length=max_length,
+            target=target,
+        )[0]  # fmt: skip
+
+    encoding = encoded()
+    if pair is not None and not segments and not _separated(encoding):
+        raise TextError(
+            "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
+            "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
+        )
+    found = len(encoding.ids)
+    if found > max_positions:
+        if not truncate:
+            raise TextError(
+                f"the {kind} has {found} tokens, but the model has {max_positions} positions; "
+                "shorten the text, or pass --truncate (truncate=True) to cut it there."
+            )
+        rough = 2 * max_positions + 100
+        text, pair = rough_cut(text, encoding, 0, rough), pair and rough_cut(pair, encoding, 1, rough)
+        encoding = encoded(max_positions)
+        if len(encoding.ids) > max_positions:
+            raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
+    if lost_segments(encoding, 1 if pair is None else 2):
+        which = f"the {kind}" if pair is None else "the text or of its pair"
+        raise TextError(
+            f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
+            "tokenizer whose post-processor keeps the text."
+        )
+    texts = (text,) if pair is None else (text, pair)
+    texts = (encoding.text,) if isinstance(encoding, Pieces) else texts
+    return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
+
+
+def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
+    """A text that a model generated, by its ids; and its tokens."""
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    named = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)  # a model may have rows beyond these
+    pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
+    encoding = pieces_of(ids, pieces, special, decoder(tokenizer))
+    return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, sink_first, 0)
 
 
 def encodings(
@@ -150,4 +234,60 @@ def _beyond(token: int, vocabulary_size: int) -> CheckpointError:
     return CheckpointError(
         f"the tokenizer gives token id {token}, but the model's vocabulary ends at {vocabulary_size - 1}: this "
         "tokenizer does not belong to this model."
+    )
+
+
+def _check_text(text: object, name: str) -> None:
+    if not isinstance(text, str):
+        raise TextError(f"expected the {name} as a string, found {type(text).__name__}.")
+    if not text.strip():
+        raise TextError(f"the {name} is {'blank' if text else 'empty'}; expected at least one word.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = text[error.start]
+        byte = found.encode("utf-8", "surrogateescape" if "\udc80" <= found <= "\udcff" else "surrogatepass")[0]
+        raise TextError(
+            f"the {name} is not valid UTF-8: found byte 0x{byte:02x} at character {error.start}; "
+            "expected text encoded as UTF-8."
+        ) from error
+
+
+def _separated(encoding: Any) -> bool:
+    """Whether a special token stands between the two segments."""
+    order = [segment for segment, _ in groupby(encoding.sequence_ids)]
+    return (0, 1) not in pairwise(order)
+
+
+def _tokens(
+    tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int
+) -> Tokens:
+    special = tuple(segment is None for segment in encoding.sequence_ids)
+    words = word_numbers(encoding, texts)
+    word_pieces: dict[int, list[str]] = {}
+    for piece, word in zip(encoding.tokens, words, strict=True):
+        if word is not None:
+            word_pieces.setdefault(word, []).append(piece)
+    decode = decoder(tokenizer)
+    pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
+    labels = []
+    named = encoding.tokens if isinstance(encoding, Pieces) else tokenizer.convert_ids_to_tokens(encoding.ids)
+    for position, piece in enumerate(named):  # <unk> as such
+        text = decode([piece])
+        continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
+        # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
+        continues = continues and not piece.startswith(SPACE)
+        continues = continues and (words[position] == words[position - 1] or not text.strip())
+        labels.append(CONTINUES + visible(text) if continues else visible(text))
+    return Tokens(
+        ids=tuple(encoding.ids),
+        labels=tuple(labels),
+        special=special,
+        sink=tuple(is_special or (sink_first and i == 0) for i, is_special in enumerate(special)),
+        words=tuple(words),
+        segments=tuple(encoding.sequence_ids),
+        offsets=tuple(encoding.offsets),
+        type_ids=tuple(encoding.type_ids) if segments else None,
+        word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
+        truncated=truncated,
     )
