@@ -1,4 +1,4 @@
-"""The architectures that the reference attention reproduces: an entry each, relatives in one file (BERT's, Llama's)."""
+"""The architectures that the reference attention reproduces: an entry each, kin in one file."""
 
 from typing import Any
 
@@ -13,9 +13,8 @@ from attnviz.model.architectures.base import (
     norm_of,
     position_rows,
 )
-from attnviz.model.architectures.bert import Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
+from attnviz.model.architectures.bert_gpt2 import GPT2, Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
 from attnviz.model.architectures.encoder_decoder import MT5, T5, Bart, Marian
-from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.architectures.llama import Gemma2, Gemma3, Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
 from attnviz.model.architectures.undeclared import EAGER, Undeclared, undeclared
 from attnviz.model.configs import SIZES
