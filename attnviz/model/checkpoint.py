@@ -11,16 +11,9 @@ from torch import Tensor, nn
 from attnviz.attention.norms import Norm
 from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import (
-    ARCHITECTURES,
-    Architecture,
-    LayerModules,
-    Undeclared,
-    architecture_of,
-    first_position,
-    instead_of,
-    norm_of,
-)
+from attnviz.model.architectures import ARCHITECTURES, architecture_of, instead_of
+from attnviz.model.architectures.base import Architecture, LayerModules, first_position, norm_of
+from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
 from attnviz.model.configs import check_sizes, read_config, refuse_other_weights
 from attnviz.model.encoding import encodings, load_tokenizer, tokenize

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
-from attnviz.model.architectures import Undeclared, architecture_of
+from attnviz.model.architectures import architecture_of
+from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 

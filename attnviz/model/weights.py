@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import Architecture
+from attnviz.model.architectures.base import Architecture
 from attnviz.model.libraries import calling_transformers
 from attnviz.model.wording import shortened
 

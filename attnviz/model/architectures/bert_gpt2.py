@@ -8,7 +8,7 @@ from torch import nn
 
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, chained
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, chained, not_reproduced
 
 
 class Bert(Architecture):
@@ -20,33 +20,22 @@ class Bert(Architecture):
     name = "bert"
     title = "BERT"
     class_prefix = "Bert"
-    base_name = "bert"
     layers_at = "encoder.layer"
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
     optional_weights: tuple[str, ...] = ("pooler",)
     old_buffers = ("embeddings.position_ids",)
     segments = True
     epsilon_setting: str | float = "layer_norm_eps"
-    language_class = "BertForMaskedLM"
+    language_task = "ForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse decoders, cross-attention and relative positions.
-
-        Raises:
-            ArchitectureError: naming the setting.
-        """
+        """Refuse decoders, cross-attention and relative positions."""
         for flag in ("is_decoder", "add_cross_attention"):
             if getattr(config, flag, False):
-                raise ArchitectureError(
-                    f"this {self.title} has {flag}=True, which the reference attention does not reproduce; "
-                    "expected an encoder without cross-attention."
-                )
+                raise not_reproduced(self.title, flag, True, "an encoder without cross-attention")
         positions = getattr(config, "position_embedding_type", None) or "absolute"
         if positions != "absolute":
-            raise ArchitectureError(
-                f"this {self.title} has position_embedding_type={positions!r}, which the reference attention "
-                "does not reproduce; expected 'absolute'."
-            )
+            raise not_reproduced(self.title, "position_embedding_type", positions, "'absolute'")
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``BertLMPredictionHead`` of ``BertForMaskedLM`` and ``BertForPreTraining``."""
@@ -73,9 +62,9 @@ class Bert(Architecture):
             feed_forward_norm=layer.output.LayerNorm,
         )
 
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
+    def embeddings(self, base_model: Any) -> Embeddings:
         """Words, positions and, where there are any, token types are added, then normalised; ELECTRA then projects."""
-        tables: Any = base_model.embeddings
+        tables = base_model.embeddings
         types = getattr(tables, "token_type_embeddings", None)
         return Embeddings(
             tables.word_embeddings.weight,
@@ -92,13 +81,11 @@ class Electra(Bert):
     name = "electra"
     title = "ELECTRA"
     class_prefix = "Electra"
-    base_name = "electra"
     head_weights = (
         "generator_predictions", "generator_lm_head", "discriminator_predictions", "classifier", "qa_outputs",
         "sequence_summary",
     )  # fmt: skip
     optional_weights = ()
-    language_class = "ElectraForMaskedLM"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """That of the generator; the discriminator has none."""
@@ -116,7 +103,6 @@ class DistilBert(Bert):
     name = "distilbert"
     title = "DistilBERT"
     class_prefix = "DistilBert"
-    base_name = "distilbert"
     layers_at = "transformer.layer"
     head_weights = (
         "vocab_transform", "vocab_layer_norm", "vocab_projector", "pre_classifier", "classifier", "qa_outputs",
@@ -125,7 +111,6 @@ class DistilBert(Bert):
     segments = False
     epsilon_setting = 1e-12
     activation_setting = "activation"
-    language_class = "DistilBertForMaskedLM"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The four steps that ``DistilBertForMaskedLM`` takes one by one."""
@@ -158,19 +143,13 @@ class Roberta(Bert):
     name = "roberta"
     title = "RoBERTa"
     class_prefix = "Roberta"
-    base_name = "roberta"
     head_weights = ("lm_head", "classifier", "qa_outputs")
     segments = False
     positions_after_padding = True
-    language_class = "RobertaForMaskedLM"
     language_head = Architecture.language_head
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also what leaves no position for a token.
-
-        Raises:
-            ArchitectureError: naming the setting.
-        """
+        """Refuse also what leaves no position for a token."""
         super().refuse(config, dtype)
         padding, positions = config.pad_token_id, config.max_position_embeddings
         if not isinstance(padding, int) or not 0 <= padding < positions - 1:
@@ -191,7 +170,6 @@ class XLMRoberta(Roberta):
     name = "xlm-roberta"
     title = "XLM-RoBERTa"
     class_prefix = "XLMRoberta"
-    language_class = "XLMRobertaForMaskedLM"
 
 
 class Camembert(Roberta):
@@ -200,7 +178,6 @@ class Camembert(Roberta):
     name = "camembert"
     title = "CamemBERT"
     class_prefix = "Camembert"
-    language_class = "CamembertForMaskedLM"
 
 
 class GPT2(Architecture):
@@ -208,7 +185,6 @@ class GPT2(Architecture):
 
     name = "gpt2"
     class_prefix = "GPT2"
-    base_name = "transformer"
     layers_at = "h"
     final_norm_at = "ln_f"
     head_weights = ("lm_head", "score", "classifier", "qa_outputs", "multiple_choice_head")
@@ -219,16 +195,9 @@ class GPT2(Architecture):
     language_class = "GPT2LMHeadModel"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse cross-attention, and float64 where scores are upcast to float32; other flags are reproduced.
-
-        Raises:
-            ArchitectureError: naming the setting.
-        """
+        """Refuse cross-attention, and float64 where scores are upcast to float32; other flags are reproduced."""
         if getattr(config, "add_cross_attention", False):
-            raise ArchitectureError(
-                "this GPT-2 has add_cross_attention=True, which the reference attention does not "
-                "reproduce; expected a decoder without an encoder."
-            )
+            raise not_reproduced("GPT-2", "add_cross_attention", True, "a decoder without an encoder")
         if config.reorder_and_upcast_attn and dtype == torch.float64:
             raise ArchitectureError(
                 "this GPT-2 has reorder_and_upcast_attn=True, with which transformers cannot compute in float64; "
@@ -249,21 +218,19 @@ class GPT2(Architecture):
             feed_forward_norm=layer.ln_2,
         )
 
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
+    def embeddings(self, base_model: Any) -> Embeddings:
         """Words and positions are added; the first norm is the first layer's."""
-        model: Any = base_model
-        return Embeddings(model.wte.weight, model.wpe.weight)
+        return Embeddings(base_model.wte.weight, base_model.wpe.weight)
 
     def weight(self, linear: Any) -> Any:
         """That of a Conv1D is [in, out]."""
         return linear.weight.T
 
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Scaled by 1/sqrt(d_head) with ``scale_attn_weights`` (else 1), divided by the layer's number counted from 1
         with ``scale_attn_by_inverse_layer_idx``.
         """  # noqa: D205
-        config: Any = base_model.config
-        parameters = super().parameters(base_model, layer)
+        config, parameters = base_model.config, super().parameters(base_model, layer)
         scale = parameters.scale if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:
             scale /= layer + 1
