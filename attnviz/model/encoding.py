@@ -1,6 +1,7 @@
 """Tokenizers and text through them: the one door, where whatever a tokenizer does to a text is caught and named."""
 
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -56,19 +57,11 @@ def tokenize(
     token_types: int | None = None,
     target: bool = False,
 ) -> Tokens:
-    """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer.
+    """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer; see :func:`encodings`.
 
-    Args:
-        tokenizer: a transformers tokenizer backed by the ``tokenizers`` library.
-        text: the text; it must be non-blank and valid Unicode.
-        pair: a second segment.
-        max_positions: the model's limit, in tokens, special tokens included.
-        vocabulary_size: rows of the model's embedding matrix.
-        segments: whether the model takes token types; without them a pair needs a tokenizer that parts it itself.
-        sink_first: whether position 0 is a sink without being special.
-        truncate: cut to ``max_positions`` instead of raising.
-        token_types: rows of the model's table of token types; None where they need no check.
-        target: the text is for the decoder of an encoder-decoder.
+    ``max_positions`` is the model's limit with special tokens, to which ``truncate`` cuts instead of raising.
+    ``segments`` is whether the model takes token types: without them a pair needs a tokenizer that parts it itself.
+    ``sink_first`` is whether position 0 is a sink without being special.
 
     Raises:
         TextError: no text, blank, not valid Unicode, no tokens left, longer than the model, or a pair that nothing
@@ -80,15 +73,10 @@ def tokenize(
     if pair is not None:
         _check_text(pair, "pair")
     types = token_types if segments else None
-
-    def encoded(max_length: int | None = None) -> Any:
-        return encodings(
-            tokenizer, [text], pair, vocabulary_size=vocabulary_size, token_types=types, max_length=max_length,
-            target=target,
-        )[0]  # fmt: skip
-
-    encoding = encoded()
-    if pair is not None and not segments and not _separated(encoding):
+    encode = partial(encodings, tokenizer, vocabulary_size=vocabulary_size, token_types=types, target=target)
+    [encoding] = encode([text], pair=pair)
+    order = [segment for segment, _ in groupby(encoding.sequence_ids)]
+    if not segments and (0, 1) in pairwise(order):  # no special token between them
         raise TextError(
             "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
             "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
@@ -101,8 +89,8 @@ def tokenize(
                 "shorten the text, or pass --truncate (truncate=True) to cut it there."
             )
         rough = 2 * max_positions + 100
-        text, pair = rough_cut(text, encoding, 0, rough), pair and rough_cut(pair, encoding, 1, rough)
-        encoding = encoded(max_positions)
+        text, pair = _rough_cut(text, encoding, 0, rough), pair and _rough_cut(pair, encoding, 1, rough)
+        [encoding] = encode([text], pair=pair, max_length=max_positions)
         if len(encoding.ids) > max_positions:
             raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
     if lost_segments(encoding, 1 if pair is None else 2):
@@ -118,10 +106,9 @@ def tokenize(
 
 def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
     """A text that a model generated, by its ids; and its tokens."""
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     named = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)  # a model may have rows beyond these
     pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
-    encoding = pieces_of(ids, pieces, special, decoder(tokenizer))
+    encoding = pieces_of(ids, pieces, _special_ids(tokenizer), decoder(tokenizer))
     return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, sink_first, 0)
 
 
@@ -180,12 +167,14 @@ def _of_two_models(tokenizer: Any, text: str, target: bool, cut: dict[str, Any])
     ids = tokenizer(**{"text_target" if target else "text": text}, **cut, verbose=False)["input_ids"]
     vocabulary = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
     names = {number: piece for piece, number in vocabulary.items()}
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    return pieces_of(ids, [names.get(token, f"id {token}") for token in ids], special, _spaced)
+    pieces = [names.get(token, f"id {token}") for token in ids]
+    return pieces_of(
+        ids, pieces, _special_ids(tokenizer), lambda parts: "".join(parts).replace(SPACE, " ").removeprefix(" ")
+    )
 
 
-def _spaced(pieces: Sequence[str]) -> str:
-    return "".join(pieces).replace(SPACE, " ").removeprefix(" ")
+def _special_ids(tokenizer: Any) -> set[int]:
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
 def lost_segments(encoding: Any, n_segments: int) -> bool:
@@ -194,7 +183,7 @@ def lost_segments(encoding: Any, n_segments: int) -> bool:
     return len({segment for segment, special in ordinary if segment is not None and not special}) < n_segments
 
 
-def rough_cut(text: str, encoding: Any, segment: int, n_tokens: int) -> str:
+def _rough_cut(text: str, encoding: Any, segment: int, n_tokens: int) -> str:
     """A text up to its first so many tokens: to truncate a long pair at once takes the library hours and gigabytes."""
     of_text = zip(encoding.offsets, encoding.sequence_ids, strict=True)
     ends = [end for (_, end), of in of_text if of == segment]
@@ -251,12 +240,6 @@ def _check_text(text: object, name: str) -> None:
             f"the {name} is not valid UTF-8: found byte 0x{byte:02x} at character {error.start}; "
             "expected text encoded as UTF-8."
         ) from error
-
-
-def _separated(encoding: Any) -> bool:
-    """Whether a special token stands between the two segments."""
-    order = [segment for segment, _ in groupby(encoding.sequence_ids)]
-    return (0, 1) not in pairwise(order)
 
 
 def _tokens(
