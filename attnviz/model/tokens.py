@@ -144,16 +144,12 @@ def merge_units(tokens: Tokens, words: bool) -> Units:
         return Units("token", tokens.labels, tokens.special, tokens.sink, members, wholes)
     keys = [(word if word is not None else -1 - position) for position, word in enumerate(tokens.words)]
     grouped = [tuple(group) for _, group in groupby(range(len(tokens)), key=keys.__getitem__)]
-
-    def label(first: int) -> str:
-        word = tokens.words[first]
-        return tokens.labels[first] if word is None else tokens.word_labels[word]
-
+    firsts = [(group[0], tokens.words[group[0]]) for group in grouped]
     return Units(
         "word",
-        tuple(label(group[0]) for group in grouped),
-        tuple(tokens.special[group[0]] for group in grouped),
-        tuple(tokens.sink[group[0]] for group in grouped),
+        tuple(tokens.labels[first] if word is None else tokens.word_labels[word] for first, word in firsts),
+        tuple(tokens.special[first] for first, _ in firsts),
+        tuple(tokens.sink[first] for first, _ in firsts),
         tuple(grouped),
     )
 
