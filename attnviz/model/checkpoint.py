@@ -201,16 +201,9 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer, every weight accounted for.
 
-    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM,
-    GPT2LMHeadModel, …); the head is left out, since no attention depends on it, unless the language-modelling head
-    is asked for.
-
-    Args:
-        source: where the checkpoint lies.
-        device: where to put it.
-        dtype: its number format.
-        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
-        any_family: also take a family of which the patterns alone are recomputed.
+    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); the
+    head is left out, since no attention depends on it, unless it is asked for: that which gives logits of tokens, or
+    of classes. ``any_family`` also takes a family of which the patterns alone are recomputed.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.

@@ -20,21 +20,13 @@ FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
 
 @dataclass(frozen=True)
 class Stack:
-    """Attention layers of one kind in a model with several: those of the encoder, of the decoder, cross-attention.
+    """Attention layers of one kind in a model with several: those of the encoder, of the decoder, cross-attention."""
 
-    Attributes:
-        letter: with which ids begin: ``E``, ``D``, ``X``.
-        name: of the kind.
-        first: place of its first layer among all attention layers of the model, stack after stack.
-        n_layers: its layers.
-        n_heads: heads in each of them.
-    """
-
-    letter: str
+    letter: str  # with which ids begin: E, D, X
     name: str
-    first: int
+    first: int  # place of its first layer among all attention layers of the model, stack after stack
     n_layers: int
-    n_heads: int
+    n_heads: int  # in each of its layers
 
     def layer(self, number: int) -> "LayerId":
         """One of its layers, counted from 0."""
@@ -106,14 +98,9 @@ class HeadId(NamedTuple):
 
 
 def head_named(given: object, n_layers: int, n_heads: int, others: str = "", stacks: Sequence[Stack] = ()) -> HeadId:
-    """One head of a model, as a caller names it.
+    """One head of a model, given as ``L2H8``, ``2.8`` or a HeadId (a pair of numbers); with several stacks ``X2H8``.
 
-    Args:
-        given: ``L2H8``, ``2.8``, or a HeadId (a pair of numbers).
-        n_layers: layers of the model.
-        n_heads: heads in each layer.
-        others: what could have been given instead, for the message; ends in ``or``.
-        stacks: of a model with several; its heads are named ``X2H8``.
+    ``others`` is what could have been given instead, for the message; it ends in ``or``.
 
     Raises:
         UsageError: it names no head, or one that the model lacks.
@@ -140,12 +127,8 @@ def select_heads(
 ) -> list[HeadId]:
     """The heads that any of the selections names, in the model's order; none given means all.
 
-    Args:
-        selections: each one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several), or a HeadId; a
-            single one may stand without a list around it.
-        n_layers: layers of the model.
-        n_heads: heads in each layer.
-        stacks: of a model with several; selections then begin with the letter of one: ``X0H3``, ``X``, ``E0-2``.
+    A selection is one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several), or a HeadId; a single one
+    may stand without a list around it. With several stacks it begins with the letter of one: ``X0H3``, ``X``, ``E0-2``.
 
     Raises:
         UsageError: a selection cannot be read, or names a layer or head that the model lacks.

@@ -54,11 +54,7 @@ class Source:
 
 
 def find_checkpoint(model: str, revision: str | None = None) -> Source:
-    """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first).
-
-    Args:
-        model: ``minilm``, ``tiny-gpt2``, ``smollm2``, a path, or a hub id such as ``bert-base-uncased``.
-        revision: branch, tag or commit of a hub model.
+    """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first) with its revision.
 
     Raises:
         CheckpointError: nothing there, the hub cannot be reached, or the files are not whole.

@@ -36,10 +36,6 @@ def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
 def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
     """Refuse weights that no model computes with: of another kind of number, without values, or not finite.
 
-    Args:
-        weights: by name.
-        where: they are, for the message.
-
     Raises:
         CheckpointError: naming the first such tensor.
     """

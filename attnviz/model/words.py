@@ -133,13 +133,9 @@ class Pieces:
 
 
 def pieces_of(ids: Sequence[int], pieces: Sequence[str], special_ids: Collection[int], decode: Any) -> Pieces:
-    """What a text is made of, from its ids and pieces alone: offsets are those in the text that the pieces make up.
+    """What a text is made of, from its ids, special ones included, and their pieces alone.
 
-    Args:
-        ids: of the text, with special tokens.
-        pieces: their names in the vocabulary.
-        special_ids: which of them are no text.
-        decode: from pieces to the text that they stand for.
+    ``decode`` makes of pieces the text that they stand for; offsets are those in the text that all of them make up.
     """
     special = [int(token in special_ids) for token in ids]
     content: list[str] = []

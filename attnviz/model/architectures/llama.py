@@ -221,11 +221,7 @@ class CappedHead(nn.Module):
 
 
 def _refuse_rope(config: Any, partial: bool) -> None:
-    """Refuse kinds of rotary positions that are not reproduced; ``partial``: a part of a head may be without.
-
-    Raises:
-        ArchitectureError: naming the setting and its value.
-    """
+    """Refuse kinds of rotary positions that are not reproduced; ``partial``: a part of a head may be without."""
     for settings in _rope_by_layer_type(config).values():
         kind, share = settings.get("rope_type"), settings.get("partial_rotary_factor", 1.0)
         if kind not in _ROPE_TYPES:
@@ -244,12 +240,9 @@ def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
-    """The rotary positions of a layer.
+    """The rotary positions of a layer of heads of width ``d_head``, in a config that was checked.
 
-    Args:
-        config: of transformers, checked by :meth:`Llama.refuse`.
-        d_head: width of a head.
-        layer_type: the layer's, for models where they differ between types of layers.
+    ``layer_type`` is the layer's, for models where positions differ between types of layers.
     """
     by_type = _rope_by_layer_type(config)
     settings = by_type.get(layer_type) or by_type[""]
