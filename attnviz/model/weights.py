@@ -18,8 +18,6 @@ from attnviz.model.architectures.base import Architecture
 from attnviz.model.libraries import calling_transformers
 from attnviz.model.wording import shortened
 
-_LONGEST_NAME = 100
-
 
 def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
     """All tensors of these files by name, on the CPU; transformers reads no file by itself.
@@ -40,7 +38,7 @@ def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
         CheckpointError: naming the first such tensor.
     """
     for name, tensor in weights:
-        named = shortened(name, _LONGEST_NAME)
+        named = shortened(name, 100)
         if tensor.dtype not in TOLERANCES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
             raise CheckpointError(

@@ -179,7 +179,7 @@ class Architecture(ABC):
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """What makes class logits of the final state that it reads, in a model for sequence classification; or None."""
-        return chained(getattr(model, "score", None))
+        return chained(model, "score")
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """Where to read each layer's own steps, first layer first."""
@@ -243,14 +243,16 @@ def not_reproduced(kind: str, setting: str, value: object, expected: str) -> Arc
     )
 
 
-def chained(*steps: nn.Module | None) -> nn.Module | None:
+def chained(parent: nn.Module | None, *steps: str | nn.Module | None) -> nn.Module | None:
     """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
 
-    It counts as in eval mode, so that nobody sets the mode of steps that belong to a model; heads drop nothing out.
+    Steps are modules, or the names of modules in ``parent``. The head counts as in eval mode, so that nobody sets the
+    mode of steps that belong to a model; heads drop nothing out.
     """
-    if None in steps:
+    modules: list[Any] = [getattr(parent, step, None) if isinstance(step, str) else step for step in steps]
+    if None in modules:
         return None
-    head = nn.Sequential(*(step for step in steps if step is not None))
+    head = nn.Sequential(*modules)
     head.training = False
     return head
 

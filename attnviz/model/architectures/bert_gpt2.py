@@ -44,9 +44,8 @@ class Bert(Architecture):
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The pooler and ``classifier`` of ``BertForSequenceClassification``, of the final state of [CLS]."""
-        pooler: Any = getattr(self.base_model(model), "pooler", None)
-        steps = (getattr(pooler, step, None) for step in ("dense", "activation"))
-        return chained(*steps, getattr(model, "classifier", None))
+        pooler = getattr(self.base_model(model), "pooler", None)
+        return chained(pooler, "dense", "activation", getattr(model, "classifier", None))
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
@@ -89,12 +88,11 @@ class Electra(Bert):
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """That of the generator; the discriminator has none."""
-        return chained(getattr(model, "generator_predictions", None), getattr(model, "generator_lm_head", None))
+        return chained(model, "generator_predictions", "generator_lm_head")
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """``ElectraClassificationHead``."""
-        head: Any = getattr(model, "classifier", None)
-        return chained(*(getattr(head, step, None) for step in ("dense", "activation", "out_proj")))
+        return chained(getattr(model, "classifier", None), "dense", "activation", "out_proj")
 
 
 class DistilBert(Bert):
@@ -114,12 +112,11 @@ class DistilBert(Bert):
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The four steps that ``DistilBertForMaskedLM`` takes one by one."""
-        steps = ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
-        return chained(*(getattr(model, step, None) for step in steps))
+        return chained(model, "vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The three steps that ``DistilBertForSequenceClassification`` takes one by one."""
-        return chained(getattr(model, "pre_classifier", None), nn.ReLU(), getattr(model, "classifier", None))
+        return chained(model, "pre_classifier", nn.ReLU(), "classifier")
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``DistilBertSelfAttention`` gives pattern and output: it returns (output after W_O, pattern)."""
@@ -160,8 +157,7 @@ class Roberta(Bert):
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """``RobertaClassificationHead``."""
-        head: Any = getattr(model, "classifier", None)
-        return chained(getattr(head, "dense", None), nn.Tanh(), getattr(head, "out_proj", None))
+        return chained(getattr(model, "classifier", None), "dense", nn.Tanh(), "out_proj")
 
 
 class XLMRoberta(Roberta):

@@ -50,6 +50,8 @@ class EncoderDecoder(Architecture):
     explained = False
     encoder_commands = ("rollout", "profile")
     language_task = "ForConditionalGeneration"
+    size_settings: tuple[tuple[str, str], tuple[str, str]]
+    """What its config calls the layers and the heads of the encoder, and those of the decoder."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
         """Refuse an encoder or a decoder alone, and heads that do not divide the model."""
@@ -65,16 +67,14 @@ class EncoderDecoder(Architecture):
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:
         """Its three kinds of attention."""
-        (encoder, encoder_heads), (decoder, decoder_heads) = self.sizes(config)
+        (encoder, encoder_heads), (decoder, decoder_heads) = (
+            [getattr(config, setting) for setting in settings] for settings in self.size_settings
+        )
         return (
             Stack("E", "encoder", 0, encoder, encoder_heads),
             Stack("D", "decoder", encoder, decoder, decoder_heads),
             Stack("X", "cross-attention", encoder + decoder, decoder, decoder_heads),
         )
-
-    @abstractmethod
-    def sizes(self, config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Layers and heads of the encoder, and of the decoder."""
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The model with encoder and decoder inside one with any head, or the model itself.
@@ -124,13 +124,7 @@ class Bart(EncoderDecoder):
 
     name = "bart"
     class_prefix = "Bart"
-
-    def sizes(self, config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Both may differ."""
-        return (
-            (config.encoder_layers, config.encoder_attention_heads),
-            (config.decoder_layers, config.decoder_attention_heads),
-        )
+    size_settings = (("encoder_layers", "encoder_attention_heads"), ("decoder_layers", "decoder_attention_heads"))
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` with ``final_logits_bias``."""
@@ -174,6 +168,7 @@ class T5(EncoderDecoder):
     name = "t5"
     states_d_head = True
     class_prefix = "T5"
+    size_settings = (("num_layers", "num_heads"), ("num_decoder_layers", "num_heads"))
     layers_at = "block"
     final_norm_at = "decoder.final_layer_norm"
     old_buffers = ("EncDecAttention.relative_attention_bias.weight",)
@@ -193,10 +188,6 @@ class T5(EncoderDecoder):
                 f"relative_attention_max_distance={farthest}; expected an even number of 4 buckets or more, and a "
                 "distance above half of it."
             )
-
-    def sizes(self, config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The decoder may have another number of layers."""
-        return (config.num_layers, config.num_heads), (config.num_decoder_layers, config.num_heads)
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head``, before which the first T5 scales hidden states (later ones do not)."""
