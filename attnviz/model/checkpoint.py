@@ -42,7 +42,6 @@ class Checkpoint:
         revision: the hub's commit or the package's version; None where there is none.
         architecture: how to read its parameters.
         model: the bare transformers model (no task head).
-        tokenizer: the fast tokenizer that belongs to it.
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
             norm); None where it was not asked for, or the checkpoint has none.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.

@@ -124,14 +124,9 @@ def encodings(
 ) -> Sequence[Any]:
     """What a fast tokenizer makes of texts, with special tokens: its own encodings, checked against the model's tables.
 
-    Args:
-        tokenizer: of transformers, backed by the ``tokenizers`` library.
-        texts: any number of them.
-        pair: a second segment, of one text.
-        vocabulary_size: rows of the model's embedding matrix.
-        token_types: rows of the model's table of token types; None where it has none.
-        max_length: in tokens; longer texts are cut.
-        target: for the decoder of an encoder-decoder, whose tokenizer may have a vocabulary of its own for it.
+    ``vocabulary_size`` and ``token_types`` are the rows of these tables (None without token types). Texts of more than
+    ``max_length`` tokens are cut; one text may have a ``pair``, a second segment. ``target`` is for the decoder of an
+    encoder-decoder, whose tokenizer may have a vocabulary of its own for it.
 
     Raises:
         CheckpointError: the tokenizer is not a fast one, fails on a text, or gives ids that the model has no rows for.

@@ -118,14 +118,9 @@ class Units:
 
 
 def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
-    """What a decoder reads to predict a target: a start token, then all of the target but its last token.
+    """What a decoder reads to predict a target: a start token (its id, its text), then all but the target's last token.
 
     So the token at each position is the one before that which is predicted there.
-
-    Args:
-        tokens: the target.
-        start: id of the start token.
-        label: its text.
     """
     first: dict[str, Any] = {
         "ids": start, "labels": label, "special": True, "sink": True, "words": None, "segments": None, "offsets": (0, 0)
@@ -179,15 +174,10 @@ def merge_pattern(
 
 
 def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
-    """The positions of one token or word of a text.
+    """The positions of one token or word of a text: one, or of a word of several pieces all of them.
 
-    Args:
-        units: what the text is made of.
-        token: a token or a whole word as the text has it, in any case where no other has that very case; ``cat#2`` for
-            its second occurrence, needed where there are several; ``#3`` or 3 for position 3, counted from 0.
-
-    Returns:
-        one position; of a word of several pieces all of them.
+    It is named as the text has it, in any case where no other has that very case; ``cat#2`` is its second occurrence,
+    needed where there are several; ``#3`` or 3 is position 3, counted from 0.
 
     Raises:
         UsageError: the text has no such token, or several; or it is neither a string nor a whole number.
