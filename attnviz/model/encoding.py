@@ -75,8 +75,7 @@ def tokenize(
     types = token_types if segments else None
     encode = partial(encodings, tokenizer, vocabulary_size=vocabulary_size, token_types=types, target=target)
     [encoding] = encode([text], pair=pair)
-    order = [segment for segment, _ in groupby(encoding.sequence_ids)]
-    if not segments and (0, 1) in pairwise(order):  # no special token between them
+    if pair is not None and not segments and not _separated(encoding):
         raise TextError(
             "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
             "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
@@ -235,6 +234,11 @@ def _check_text(text: object, name: str) -> None:
             f"the {name} is not valid UTF-8: found byte 0x{byte:02x} at character {error.start}; "
             "expected text encoded as UTF-8."
         ) from error
+
+
+def _separated(encoding: Any) -> bool:
+    """Whether a special token stands between the two segments."""
+    return (0, 1) not in pairwise(segment for segment, _ in groupby(encoding.sequence_ids))
 
 
 def _tokens(

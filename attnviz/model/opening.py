@@ -77,11 +77,7 @@ def open_checkpoint(
 
 
 def refuse_undeclared(checkpoint: Checkpoint) -> None:
-    """Refuse a model of which the patterns alone are recomputed.
-
-    Raises:
-        ArchitectureError: by its name.
-    """
+    """Raise ArchitectureError for a model of which the patterns alone are recomputed."""
     if isinstance(checkpoint.architecture, Undeclared):
         architecture_of(checkpoint.config, checkpoint.dtype)
 
