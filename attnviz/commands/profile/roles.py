@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.estimates import Estimate
-from attnviz.commands.profile.intervals import (
+from attnviz.commands.profile.estimates import (
+    Estimate,
     Evidence,
     Interval,
     cosine_evidence,
