@@ -62,10 +62,10 @@ def rounded_weights(weights: Tensor) -> Tensor:
     return (weights.float() * STEPS).round().clamp(0, STEPS).int()
 
 
-def first_place(corpus: int, number: int, n_positions: int) -> int | None:
-    """The place of a text's position 0; positions follow. None where a code has no room for the text."""
+def first_place(corpus: int, number: int, n_positions: int) -> int:
+    """The place of a text's position 0; positions follow. -1 where a code has no room for the text."""
     if corpus >= _PLACES // (_NUMBERS * (NONE + 1)) or number >= _NUMBERS or n_positions > NONE:
-        return None
+        return -1
     return (corpus * _NUMBERS + number) * (NONE + 1)
 
 
@@ -166,9 +166,7 @@ class Kept:
 
     def state(self) -> dict[str, Tensor]:
         """All that is kept."""
-        return {
-            "codes": self.codes, "readings": self.readings, "places": self._places, "sampled": self.sampled,
-        }  # fmt: skip
+        return {"codes": self.codes, "readings": self.readings, "places": self._places, "sampled": self.sampled}
 
     @torch.inference_mode()  # as while a model runs, where the others were made
     def absorb(self, state: Mapping[str, Tensor]) -> None:
