@@ -32,34 +32,34 @@ class ProfileSettings(RunSettings):
     examples: int = 0
 
     @property
+    def sentences(self) -> bool:
+        """Whether there are other texts than GAP's."""
+        return any(corpus.kind != "gap" for corpus in self.corpora)
+
+    @property
     def gold(self) -> bool:
         """Whether there are gold trees, with which a parser's are not to be mixed."""
         return any(corpus.kind == "conllu" for corpus in self.corpora)
 
 
 class CorpusRun(LongRun):
-    """The run of a profile.
-
-    Attributes:
-        tallies: what is counted of texts, by name.
-        repeats: of random sequences.
-        attention: the model, with what was verified.
-    """
+    """The run of a profile; ``tallies`` are what is counted of texts, by name."""
 
     settings: ProfileSettings
 
     def _begin(self) -> dict[str, Part]:
         settings, checkpoint = self.settings, self.settings.checkpoint
         shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
-        statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows)
-        relations, meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
+        self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows)
+        self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
+        self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape)
         self.tallies: dict[str, Tally] = {
-            "statistics": statistics, "relations": relations, "meanings": meanings,
-            "names": NameTally(*shape, causal), "distances": HeadDistanceTally(*shape),
+            "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings,
+            "names": self.names, "distances": self.distances,
         }  # fmt: skip
         if n := settings.examples:  # they look at what the other tallies of a batch have made
-            self.tallies["relation examples"] = RelationExamples(settings, n, relations)
-            self.tallies["pattern examples"] = PatternExamples(settings, n, statistics, meanings)
+            self.tallies["relation examples"] = RelationExamples(settings, n, self.relations)
+            self.tallies["pattern examples"] = PatternExamples(settings, n, self.statistics, self.meanings)
             self.tallies["name examples"] = NameExamples(settings, n)
         self.repeats = RepeatTally(checkpoint, settings.seed)
         self.attention = SampledAttention(checkpoint, settings.seed)

@@ -141,14 +141,8 @@ def share_evidence(score: float, baseline: float, errors: tuple[float, float], t
     """Of a share of attention, on the logit scale, where its errors are about as wide on both sides.
 
     The difference has these, and what its error has beyond them (from the baseline), squared and added (Newcombe 1998,
-    Zou & Donner 2008): a score next to 1 is sure, however much the baseline varies.
-
-    Args:
-        score: 0-1.
-        baseline: 0-1.
-        errors: of the score, and of the difference.
-        texts: how many the errors are over.
-        rate: the chance that an interval misses.
+    Zou & Donner 2008): a score next to 1 is sure, however much the baseline varies. Arguments as for
+    :func:`proportion_evidence`, but that only the ``texts`` count, which the errors are over.
     """
     inside = min(max(score, _EDGE), 1 - _EDGE)
     place, slope = math.log(inside / (1 - inside)), 1 / max(score * (1 - score), _EDGE)

@@ -271,9 +271,7 @@ class NameExamples(_InstanceExamples):
 def role_examples(roles: Iterable[Role], tallies: Iterable[object]) -> tuple[RoleExamples, ...]:
     """The examples of the roles that each head passes, and of the relation in which it is most above its baseline.
 
-    Args:
-        roles: of all heads, judged.
-        tallies: of a run; those that keep examples are asked.
+    Of the ``tallies`` of a run those are asked that keep examples.
     """
     keeping = [tally for tally in tallies if isinstance(tally, ExampleTally)]
     wanted: list[Role] = []

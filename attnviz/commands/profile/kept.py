@@ -86,12 +86,7 @@ def _priorities(places: Tensor, seed: int) -> Tensor:
 class Kept:
     """Of every cell, such as a head in a direction, the ``n`` best hits, the ``n`` clearest misses, and a sample.
 
-    The sample is the same places for all cells.
-
-    Args:
-        n: of each.
-        cells: the shape of the cells.
-        seed: of the sample.
+    ``cells`` is the shape of the cells. The sample, drawn with ``seed``, is the same places for all of them.
     """
 
     def __init__(self, n: int, cells: Sequence[int], seed: int) -> None:
@@ -142,12 +137,7 @@ class Kept:
         return torch.cat([_places_of(self.codes[self.codes >= 0]), self._places])
 
     def ranked(self, kind: int, cell: tuple[int, ...]) -> Iterator[tuple[int, Reading]]:
-        """Places and readings of a cell, the best first.
-
-        Args:
-            kind: 0 for hits, 1 for misses.
-            cell: which.
-        """
+        """Places and readings of a cell's hits (kind 0) or misses (kind 1), the best first."""
         codes, readings = self.codes[(kind, *cell)], self.readings[(kind, *cell)]
         there = codes >= 0
         places = _places_of(codes[there]).tolist()

@@ -26,7 +26,7 @@ from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
+from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
 from attnviz.results.view import Choices
 
 _ROLES = 4
@@ -165,10 +165,9 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
         columns.append(
             Column("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
         )
-    total = len(relations)
-    count = f"{len(rows)} of {total}" if len(rows) < total else str(total)
-    caption = left_out(len(rows), total, "relation", "profile.json")
-    return column_table(f"Relations ({count}, the most frequent first)", columns, rows, width=width, caption=caption)
+    title = f"Relations ({listed_of(len(rows), len(relations))}, the most frequent first)"
+    caption = left_out(len(rows), len(relations), "relation", "profile.json")
+    return column_table(title, columns, rows, width=width, caption=caption)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ _STANDS = (
     f"; the interval of the difference, at {ERROR_RATE} over all heads together (Bonferroni), above 0; false discovery "
     f"rate over all roles at most {ERROR_RATE} (Benjamini-Yekutieli 2001); above every head of an untrained copy"
 )
+_ABOVE_GUESSES = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
 _NOT_RESTING = f", at most {SINK_ONLY} of the attention elsewhere (after Vig & Belinkov 2019)"
 _POSITIONAL = (
     f"over {MAJORITY} of the attention on content (Clark et al. 2019), {MARGIN} above uniform attention "
@@ -136,8 +137,7 @@ class Candidate:
     """What was measured for one role of all heads, and the rule by which they pass.
 
     Attributes:
-        role, rule: its name, and the threshold in words.
-        estimate: scores beside baselines.
+        rule: the threshold in words.
         scale: ``share``, ``proportion`` or ``cosine``: which intervals hold for it.
         enough: texts that a verdict takes.
         above: what the score has to exceed; of each direction, layer and head, where they differ.
@@ -242,18 +242,16 @@ def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
 
 def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
     """One role for each relation with enough instances."""
-    rule = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
     for each in relations:
         if each.n >= ENOUGH_INSTANCES:
             role = f"syntactic:{each.relation}"
-            yield Candidate(role, rule, each.accuracy, "proportion", ENOUGH_INSTANCES)
+            yield Candidate(role, _ABOVE_GUESSES, each.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
 def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
     """Which of two names a pronoun means."""
-    rule = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
     if names is not None:
-        yield Candidate("coreference", rule, names.accuracy, "proportion", ENOUGH_INSTANCES)
+        yield Candidate("coreference", _ABOVE_GUESSES, names.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
 def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -> Iterator[Candidate]:
@@ -263,14 +261,12 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
     rule = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
     found = f"largest attention on the token to be copied, over {RETRIEVED} of the time (Wu et al. 2024), "
     found += f"{MARGIN} above uniform attention{_STANDS}"
-    names = [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]
-    for name in names:
+    for name in [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]:
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
-        estimate = Estimate(
-            scores.mean(0)[None], errors, {"uniform attention": baseline}, baseline, errors, n, n
-        )  # fmt: skip
+        uniform = {"uniform attention": baseline}
+        estimate = Estimate(scores.mean(0)[None], errors, uniform, baseline, errors, n, n)
         if name == RETRIEVAL:
             yield Candidate(name, found, estimate, enough=ENOUGH_SEQUENCES, above=RETRIEVED)
         else:
@@ -319,12 +315,7 @@ def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadI
 
 
 def confirmed_roles(roles: Sequence[Role], candidates: Iterable[Candidate]) -> list[Role]:
-    """The roles, those that pass with what was measured for them on another corpus.
-
-    Args:
-        roles: from one corpus.
-        candidates: from the other.
-    """
+    """The roles, those that pass with what the ``candidates`` of another corpus say of them."""
     by_role = {candidate.role: candidate for candidate in candidates}
     rate = ERROR_RATE / max(1, sum(role.passed for role in roles))
 
