@@ -8,7 +8,7 @@ the weight of the wrong one, one instance a text each; deciles are by the weight
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -268,17 +268,16 @@ class NameExamples(_InstanceExamples):
         return (0, key, (0, reading.gold)) if direction == 0 else (key, 0, (reading.gold, 0))
 
 
-def role_examples(roles: Iterable[Role], tallies: Iterable[object]) -> tuple[RoleExamples, ...]:
+def role_examples(roles: Sequence[Role], tallies: Iterable[object]) -> tuple[RoleExamples, ...]:
     """The examples of the roles that each head passes, and of the relation in which it is most above its baseline.
 
     Of the ``tallies`` of a run those are asked that keep examples.
     """
     keeping = [tally for tally in tallies if isinstance(tally, ExampleTally)]
-    wanted: list[Role] = []
-    for _, some in groupby(sorted(roles, key=lambda role: role.id), lambda role: role.id):
-        of_head = list(some)
-        relations = [role for role in of_head if role.role.startswith(SYNTACTIC)]
-        best = max(relations, key=lambda role: role.margin, default=None)
-        wanted += [role for role in of_head if role.passed or role is best]
+    best: dict[HeadId, Role] = {}
+    for role in roles:
+        if role.role.startswith(SYNTACTIC):
+            best[role.id] = max(best.get(role.id, role), role, key=attrgetter("margin"))
+    wanted = sorted((role for role in roles if role.passed or role is best.get(role.id)), key=attrgetter("id"))
     found = (tally.examples(role.id, role.role, role.direction) for role in wanted for tally in keeping)
     return tuple(each for each in found if each is not None and (each.best or each.deciles or each.failures))

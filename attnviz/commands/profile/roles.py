@@ -167,8 +167,11 @@ class Candidate:
         enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
         low = -1.0 if self.scale == "cosine" else 0.0
         found = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
-        if enough:
-            found = self._evidence(score, against, errors, rate)
+        if enough and self.scale == "proportion":
+            found = proportion_evidence(score, against, errors, (estimate.n, estimate.texts), rate)
+        elif enough:
+            of_scale = cosine_evidence if self.scale == "cosine" else share_evidence
+            found = of_scale(score, against, errors, estimate.texts, rate)
         above = float(self.above[place]) if isinstance(self.above, Tensor) else self.above
         far = score > above and (self.least is not None or score - baseline >= MARGIN - _ROUNDING)
         resting = self.measurable is not None and float(self.measurable[id]) < 1 - SINK_ONLY - _ROUNDING
@@ -177,13 +180,6 @@ class Candidate:
             enough and far and not resting and found.difference[0] > 0, estimate.directions[direction] or None,
             {name: float(values[place]) for name, values in estimate.baselines.items()}, found.p if enough else None,
         )  # fmt: skip
-
-    def _evidence(self, score: float, baseline: float, errors: tuple[float, float], rate: float) -> Evidence:
-        texts = self.estimate.texts
-        if self.scale == "proportion":
-            return proportion_evidence(score, baseline, errors, (self.estimate.n, texts), rate)
-        of_scale = cosine_evidence if self.scale == "cosine" else share_evidence
-        return of_scale(score, baseline, errors, texts, rate)
 
     def roles(self) -> Iterator[Role]:
         """Every head that has a score, in the direction in which it is furthest above what it has to beat."""

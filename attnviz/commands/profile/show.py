@@ -11,7 +11,7 @@ from rich.text import Text
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.head_ids import HeadId, head_named, select_heads
 from attnviz.model.wording import counted, rounded, visible
-from attnviz.patterns.examples import Example, Part, RoleExamples, examples_entry, parts_of_text, stored_examples
+from attnviz.patterns.examples import Example, RoleExamples, examples_entry, parts_of_text, stored_examples
 from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.results.published import ARROWS
 from attnviz.results.tables import Column, column_table, notes
@@ -177,13 +177,9 @@ def _sentence(example: Example) -> Text:
     text = Text()
     style = "bold green" if example.hit else "bold red"
     for part in parts_of_text(example, LONGEST):
+        shown = visible(part.text)
+        for end in sorted(part.ends):
+            shown = f"{_BRACKETS[end][0]}{shown}{_BRACKETS[end][1]}"
         text.append("" if part.joined or not text else " ")
-        text.append(_bracketed(part), style=style if part.ends else None)
+        text.append(shown, style=style if part.ends else None)
     return text
-
-
-def _bracketed(part: Part) -> str:
-    shown = visible(part.text)
-    for end in sorted(part.ends):
-        shown = f"{_BRACKETS[end][0]}{shown}{_BRACKETS[end][1]}"
-    return shown
