@@ -19,7 +19,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
-from attnviz.page.data import ERROR, axis_entry, colours_entry, pack, rounded
+from attnviz.page.page import ERROR, axis_entry, colours_entry, pack, rounded
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
