@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from attnviz.figures.files import figure_style
 from attnviz.figures.fonts import drawable, font_families
-from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
+from attnviz.figures.look import MISSED_DASHES, Look, figure_style, outer_ink
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, spread
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
 

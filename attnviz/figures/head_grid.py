@@ -1,6 +1,6 @@
 """Many small matrices on one page, a row a layer and a column a head, or packed, as one image in one Axes.
 
-Lengths are pixels at :data:`attnviz.figures.files.DPI`, and so are the data coordinates of the Axes.
+Lengths are pixels at :data:`attnviz.figures.look.DPI`, and so are the data coordinates of the Axes.
 """
 
 import math
@@ -16,11 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from attnviz.figures.families import FAMILIES, NO_ROLE, Family
-from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
 from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fitting_grid, planned_grid
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import DPI, FAMILIES, NO_ROLE, Family, Look, figure_style, file_dpi, outer_ink
 from attnviz.figures.matrix import Array, Labels, name_axis
 from attnviz.figures.page import (
     MARGIN,

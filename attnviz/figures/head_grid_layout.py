@@ -1,6 +1,6 @@
 """Where the squares of many heads go: a row a layer and a column a head, or packed where that would be mostly empty.
 
-Lengths are pixels at :data:`attnviz.figures.files.DPI`.
+Lengths are pixels at :data:`attnviz.figures.look.DPI`.
 """
 
 import math
@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from attnviz.errors import UsageError
-from attnviz.figures.files import DPI, file_dpi
 from attnviz.figures.fonts import text_width
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, file_dpi
 from attnviz.figures.matrix import label_pixels, label_size, named_every
 from attnviz.figures.page import MARGIN
 from attnviz.model.head_ids import HeadId

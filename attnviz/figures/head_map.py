@@ -12,9 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array, Cells, cell_points, draw_matrix, write_numbers, write_texts
 from attnviz.figures.page import (
     MARGIN,

@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, font_families, text_width
-from attnviz.figures.look import Look, outer_ink, outer_size
+from attnviz.figures.look import DPI, Look, figure_style, file_dpi, outer_ink, outer_size
 from attnviz.figures.matrix import (
     Array,
     Cells,

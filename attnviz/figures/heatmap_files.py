@@ -24,10 +24,9 @@ from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 from PIL import Image
 
-from attnviz.figures.files import DPI, figure_bytes, figure_style, file_dpi, png_bytes
 from attnviz.figures.fonts import DEFAULT_FAMILY, font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, figure_bytes, figure_style, file_dpi, png_bytes
 from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
 from attnviz.figures.page import heading
 

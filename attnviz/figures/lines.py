@@ -15,9 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import drawable, fitted, font_families, wrapped
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
 from attnviz.figures.running_text import in_points, points_of

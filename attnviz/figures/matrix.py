@@ -19,9 +19,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
+from attnviz.figures.look import DPI, MISSED_DASHES, Look, outer_ink
 from attnviz.figures.page import PIXEL
 
 Array = NDArray[Any]

@@ -14,9 +14,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
-from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look
 from attnviz.model.wording import rounded
 
 MARGIN = 0.12

@@ -11,9 +11,8 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
 from attnviz.model.wording import right_to_left

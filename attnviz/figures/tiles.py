@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import (
     Array,
     Cells,

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 
 from attnviz.arguments import check_switch, check_whole
 from attnviz.errors import UsageError
-from attnviz.figures.files import figure_bytes
-from attnviz.figures.look import PLAIN, Look
+from attnviz.figures.look import PLAIN, Look, figure_bytes
 from attnviz.model.head_ids import HeadId, selection_texts
 from attnviz.page.page import BUDGET, page_html
 
