@@ -4,7 +4,9 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
@@ -62,6 +64,12 @@ def drawable(text: str) -> str:
     _missing.update(lacking)
     shown = "".join(f"U+{ord(character):04X}" if character in lacking else character for character in text)
     return isolated(shown) if right_to_left(shown) else shown
+
+
+def put_text(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """A text as it stands, whatever characters it has; its middle is at this height unless ``va`` says otherwise."""
+    ours = {"va": "center_baseline", "family": font_families([text]), "parse_math": False}
+    ax.text(x, y, text, **(ours | style))
 
 
 @cache

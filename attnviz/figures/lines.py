@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from attnviz.figures.fonts import drawable, fitted, font_families, wrapped
+from attnviz.figures.fonts import drawable, fitted, font_families, put_text, wrapped
 from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
@@ -188,12 +188,12 @@ def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pi
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
-    style: dict[str, Any] = {"ha": ("right", "left")[side], "va": "center_baseline", "parse_math": False}
-    ax.text(x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, **style)
+    aligned = ("right", "left")[side]
+    put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, ha=aligned)
     for row in _named(plan, side, pitch):
         text, ink = fitted(labels[row], size, DPI, width / PIXEL), outer_ink(look)
         colour = ink if row in plan.bright[side] else look.greys.quiet
-        ax.text(x, rows[row], text, size=size, color=colour, family=font_families([text]), **style)
+        put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
 
 def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:

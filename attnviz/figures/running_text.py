@@ -11,7 +11,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attnviz.figures.fonts import drawable, fitted, font_families, text_width
+from attnviz.figures.fonts import drawable, fitted, put_text, text_width
 from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
@@ -210,8 +210,8 @@ def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
     ax.add_collection(frames, autolim=False)
     for box, placed, colour in zip(boxes, order * len(plan.blocks), colours(plan.norm(shades)), strict=True):
         (x, y), wide, high = box.get_xy(), box.get_width(), box.get_height()
-        ax.text(x + wide / 2, y + high / 2, placed.text, size=size, ha="center", va="center_baseline",
-                color=contrasting_ink(colour), family=font_families([placed.text]), parse_math=False)  # fmt: skip
+        ink = contrasting_ink(colour)
+        put_text(ax, x + wide / 2, y + high / 2, placed.text, size=size, ha="center", color=ink)
     return shaded
 
 
@@ -227,5 +227,4 @@ def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, loo
     bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": outer_ink(look)}
     for x, text, style in ((0.0, name, bold), (wide, after, {"size": 7, "color": look.greys.quiet})):
         if text.strip("…"):
-            ax.text(x, top + _HEADING / 2, text, family=font_families([text]), va="center_baseline", parse_math=False,
-                    **style)  # fmt: skip
+            put_text(ax, x, top + _HEADING / 2, text, **style)
