@@ -101,9 +101,8 @@ def arcs_inches(plan: ArcsPlan, look: Look) -> float:
     return _height(plan, (prose_width(plan.words, look, _SPACE) - 2 * MARGIN) * 72) / 72
 
 
-def arcs_figure(plan: ArcsPlan, look: Look, vector: bool = False) -> Figure:
+def arcs_figure(plan: ArcsPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of sentences with arcs, with title, notes and a legend."""
-    del vector  # it is drawn alike for every format
     width, legend, inches = prose_width(plan.words, look, _SPACE), _legend(plan, look), arcs_inches(plan, look)
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=inches + legend_height(legend, width) + 0.1)
@@ -116,11 +115,7 @@ def arcs_figure(plan: ArcsPlan, look: Look, vector: bool = False) -> Figure:
 
 
 def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
-    """Draw sentences with arcs on the caller's Axes.
-
-    Returns:
-        the arcs of the last sentence.
-    """
+    """Draw sentences with arcs on the caller's Axes; the result are the arcs of the last sentence."""
     room, height = in_points(ax)
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
     top, arcs = 0.0, PathCollection([])
@@ -168,10 +163,8 @@ def _spans(line: Sequence[Placed], block: Sentence, room: float) -> tuple[list[_
     ordered = sorted(block.arcs, key=lambda arc: arc.found is not None)
     above = [(arc, arc.dependent, arc.head) for arc in ordered]
     below = {(arc.query, arc.instead): arc for arc in ordered if arc.instead is not None}
-    return (
-        _stacked(line, above, room),
-        _stacked(line, ((arc, query, instead) for (query, instead), arc in below.items()), room),
-    )
+    instead = ((arc, query, instead) for (query, instead), arc in below.items())
+    return _stacked(line, above, room), _stacked(line, instead, room)
 
 
 def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room: float) -> list[_Span]:
@@ -218,18 +211,19 @@ def _draw_line(
     heights = [base - _FIRST - _STEP * (span.level - span.is_short - 0.6) for span in above]
     found = [span.arc.found for span in above]
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
+    inks = [look.greys.frame if value is None else look.verdict(value) for value in found]
     arcs = PathCollection(
-        bows, facecolors="none", edgecolors=[_ink(value, look) for value in found], zorder=1.5,
+        bows, facecolors="none", edgecolors=inks, zorder=1.5,
         linewidths=[PIXEL if value is None else _BOLD for value in found],
         linestyles=[MISSED_DASHES if value is False else "-" for value in found],
     )  # fmt: skip
-    tipped = [span for span in above if span.here[1]]
-    tips = [_tip(span.ends[1], base) for span in tipped]
-    inks = [_ink(span.arc.found, look) for span in tipped]
+    arrives = [span.here[1] for span in above]
+    ends = (span.ends[1] for span in compress(above, arrives))
+    tips = [Path([(x, base), (x - _TIP, base - 2 * _TIP), (x + _TIP, base - 2 * _TIP), (x, base)]) for x in ends]
     dotted = [_bow(span, foot, foot + _STEP * (span.level - 0.2)) for span in below]
     for collection in (
         arcs,
-        PathCollection(tips, facecolors=inks, edgecolors="none", zorder=2),
+        PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2),
         PathCollection(dotted, facecolors="none", edgecolors=look.verdict(False), linewidths=0.9, linestyles=[_DOTS]),
     ):
         ax.add_collection(collection, autolim=False)
@@ -237,15 +231,6 @@ def _draw_line(
         legs = [x for other in above if other.level > span.level for x in compress(other.ends, other.here)]
         _mark(ax, span, height, [0.0, *legs, room], look)
     return arcs, foot + _beside(below)
-
-
-def _ink(found: bool | None, look: Look) -> str:
-    return look.greys.frame if found is None else look.verdict(found)
-
-
-def _tip(x: float, base: float) -> Path:
-    """The point of an arrow down to a word."""
-    return Path([(x - _TIP, base - 2 * _TIP), (x, base), (x + _TIP, base - 2 * _TIP), (x - _TIP, base - 2 * _TIP)])
 
 
 def _bow(span: _Span, base: float, height: float) -> Path:

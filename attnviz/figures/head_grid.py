@@ -70,13 +70,12 @@ class HeadGridPlan(ColourScale, PagePlan):
         return () if self.labels is None else self.labels.texts
 
 
-def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:
+def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure with the grid, its colour bar, title and notes; the same for raster and vector files.
 
     Raises:
         UsageError: the width is too small for so many heads.
     """
-    del vector  # the grid is an image in either
     grid = planned_grid((cell.id for cell in plan.cells), _most_cells(plan), look, _marked(plan), plan.named)
     across, down = grid.extent
     width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)

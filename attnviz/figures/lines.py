@@ -80,9 +80,8 @@ class LinesPlan(PagePlan):
         return max(float(rows[-1]) for rows in self.sides) + 1
 
 
-def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:
+def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of lines, at most nine inches high: where there are many rows, only some are named."""
-    del vector  # lines are drawn alike for every format
     pitch = max(_LEAST_PITCH, min(_LARGEST_PITCH, _COMFORTABLE / max(len(plan.labels), len(plan.keys or ()))))
     natural = _LINES_WIDTH + 2 * (_column_points(plan, pitch) + _PAD) / 72 + 2 * MARGIN
     width = page_width(look, max(_NARROWEST, natural))
