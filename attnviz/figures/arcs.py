@@ -218,8 +218,8 @@ def _draw_line(
         linestyles=[MISSED_DASHES if value is False else "-" for value in found],
     )  # fmt: skip
     arrives = [span.here[1] for span in above]
-    ends = (span.ends[1] for span in compress(above, arrives))
-    tips = [Path([(x, base), (x - _TIP, base - 2 * _TIP), (x + _TIP, base - 2 * _TIP), (x, base)]) for x in ends]
+    places, back = [span.ends[1] for span in compress(above, arrives)], base - 2 * _TIP
+    tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in places]
     dotted = [_bow(span, foot, foot + _STEP * (span.level - 0.2)) for span in below]
     for collection in (
         arcs,

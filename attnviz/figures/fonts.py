@@ -97,14 +97,6 @@ def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str = "norm
     return shown[: max(0, fitting - 1)] + "…"
 
 
-def _cut_word(word: str, size: float, dpi: float, pixels: float, weight: str) -> str:
-    shown = _cut(word, size, dpi, pixels, weight)
-    if "”" in shown or "”" not in word:
-        return shown
-    room = pixels - text_width("”", size, dpi, weight)
-    return _cut(word, size, dpi, room, weight) + "”"
-
-
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
     """Lines of whole words that fit into so many pixels.
 
@@ -119,7 +111,10 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
         if lines and text_width(longer, size, dpi, weight) <= pixels:
             lines[-1] = longer
         else:
-            lines.append(_cut_word(word, size, dpi, pixels, weight))
+            lines.append(_cut(word, size, dpi, pixels, weight))
+            if "”" in word and "”" not in lines[-1]:
+                room = pixels - text_width("”", size, dpi, weight)
+                lines[-1] = _cut(word, size, dpi, room, weight) + "”"
     return _balanced(lines)
 
 
@@ -127,9 +122,8 @@ def _balanced(lines: Sequence[str]) -> list[str]:
     """Lines of one text; what is isolated where one ends is closed there and goes on in the next."""
     balanced, still = [], ""
     for line in lines:
-        begun = still + line
-        still = ""
-        for character in begun if not begun.isascii() else "":
+        begun, still = still + line, ""
+        for character in begun:
             if character in _ISOLATES:
                 still = still[:-1] if character == _END else still + character
         balanced.append(begun + _END * len(still))
@@ -158,10 +152,8 @@ def _fallback_fonts() -> tuple[tuple[str, str], ...]:
     faces = {
         (entry.fname, entry.name)
         for entry in fontManager.ttflist
-        if entry.style == "normal"
-        and entry.weight in (400, "normal", "regular")
-        and not entry.name.startswith(_NOT_FOR_TEXT)
-        and "Color" not in entry.name
+        if entry.style == "normal" and entry.weight in (400, "normal", "regular")
+        if not entry.name.startswith(_NOT_FOR_TEXT) and "Color" not in entry.name
     }
     return tuple((path, family) for path, family in sorted(faces) if _is_scalable(path))
 

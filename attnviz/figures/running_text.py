@@ -122,8 +122,7 @@ def _placed(
     leftwards: bool,
 ) -> Iterator[Placed]:  # fmt: skip
     """One line from its own margin on; words of the other direction are put in their own order."""
-    gaps = [space * size * (pieces[number].space and place > 0) for place, number in enumerate(line)]
-    cells = [(number, gap) for number, gap in zip(line, gaps, strict=True)]
+    cells = [(number, space * size * (pieces[number].space and place > 0)) for place, number in enumerate(line)]
     x = 0.0
     for turned, run in groupby(cells, lambda cell: right_to_left(pieces[cell[0]].text) != leftwards):
         for number, gap in _turned(list(run)) if turned else run:
