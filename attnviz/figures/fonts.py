@@ -68,7 +68,7 @@ def drawable(text: str) -> str:
 
 def put_text(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
     """A text as it stands, whatever characters it has; its middle is at this height unless ``va`` says otherwise."""
-    ours = {"va": "center_baseline", "family": font_families([text]), "parse_math": False}
+    ours: dict[str, Any] = {"va": "center_baseline", "family": font_families([text]), "parse_math": False}
     ax.text(x, y, text, **(ours | style))
 
 

@@ -128,11 +128,7 @@ def _in_columns(plan: HeadMapPlan, look: Look, vector: bool) -> Figure:
 
 
 def draw_head_map(ax: Axes, plan: HeadMapPlan, look: Look) -> Cells:
-    """Draw the first map of a plan on the caller's Axes, with its numbers where cells have room.
-
-    Returns:
-        what carries the colours, for ``figure.colorbar``.
-    """
+    """Draw the first map on the caller's Axes, with its numbers where cells have room; the cells carry the colours."""
     each = plan.maps[0]
     cells = _draw(ax, each, each.name, look, False)
     settled(ax.figure)

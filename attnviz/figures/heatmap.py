@@ -91,11 +91,7 @@ def heatmap_page(plan: HeatmapPlan, look: Look, vector: bool = False) -> tuple[F
 
 
 def draw_heatmap(ax: Axes, plan: HeatmapPlan, look: Look) -> Cells:
-    """Draw the heatmap on the caller's Axes, which keep their size: cells, weights, labels, title.
-
-    Returns:
-        what carries the colours, for ``figure.colorbar``.
-    """
+    """Draw cells, weights, labels, title on the caller's Axes, which keep their size; the cells carry the colours."""
     cells = _draw(ax, plan, look)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not look.bare)
     style: dict[str, Any] = {"color": outer_ink(look), "family": font_families([title]), "parse_math": False}

@@ -61,8 +61,9 @@ def heatmap_files(plans: Iterable[HeatmapPlan], look: Look, file_format: str) ->
 
 def _copied(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
     """Each as a copy of a page that has as many lines for title and evidence as it needs, in the same fonts."""
-    kind = {"png": _Raster, "svg": _Svg}[file_format]
-    pages, first = dict[tuple[object, ...], Any](), None
+    kind: Any = {"png": _Raster, "svg": _Svg}[file_format]
+    first = None
+    pages: dict[tuple[object, ...], Any] = {}
     waiting: deque[tuple[HeatmapPlan, Future[bytes]]] = deque()
 
     def finished() -> tuple[str, bytes, str]:

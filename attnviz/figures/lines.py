@@ -104,11 +104,7 @@ def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:  
 
 
 def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
-    """Draw lines on the caller's Axes, between columns of labels, with legends of heads and weights above and below.
-
-    Returns:
-        the lines, from weak to strong.
-    """
+    """Draw lines, which are the result, on the caller's Axes, between labels, with legends above and below."""
     _add_legends(ax, plan, look, *in_points(ax))
     width, height = in_points(ax)
     pitch = _pitch(height, plan)
@@ -121,16 +117,12 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     opacities, widths = _strokes(plan, pitch, plan.strengths)
     colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[look.theme]])[plan.head]
     bend, codes = _BEND * (right - left), [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
-    lines = PathCollection(  # curves that are level at both ends
-        [
-            Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
-            for start, end in zip(starts, ends, strict=True)
-        ],
-        facecolors="none",
-        edgecolors=np.column_stack([colours, opacities]),
-        linewidths=widths,
-        capstyle="butt",
-    )
+    curves = [  # level at both ends
+        Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    inks = np.column_stack([colours, opacities])
+    lines = PathCollection(curves, facecolors="none", edgecolors=inks, linewidths=widths, capstyle="butt")
     ax.add_collection(lines, autolim=False)
     for row in plan.breaks:
         middle = (rows[row] + rows[row - 1]) / 2
