@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.roles import ERROR_RATE, Role
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.page import PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.model.wording import counted, signed, visible
 from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN

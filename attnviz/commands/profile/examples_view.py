@@ -14,9 +14,8 @@ from matplotlib.path import Path
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.errors import UsageError
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.model.head_ids import HeadId, select_heads
 from attnviz.model.wording import right_to_left, rounded, visible

@@ -12,7 +12,7 @@ from attnviz.commands.profile.show import LONGEST, named_examples
 from attnviz.commands.profile.tallies import OFFSETS
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.wording import counted, visible
-from attnviz.page.data import colours_entry, rounded
+from attnviz.page.page import colours_entry, rounded
 from attnviz.patterns.examples import Example, RoleExamples, parts_of_text
 from attnviz.results.facts import sentence
 from attnviz.results.published import ARROWS, role_name
