@@ -45,9 +45,9 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class KeptPass:
     """One pass of the model as it is, with what its layers were given."""
 
-    calls: list[_Arguments]  # of each layer; the first argument is the residual stream, [rows, n, d_model]
-    attention_inputs: list[Tensor]  # of each layer what W_K and W_V are applied to; empty unless asked for
-    concatenated: list[Tensor]  # of each layer the weighted values of all heads, [rows, n, n_heads * d_head]
+    calls: dict[int, _Arguments]  # by layer; the first argument is the residual stream, [rows, n, d_model]
+    attention_inputs: dict[int, Tensor]  # by layer what W_K and W_V are applied to; empty unless asked for
+    concatenated: dict[int, Tensor]  # by layer the weighted values of all heads, [rows, n, n_heads * d_head]
     final: Tensor  # the last hidden state, after GPT-2's final norm, [rows, n, d_model]
     inputs: dict[str, Tensor]  # what the model was given
     encoded: Tensor | None = None  # of an encoder-decoder what its encoder gave, [rows, n, d_model]
@@ -59,14 +59,11 @@ def running(checkpoint: Checkpoint) -> Iterator[None]:
 
     Not ``torch.inference_mode``, whose tensors no gradient can be taken through later on.
     """
-    with ExitStack() as stack:
-        stack.enter_context(eager_and_eval(checkpoint.model))
-        head = checkpoint.language_head
+    autocast, head = torch.autocast(checkpoint.device.type, enabled=False), checkpoint.language_head
+    with ExitStack() as stack, eager_and_eval(checkpoint.model), torch.no_grad(), autocast:
         if head is not None and head.training:
             head.eval()
             stack.callback(head.train)
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         yield
 
 
@@ -112,14 +109,9 @@ def run_and_keep(checkpoint: Checkpoint, inputs: dict[str, Tensor], *, inside: b
             encoder: Any = checkpoint.model.encoder
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
         final = final_states(checkpoint, inputs)
-    return KeptPass(
-        calls=[given for _, given in sorted(calls.items())],
-        attention_inputs=[_attention_input(*given) for _, given in sorted(attention_calls.items())],
-        concatenated=[args[0] for _, (args, _) in sorted(concatenated.items())],
-        final=final,
-        inputs=inputs,
-        encoded=encoded[0] if encoded else None,
-    )
+    attention_inputs = {layer: _attention_input(*given) for layer, given in attention_calls.items()}
+    values = {layer: args[0] for layer, (args, _) in concatenated.items()}
+    return KeptPass(calls, attention_inputs, values, final, inputs, encoded[0] if encoded else None)
 
 
 def resume(checkpoint: Checkpoint, kept: KeptPass, layer: int, copies: int = 1) -> Tensor:

@@ -269,9 +269,9 @@ def mean_values(checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size
     with hooks.running(checkpoint):
         for each in input_batches(checkpoint, inputs, batch_size):
             kept = hooks.run_and_keep(checkpoint, each.batch.inputs)
-            for layer, values in zip(checkpoint.layers, kept.concatenated, strict=True):
+            for layer in checkpoint.layers:
                 valid = each.batch.queries(layer)
-                sums[layer] += values[valid].double().sum(0).cpu()
+                sums[layer] += kept.concatenated[layer][valid].double().sum(0).cpu()
                 tokens[layer] += int(valid.sum())
             tell(done := done + len(each.inputs), len(inputs))
     means = sums / tokens[:, None]
