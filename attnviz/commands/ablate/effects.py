@@ -31,12 +31,7 @@ HeadSet = frozenset[HeadId]
 
 
 class BatchMetrics:
-    """The metrics of a batch, against the final states of the unchanged model and what it predicts from them.
-
-    Attributes:
-        clean: of the unchanged model, summed over the positions of each row, the loss and how many of them are
-            predicted right, [2, rows], float64; None where nothing is predicted, or nobody says what is right.
-    """
+    """The metrics of a batch, against the final states of the unchanged model and what it predicts from them."""
 
     def __init__(self, checkpoint: Checkpoint, inputs: InputBatch, final: Tensor) -> None:
         """Predict from the last hidden states of the unchanged model, [rows, n, d_model]."""
@@ -47,6 +42,7 @@ class BatchMetrics:
         labels = [label for each in inputs.inputs for label in each.labels]
         self._labels, self._labelled = torch.tensor(labels, device=device) if labels else None, bool(labels)
         self._states = final[self._row, self._position]  # [positions, d_model]
+        # sums of the unchanged model's loss and of what it predicts right, [2, rows]; None where nobody says what is
         self.clean: Tensor | None = None
         if not labels and kind_of(checkpoint) == STATES:
             return
@@ -209,16 +205,12 @@ class Curve:
 
 
 class Bootstrap:
-    """From sums over each text to means per token, with intervals.
-
-    Attributes:
-        sums: by method, of every set of heads that it removed the sums over texts, [n_texts, 2].
-    """
+    """From sums over each text to means per token, with intervals."""
 
     def __init__(
         self, seed: int, texts: Sequence[Text], counts: Tensor, kind: str, sums: Sequence[Mapping[HeadSet, Tensor]]
     ) -> None:
-        """``counts``: measured positions, [n_texts]; ``sums``: by one method or two, of single heads and sets."""
+        """``counts``: measured positions, [n_texts]; ``sums``: by method, of heads and sets, [n_texts, 2] each."""
         replicates = REPLICATES if len(texts) >= ENOUGH_TEXTS else 0
         self._weights = text_weights(seed, [text.number for text in texts], replicates)
         self._names, self._tokens = [metric.name for metric in metrics_of(kind)], self._weights @ counts

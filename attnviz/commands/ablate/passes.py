@@ -143,10 +143,8 @@ class SampleVerification:
 class Passes:
     """Measures sets of heads on the inputs of texts, batch by batch.
 
-    Attributes:
-        counts: measured positions of each text, [n_texts], float64.
-        clean: of the unchanged model, summed over the positions of each text, the loss and how much is predicted right,
-            [2, n_texts], float64; None where nothing is predicted, nobody says what is right, or nothing has run.
+    ``counts``: measured positions of each text, [n_texts], float64. ``clean``: as of :class:`BatchMetrics`, by text,
+    [2, n_texts]; None before anything has run, too.
     """
 
     def __init__(self, checkpoint: Checkpoint, inputs: Sequence[ModelInput], batch_size: int) -> None:

@@ -11,11 +11,10 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, percent, quoted, visible
 
 _LESS = "together, minus the sum of one at a time"
-_MISSED = "the loss is clearly higher as soon as the least important head is removed"
 GIVES = {
-    "zero": "outputs zeros (b_O stays)",
-    "mean": "outputs its mean over all tokens of the texts",
-    "uniform": "attends equally to every visible token",
+    "zero": "a removed head outputs zeros (b_O stays)",
+    "mean": "a removed head outputs its mean over all tokens of the texts",
+    "uniform": "a removed head attends equally to every visible token",
 }
 """What stands in the place of a removed head, by method."""
 
@@ -57,11 +56,6 @@ def loss_words(result: Ablation, states: str) -> str:
     """Of which loss gradients are taken; ``states`` is what stands in for it where nothing is predicted."""
     instead = {STATES: states, CLASS: "the loss of the class that the whole model decides for"}
     return instead.get(result.kind, "the loss")
-
-
-def method_words(result: Ablation) -> str:
-    """What stands in the place of a removed head."""
-    return f"a removed head {GIVES[result.options.method]}"
 
 
 def amount(value: float) -> str:
@@ -154,7 +148,8 @@ def _curve(result: Ablation, metric: Metric) -> Iterator[str]:
     if (free := result.removable) is not None:
         several = f"the {free} least important heads can go together" if free > 1 else "the least important head can go"
         ends = f"{several} before the loss is clearly higher (in the steps of the curve)"
-        yield f"By {result.options.method} alone, {ends if free else _MISSED}."
+        missed = "the loss is clearly higher as soon as the least important head is removed"
+        yield f"By {result.options.method} alone, {ends if free else missed}."
     n = len(result.curve.order)
     half = min(result.curve.points, key=lambda point: abs(2 * point.removed - n))
     if 1 < half.removed < n:

@@ -6,7 +6,7 @@ Places are in inches from the lower left of the page, and follow from the widths
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,10 +41,8 @@ STACKS = {
 
 _GAP, _STRIP = 0.13, 0.35
 """Inches between neighbours in a row, and of the free strip above a row."""
-
 _STREAM, _TURN, _FLOOR = 0.15, 0.65, 0.85
 """Heights of the residual stream, of turns to the next row and of the values, as shares of the strip between rows."""
-
 _LARGEST, _LEAST, _STEP = 0.88, 0.4, 0.04
 _OPERATION, _LETTER, _BETWEEN, _LEAD, _TOP, _FOOT = 0.17, 0.1, 0.11, 0.12, 0.12, 0.5
 _RESIDUAL = {"light": "#b35806", "dark": "#f1a340"}
@@ -188,8 +186,8 @@ def _block(name: str, plan: PathPlan, sizes: _Sizes) -> _Block:
     if name in OPERATIONS:
         half = (_OPERATION if name == "+" else text_width(name, sizes.text, DPI) / DPI + 0.12) / 2
         return _Block(name, [Bbox.from_bounds(0, -half, _OPERATION, 2 * half)], _OPERATION, half, half)
-    panels = _panels(name, plan)
-    first, lines, count = panels[0], _below(panels[-1], sizes), STACKS[name][1] if name in STACKS else 1
+    panels, count = _panels(name, plan), STACKS[name][1] if name in STACKS else 1
+    first, lines = panels[0], _below(panels[-1], sizes)
     width, height = sizes.side * first.width, sizes.side * first.height
     title = text_width(first.label, sizes.title, DPI, "bold") / DPI if count == 1 else width + 2 * _LETTER
     room = max(width, title, *(text_width(line, sizes.text, DPI) / DPI for line in [first.brief, *lines]))
@@ -297,28 +295,23 @@ def _draw_arrow(page: Figure, points: Sequence[_Point], colour: str, width: floa
 def _arrows(blocks: Sequence[_Block]) -> Iterator[list[_Point]]:
     """From every node to the next; what a head's values and a gate multiply goes below the nodes between."""
     for one, other in pairwise(blocks):
-        side_by_side = one.name in STACKS and other.name in STACKS
-        if side_by_side and one.strip == other.strip:
+        around = () if one.strip == other.strip else (other.strip + _TURN * _STRIP, 0.6 * MARGIN)  # to the next row
+        if one.name in STACKS and other.name in STACKS and not around:
             for start, box in zip(one.boxes, other.boxes, strict=False):
                 yield [(start.x1, _middle(start)), (box.x0, _middle(box))]
             continue
-        turn, level = one.right + 0.6 * _GAP, other.strip + _TURN * _STRIP
-        around = () if one.strip == other.strip else (level, 0.6 * MARGIN)  # to the next row
-        for start, share in _starts(one):
-            for box in other.boxes:
-                yield _bent(start.x1, _middle(start), turn, *around, box.y0 + share * box.height, box.x0)
+        # the panels that it leaves from, and at which share of the next panel's height it arrives
+        starts = [(one.boxes[0], 0.8), (one.boxes[1], 0.5)] if len(one.boxes) > 1 else [(one.box, 0.5)]
+        if one.name == "activated gate":
+            starts = [(one.box, 0.8)]
+        turns = (one.right + 0.6 * _GAP, *around)
+        for (start, share), box in product(starts, other.boxes):
+            yield _bent(start.x1, _middle(start), *turns, box.y0 + share * box.height, box.x0)
     named = {block.name: block for block in blocks}
     yield _values(named)
     if "gates" in named:  # below the activated gate, to where it multiplies
         start, level = named["gates"].boxes[1], _middle(named["gates"].boxes[1])
         yield [(start.x1, level), (named["gated"].box.x0, level)]
-
-
-def _starts(one: _Block) -> list[tuple[Bbox, float]]:
-    """The panels that an arrow leaves from, and at which share of the next panel's height it arrives."""
-    if one.name == "activated gate":
-        return [(one.box, 0.8)]
-    return [(one.box, 0.5)] if len(one.boxes) == 1 else [(one.boxes[0], 0.8), (one.boxes[1], 0.5)]
 
 
 def _values(named: dict[str, _Block]) -> list[_Point]:

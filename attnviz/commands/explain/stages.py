@@ -269,12 +269,8 @@ def _check(name: str, tensor: Tensor, shown: Shown, layer: int, tolerance: Toler
         raise VerificationError(f"{where}: {shapes}.")
     refuse_not_finite(own, where)
     difference = (widened(tensor) - widened(own)).abs().nan_to_num_(nan=torch.inf)
-    largest = float(difference.max())
-    if name == "pattern":
-        check = StageCheck(place, largest, 1.0, tolerance.pattern)
-    else:
-        scale = float(own.abs().max())
-        check = StageCheck(place, largest / (scale or 1.0), scale, tolerance.output)
+    scale, limit = (1.0, tolerance.pattern) if name == "pattern" else (float(own.abs().max()), tolerance.output)
+    check = StageCheck(place, float(difference.max()) / (scale or 1.0), scale, limit)
     if check.passed:
         return check
     position = tuple(int(index) for index in torch.unravel_index(difference.argmax(), difference.shape))
