@@ -53,19 +53,19 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     architecture, model = checkpoint.architecture, checkpoint.model
     layers, final = checkpoint.modules, architecture.final_norm(model)
     of, pre = layers[layer], architecture.pre_norm
-    probed: list[tuple[str, nn.Module, str]] = [
+    probed: list[tuple[str, nn.Module | None, str]] = [
         ("input", of.block, "input"),
         *((name, module, "output") for name, module in _named(of.projections, "query", "key", "value")),
         *((f"head_norm.{number}", module, "output") for number, module in enumerate(of.head_norms)),
         ("pattern", of.pattern, "pattern"),
         ("concatenated", of.concatenated, "input"),
         ("attention_output", of.output, "output"),
-        *_given("attention_output_norm", of.attention_output_norm),
+        ("attention_output_norm", of.attention_output_norm, "output"),
         ("attention_residual", of.feed_forward_norm if pre else of.attention_norm, "input"),
         ("attention_norm", of.attention_norm, "output"),
         *_network_probes(of),
         ("feed_forward_output", of.contract, "output"),
-        *_given("feed_forward_output_norm", of.feed_forward_output_norm),
+        ("feed_forward_output_norm", of.feed_forward_output_norm, "output"),
         ("feed_forward_norm", of.feed_forward_norm, "output") if pre
         else ("feed_forward_residual", of.feed_forward_norm, "input"),
     ]  # fmt: skip
@@ -76,7 +76,8 @@ def probes_of(checkpoint: Checkpoint, layer: int) -> list[Probe]:
     else:
         probed.append(("output", model, "output"))
     paths = {module: path for path, module in model.named_modules()}
-    return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in probed]
+    given = [(stage, module, side) for stage, module, side in probed if module is not None]
+    return [Probe(*probe, f"{probe[2]} of {paths[probe[1]] or 'the model'}") for probe in given]
 
 
 def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.Module]]:
@@ -84,18 +85,12 @@ def _named(modules: Sequence[nn.Module], *names: str) -> Iterator[tuple[str, nn.
     return zip(["+".join(names)] if len(modules) == 1 else names, modules, strict=True)
 
 
-def _given(name: str, module: nn.Module | None) -> Iterator[tuple[str, nn.Module, str]]:
-    """What a module gives, where the layer has it."""
-    if module is not None:
-        yield name, module, "output"
-
-
-def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module, str]]:
+def _network_probes(of: LayerModules) -> Iterator[tuple[str, nn.Module | None, str]]:
     """From the network's input to what its last linear map takes in."""
     maps = [of.expand] if of.gate in (None, of.expand) else [of.gate, of.expand]
     names = ["expanded"] if of.gate is None else ["gate", "expanded"]
     yield from ((name, module, "output") for name, module in _named([module for module in maps if module], *names))
-    yield from _given("activated", of.activation)
+    yield "activated", of.activation, "output"
     yield "activated" if of.activation is None else "gated", of.contract, "input"
 
 
