@@ -23,7 +23,7 @@ from attnviz.attention.contributions import layer_contributions, without_gradien
 from attnviz.attention.norms import Norm, widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.promoted_tokens import output_norm
-from attnviz.commands.outputs.stream import ResidualStream, check_parts
+from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.classifier import Classifier

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from attnviz.commands.outputs.decision import Decision
-from attnviz.commands.outputs.decision_report import how_it_is_read, versus
 from attnviz.commands.outputs.measure import HeadOutputs, Numbers
 from attnviz.commands.outputs.promoted_tokens import Attribution
+from attnviz.commands.outputs.report import how_it_is_read, versus
 from attnviz.figures.head_map import HeadMap, HeadMapPlan
 from attnviz.figures.look import Look
 from attnviz.figures.page import Mark

@@ -19,8 +19,14 @@ from attnviz.attention.generation import TargetTokens, target_tokens
 from attnviz.attention.verify import VerifiedAttention, verify_attention
 from attnviz.commands.outputs.decision import Decision, check_classes, take_apart
 from attnviz.commands.outputs.promoted_tokens import Attribution, HeadPromotion, attribute_logits
-from attnviz.commands.outputs.shares import HeadContribution, OutputShares, measure_contributions
-from attnviz.commands.outputs.stream import ResidualStream, recording_stream, why_no_attribution
+from attnviz.commands.outputs.residual_stream import (
+    HeadContribution,
+    OutputShares,
+    ResidualStream,
+    measure_contributions,
+    recording_stream,
+    why_no_attribution,
+)
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.opening import Model, open_checkpoint, refuse_target

@@ -25,7 +25,7 @@ from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import layer_contributions, without_gradients
 from attnviz.attention.norms import widened
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.stream import ResidualStream, check_parts, last_stream
+from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, last_stream
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId

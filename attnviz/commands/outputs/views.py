@@ -16,7 +16,7 @@ from attnviz.attention.contributions import LayerContributions
 from attnviz.commands.outputs.map_views import plan_effects, plan_shares
 from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.report import chosen
-from attnviz.commands.outputs.shares import HeadContribution
+from attnviz.commands.outputs.residual_stream import HeadContribution
 from attnviz.errors import UsageError
 from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted
