@@ -17,8 +17,7 @@ from torch import Tensor
 from attnviz.arguments import check_sampling, checked
 from attnviz.attention.capture import capture_layers
 from attnviz.attention.checks import Verification
-from attnviz.commands.compare.corpus.noise import dropping_out
-from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorpus, pieces
+from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorpus, dropping_out, pieces
 from attnviz.commands.compare.sides import check_shapes, model_names
 from attnviz.commands.profile.intervals import Evidence, cosine_evidence, false_discovery
 from attnviz.commands.profile.roles import ERROR_RATE, Role

@@ -1,11 +1,12 @@
-"""What a comparison counts over a corpus, batch by batch: sums that do not grow with it."""
+"""What a comparison counts over a corpus, batch by batch: sums that do not grow with it; and dropout as a yardstick."""
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.commands.compare.measure import LARGEST_DISTANCE, query_differences
 from attnviz.commands.profile.relations import RelationTally
@@ -18,7 +19,7 @@ from attnviz.commands.profile.roles import (
 )
 from attnviz.commands.profile.tallies import StatisticsTally, SumTally, Tally
 from attnviz.corpora.batches import Batch, collate
-from attnviz.corpora.bootstrap import REPLICATES, standard_error
+from attnviz.corpora.bootstrap import REPLICATES, named_generator, standard_error
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, all_heads
 
@@ -140,3 +141,33 @@ class RolesOfCorpus:
         candidates = [*statistic_candidates(self._statistics), *syntax_candidates(self._relations.results())]
         passed = passed_by_head(judged_roles(candidates, {}), all_heads(*self._shape))
         return {head: next(iter(roles), None) for head, roles in passed.items()}
+
+
+@contextmanager
+def dropping_out(checkpoint: Checkpoint, batch: Batch, seed: int, draw: int) -> Iterator[set[float]]:
+    """While the block runs, the model drops parts of its hidden states as in training, though it is in eval mode.
+
+    The model's own ``nn.Dropout`` modules do it. Attention weights are not dropped, so that each row still sums to 1.
+    What is dropped of a text depends on the seed, on which draw it is and on the text's number, not on the batch.
+
+    Yields:
+        the probabilities of what was dropped so far; empty after a pass where the model drops nothing.
+    """
+    dropped: set[float] = set()
+    generators = [named_generator(f"dropout:{seed}:{draw}:{item.source.number}") for item in batch.items]
+    lengths = [len(item) for item in batch.items]
+
+    def drop(module: nn.Dropout, _: tuple[Any, ...], output: Any) -> Tensor | None:
+        if not isinstance(output, Tensor) or output.dim() != 3 or output.shape[:2] != batch.valid.shape:
+            return None
+        dropped.add(module.p)
+        kept = torch.zeros(output.shape)
+        for row, (length, generator) in enumerate(zip(lengths, generators, strict=True)):
+            kept[row, :length] = (torch.rand(length, output.shape[2], generator=generator) >= module.p).float()
+        return output * (kept / (1 - module.p)).to(output)
+
+    with ExitStack() as stack:
+        for module in checkpoint.model.modules():
+            if isinstance(module, nn.Dropout) and 0 < module.p < 1:
+                stack.callback(module.register_forward_hook(drop).remove)
+        yield dropped
