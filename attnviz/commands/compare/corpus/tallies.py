@@ -1,7 +1,7 @@
 """What a comparison counts over a corpus, batch by batch: sums that do not grow with it; and dropout as a yardstick."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,11 +17,11 @@ from attnviz.commands.profile.roles import (
     statistic_candidates,
     syntax_candidates,
 )
-from attnviz.commands.profile.tallies import StatisticsTally, SumTally, Tally
+from attnviz.commands.profile.tallies import StatisticsTally, SumTally
 from attnviz.corpora.batches import Batch, collate
 from attnviz.corpora.bootstrap import REPLICATES, named_generator, standard_error
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.head_ids import HeadId, all_heads
+from attnviz.model.head_ids import HeadId
 
 _MOST_WEIGHTS = 1 << 26
 """Attention weights of all layers that are kept at once, but for a single text: a quarter of a gigabyte in float32."""
@@ -118,29 +118,19 @@ def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, T
     return divergence.cpu(), variation.cpu()
 
 
-class RolesOfCorpus:
-    """What each head of one model does on the corpus, as ``profile`` judges it, without an untrained copy."""
+def role_tallies(model: Checkpoint) -> tuple[StatisticsTally, RelationTally]:
+    """What tells what each head does on the corpus, as ``profile`` counts it."""
+    shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
+    return StatisticsTally(*shape, causal, windows=model.windows), RelationTally(*shape, causal)
 
-    def __init__(self, model: Checkpoint) -> None:
-        self._shape, causal = (model.n_layers, model.n_heads), model.architecture.causal
-        self._statistics = StatisticsTally(*self._shape, causal, windows=model.windows)
-        self._relations = RelationTally(*self._shape, causal)
-        self.tallies: tuple[Tally, ...] = self._statistics, self._relations
 
-    def state(self) -> dict[str, Any]:
-        """What was counted so far."""
-        return {"tallies": [tally.state() for tally in self.tallies]}
-
-    def absorb(self, state: dict[str, Any]) -> None:
-        """Add what was counted elsewhere."""
-        for tally, other in zip(self.tallies, state["tallies"], strict=True):
-            tally.absorb(other)
-
-    def clearest(self) -> dict[HeadId, Role | None]:
-        """The role of the largest error reduction of each head; None where it passes none."""
-        candidates = [*statistic_candidates(self._statistics), *syntax_candidates(self._relations.results())]
-        passed = passed_by_head(judged_roles(candidates, {}), all_heads(*self._shape))
-        return {head: next(iter(roles), None) for head, roles in passed.items()}
+def clearest_roles(
+    statistics: StatisticsTally, relations: RelationTally, heads: Sequence[HeadId]
+) -> dict[HeadId, Role | None]:
+    """The role of the largest error reduction of each head, without an untrained copy; None where it passes none."""
+    candidates = [*statistic_candidates(statistics), *syntax_candidates(relations.results())]
+    passed = passed_by_head(judged_roles(candidates, {}), heads)
+    return {head: next(iter(roles), None) for head, roles in passed.items()}
 
 
 @contextmanager
