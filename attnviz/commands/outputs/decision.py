@@ -19,11 +19,10 @@ from torch import Tensor
 from torch.func import functional_call
 
 from attnviz.attention.capture import refuse_not_finite
-from attnviz.attention.contributions import layer_contributions, without_gradients
+from attnviz.attention.contributions import without_gradients
 from attnviz.attention.norms import Norm, widened
 from attnviz.attention.verify import VerifiedAttention
-from attnviz.commands.outputs.promoted_tokens import output_norm
-from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts
+from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, parts_at
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.classifier import Classifier
@@ -194,21 +193,20 @@ _Name = HeadId | tuple[str, int | None]
 
 def _final_state(verified: VerifiedAttention, stream: ResidualStream, position: int) -> tuple[list[_Name], Tensor]:
     """Parts that sum to the final state at a position, [n_parts, d_model], and what each of them is."""
-    checkpoint = verified.checkpoint
-    architecture = checkpoint.architecture
+    checkpoint, architecture = verified.checkpoint, verified.checkpoint.architecture
     assert stream.first is not None
     state = _State(widened(stream.first[position]))
-    for layer, modules in enumerate(architecture.modules(checkpoint.model)):
-        writing, through = layer_contributions(verified, layer), output_norm(verified, layer, position)
-        outputs = through(writing.outputs_at(position))
-        state.add(outputs, *(HeadId(layer, head) for head in range(len(outputs))))
-        if architecture.parameters(checkpoint.model, layer).output_bias is not None:
-            state.add(through(writing.output_bias)[None], ("attention bias", layer))
-        if not architecture.pre_norm:
-            state.normalise(checkpoint.norm(modules.attention_norm), layer)
-        state.add(stream.feed_forward[layer][position][None], ("feed-forward", layer))
-        if not architecture.pre_norm:
-            state.normalise(checkpoint.norm(modules.feed_forward_norm), layer)
+    layers = architecture.modules(checkpoint.model)
+    for name, layer, vectors in parts_at(verified, stream, position):
+        normed = name == "feed-forward" and not architecture.pre_norm
+        if normed:
+            state.normalise(checkpoint.norm(layers[layer].attention_norm), layer)
+        if name == "heads":
+            state.add(vectors, *(HeadId(layer, head) for head in range(len(vectors))))
+        else:
+            state.add(vectors[None], (name, layer))
+        if normed:
+            state.normalise(checkpoint.norm(layers[layer].feed_forward_norm), layer)
     if (last := architecture.final_norm(checkpoint.model)) is not None:
         state.normalise(checkpoint.norm(last), None)
     return state.names, state.parts

@@ -23,7 +23,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, percent, quoted, rounded, shortened, signed, unisolated
 from attnviz.results.documents import model_entry, stack_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, error, left_out, listed_of, notes, verification_line
+from attnviz.results.tables import Column, Row, column_table, error, left_out, listed_of, notes, verification_line
 from attnviz.results.view import Choices
 
 MOST_BYTES = 4 * 2**30
@@ -88,7 +88,7 @@ def _content(result: HeadOutputs, choices: Choices) -> dict[str, Any]:
             ],
         },
         "no_attribution": result.no_attribution or None,
-        "decision": decision and decision_entry(decision),
+        "decision": decision and _decision_entry(decision),
     }  # fmt: skip
 
 
@@ -152,19 +152,13 @@ def _tables(result: HeadOutputs, choices: Choices, width: int) -> Iterator[Rende
         )
     yield verified
     heads, count = chosen(result, choices), len(result.select(choices.select))
-    yield column_table(
-        f"Heads ({listed_of(len(heads), count)}, the largest share of their layer’s output first)",
-        _COLUMNS,
-        heads,
-        width=width,
-        caption=left_out(len(heads), count, "head", "outputs.csv"),
-    )
+    yield _first_heads("Heads ({}, the largest share of their layer’s output first)", _COLUMNS, heads, count, width)
     if attribution is not None:
         yield _promotions(attribution, result.select(choices.select), choices.top or count, width)
         yield _rest(result, attribution)
     if decision is not None:
-        yield decision_table(decision, result.select(choices.select), choices.top or count, width)
-        yield decision_text(result, decision)
+        yield _decision_table(decision, result.select(choices.select), choices.top or count, width)
+        yield _decision_text(result, decision)
     yield notes(
         f"Over all queries{f' but {result.sinks}' if result.sinks else ''}. Share of ‖o‖: how far a head’s output "
         "reaches along o (the sum of all heads and b_O), divided by ‖o‖; below 0 it works against the others. Share of "
@@ -212,21 +206,22 @@ def _promotions(attribution: Attribution, heads: Sequence[HeadContribution], top
     ranked = sorted(known, key=lambda head: (-abs(head.predicted), head.id))[:top]
     promoted: Callable[..., str] = lambda head, room=999: _tokens(head.promoted, room)  # noqa: E731
     suppressed: Callable[..., str] = lambda head, room=999: _tokens(head.suppressed[:_SUPPRESSED], room)  # noqa: E731
-    count = f"{listed_of(len(ranked), len(known))} head{'s' * (len(known) != 1)}"
     following: list[Column[HeadPromotion]] = [Column("Next", lambda head: signed(head.actual or 0.0))]
-    return column_table(
-        f"Tokens promoted ({count}, the largest direct effect first)",
-        [
-            Column("Head", lambda head: head.id, left=True),
-            Column("Predicted", lambda head: signed(head.predicted)),
-            *(following if attribution.actual is not None else []),
-            Column("Promotes (logits)", promoted, left=True, least=_LEAST, fit=promoted),
-            Column("Suppresses", suppressed, left=True, least=_LEAST, fit=suppressed),
-        ],
-        ranked,
-        width=width,
-        caption=left_out(len(ranked), len(known), "head", "outputs.csv"),
-    )
+    columns = [
+        Column("Head", lambda head: head.id, left=True),
+        Column("Predicted", lambda head: signed(head.predicted)),
+        *(following if attribution.actual is not None else []),
+        Column("Promotes (logits)", promoted, left=True, least=_LEAST, fit=promoted),
+        Column("Suppresses", suppressed, left=True, least=_LEAST, fit=suppressed),
+    ]
+    title = f"Tokens promoted ({{}} head{'s' * (len(known) != 1)}, the largest direct effect first)"
+    return _first_heads(title, columns, ranked, len(known), width)
+
+
+def _first_heads(title: str, columns: Sequence[Column[Row]], heads: Sequence[Row], total: int, width: int) -> Table:
+    """A table of the first heads; the braces of its title stand for how many of all they are."""
+    caption = left_out(len(heads), total, "head", "outputs.csv")
+    return column_table(title.format(listed_of(len(heads), total)), columns, heads, width=width, caption=caption)
 
 
 def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
@@ -234,7 +229,7 @@ def _rest(result: HeadOutputs, attribution: Attribution) -> Text:
     predicted, actual = attribution.predicted, attribution.actual
     following = "" if actual is None else f"; next in the text: ‘{actual.text}’ {signed(actual.logit)}"
     others = ((part.name, part.predicted) for part in attribution.parts)
-    parts = listed_parts("heads add", sum(head.predicted for head in attribution.heads), others)
+    parts = _listed_parts("heads add", sum(head.predicted for head in attribution.heads), others)
     return Text(
         f"At #{attribution.position} (‘{result.read.labels[attribution.position]}’) the model predicts "
         f"‘{predicted.text}’ {signed(predicted.logit)} above the mean of all logits, {signed(predicted.mean_logit)} "
@@ -252,7 +247,7 @@ def _tokens(tokens: Sequence[TokenLogit], room: int) -> str:
     return f"{shortened(tokens[0].text, room - 1 - len(signed(tokens[0].logit)))} {signed(tokens[0].logit)}"
 
 
-def decision_entry(decision: Decision) -> dict[str, Any]:
+def _decision_entry(decision: Decision) -> dict[str, Any]:
     """For outputs.json; what each head adds stands with the head."""
     named = ("position", "difference", "linear", "error", "scale", "tolerance")
     return {
@@ -268,7 +263,7 @@ def versus(decision: Decision) -> str:
     return f"{quoted(decision.label.name)} against {quoted(decision.against.name)}"
 
 
-def decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
+def _decision_table(decision: Decision, heads: Sequence[HeadContribution], top: int, width: int) -> Table:
     """What heads add to the difference of the logits, the largest part first."""
     ranked = sorted((head.id for head in heads), key=lambda head: (-abs(decision.heads[head]), head))[:top]
     columns: list[Column[HeadId]] = [
@@ -276,10 +271,8 @@ def decision_table(decision: Decision, heads: Sequence[HeadContribution], top: i
         Column("Adds", lambda head: signed(decision.heads[head]), "logits"),
         Column("Speaks for", lambda head: _side(decision, decision.heads[head]), left=True),
     ]
-    title = f"Parts of the decision ({listed_of(len(ranked), len(heads))} heads, the largest direct effect first)"
-    return column_table(
-        title, columns, ranked, width=width, caption=left_out(len(ranked), len(heads), "head", "outputs.csv")
-    )
+    title = "Parts of the decision ({} heads, the largest direct effect first)"
+    return _first_heads(title, columns, ranked, len(heads), width)
 
 
 def _side(decision: Decision, value: float) -> str:
@@ -287,7 +280,7 @@ def _side(decision: Decision, value: float) -> str:
     return "–" if signed(value) == rounded(0.0) else unisolated(quoted(side.name))
 
 
-def listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -> str:
+def _listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -> str:
     """What heads and all that is no head add, those of all layers together, so that the reader can add up."""
     sums = {heads: total}
     for name, value in parts:
@@ -295,11 +288,11 @@ def listed_parts(heads: str, total: float, parts: Iterable[tuple[str, float]]) -
     return ", ".join(f"{name} {signed(value)}" for name, value in sums.items())
 
 
-def decision_text(result: HeadOutputs, decision: Decision) -> Text:
+def _decision_text(result: HeadOutputs, decision: Decision) -> Text:
     """What is decided where, and all parts of the difference."""
     predicted, token = decision.predicted, result.tokens.labels[decision.position]
     named = ((part.name, part.value) for part in decision.parts)
-    parts = listed_parts("heads", sum(decision.heads.values()), named)
+    parts = _listed_parts("heads", sum(decision.heads.values()), named)
     return Text(
         f"At #{decision.position} (‘{token}’) the model decides for {unisolated(quoted(predicted.name))} (probability "
         f"{rounded(predicted.probability)}). The logit of {unisolated(versus(decision))}: "

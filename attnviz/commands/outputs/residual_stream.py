@@ -223,14 +223,40 @@ def last_stream(checkpoint: Checkpoint) -> list[int]:
     return sorted(layers, key=lambda layer: layer.number if isinstance(layer, LayerId) else layer)
 
 
+def parts_at(verified: VerifiedAttention, stream: ResidualStream, position: int) -> Iterator[tuple[str, int, Tensor]]:
+    """What layers add to the stream that logits are made of, at one position, in the model's order.
+
+    A norm between W_O and the residual (Gemma) has the scale that it has in the model.
+
+    Yields:
+        what it is, of which layer, and the numbers: ``heads``, [n_heads, d_model]; ``attention bias`` where there is
+        one, [d_model]; ``feed-forward``, [d_model], with the first layer of its block.
+    """
+    checkpoint, layers = verified.checkpoint, last_stream(verified.checkpoint)
+    architecture, model = checkpoint.architecture, checkpoint.model
+    of_block = len(layers) // len(stream.feed_forward)  # attention layers: with cross-attention two
+    for place, layer in enumerate(layers, start=1):
+        writing, norm = layer_contributions(verified, layer), architecture.modules(model)[layer].attention_output_norm
+        heads, bias = writing.outputs_at(position), writing.output_bias
+        if norm is not None:
+            output_norm = checkpoint.norm(norm)
+            scale = output_norm.scale(verified.model_output(layer)[0, position])
+            heads, bias = (output_norm.linear_part(part, scale) for part in (heads, bias))
+        yield "heads", layer, heads
+        if architecture.parameters(model, layer).output_bias is not None:
+            yield "attention bias", layer, bias
+        if place % of_block == 0:
+            yield "feed-forward", layers[place - of_block], stream.feed_forward[place // of_block - 1][position]
+
+
 def check_parts(
     total: Tensor, own: Tensor, tolerance: float, what: str, where: Callable[[int], str], removed: str = ""
 ) -> tuple[float, float]:
-    """Hold the sum of all parts of the stream against the model's own numbers.
+    """Hold the sum of all parts of the stream against the model's own numbers at one position.
 
     Args:
-        total: the sum, at one position.
-        own: the model's numbers there.
+        total: the sum.
+        own: the model's numbers.
         tolerance: of the largest difference, as a share of the largest of the model's numbers.
         what: the numbers are, for the message.
         where: in words, by the place of the largest difference.
