@@ -271,11 +271,7 @@ def _muted(first: Units, second: Units) -> tuple[bool, ...]:
 
 
 def measure_difference(first: Tensor, second: Tensor) -> tuple[float, float, LargestDifference]:
-    """Compare the two patterns of one head.
-
-    Args:
-        first: [n_queries, n_keys], rows sum to 1; row = query, column = key.
-        second: the same on B.
+    """Compare the two patterns of one head, [n_queries, n_keys] each, rows sum to 1.
 
     Returns:
         mean Jensen-Shannon divergence over queries (nats), mean total variation over queries, largest difference;

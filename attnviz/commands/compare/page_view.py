@@ -25,10 +25,7 @@ _OF_SIDES = ("entropy", "distance", "sink")
 def page_data(result: Comparison, choices: Choices, end: float) -> dict[str, Any]:
     """What the page shows; see ``PageData`` in ``attnviz/page/patterns.js``.
 
-    Args:
-        result: both sides.
-        choices: the heads and the scale that it begins with.
-        end: of the colours of differences, the same for every head.
+    It begins with the heads and the scale of ``choices``; colours of differences end at ``end``, for every head.
     """
     chosen = [head.id for head in result.select(choices.select)] if choices.select else []
     ranked = [*chosen, *(head.id for head in result.heads if head.id not in chosen)]

@@ -238,10 +238,7 @@ class ConfigFile:
 
 
 def find_config(name: str) -> ConfigFile:
-    """Find the config.json of a model; of a hub model that is not cached, fetch it and nothing else.
-
-    Args:
-        name: ``minilm``, ``tiny-gpt2``, a folder (or its config.json), or a hub id.
+    """Find the config.json of a built-in model, a folder or a hub id; where it is not cached, fetch it and no more.
 
     Raises:
         CheckpointError: there is none, or the hub cannot be reached, within 10 seconds.

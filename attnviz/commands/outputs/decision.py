@@ -114,11 +114,7 @@ def take_apart(
 ) -> Decision | None:
     """The decision as a sum; ``stream`` was recorded while the heads were verified. None for a model without classes.
 
-    Args:
-        verified: the heads of one text.
-        stream: of the same forward pass.
-        label: the class to explain; None for the most probable one.
-        against: the class to hold it against; None for the most probable other one.
+    Without a label the most probable class is explained, and held against the most probable other one.
 
     Raises:
         UsageError: the model lacks such a class.
@@ -132,10 +128,8 @@ def take_apart(
     with without_gradients(verified.checkpoint.device):
         own = widened(classifier.head(stream.normed[position][None])[0])
         refuse_not_finite(own, "logits of classes")
-        classes = tuple(
-            ClassLogit(i, *each)
-            for i, each in enumerate(zip(classifier.labels, own.tolist(), own.softmax(-1).tolist(), strict=True))
-        )
+        columns = range(len(own)), classifier.labels, own.tolist(), own.softmax(-1).tolist()
+        classes = tuple(map(ClassLogit, *columns))
         chosen, other = _two(classifier, classes, label, against)
         names, vectors = _final_state(verified, stream, position)
         final = widened(stream.normed[position])
@@ -144,9 +138,9 @@ def take_apart(
         gradient, rest = _linearised(classifier, final, chosen.number, other.number)
         values = (vectors @ gradient).tolist()
     difference = float(own[chosen.number] - own[other.number])
-    heads = {name: value for name, value in zip(names, values, strict=True) if isinstance(name, HeadId)}
-    others = [(name, value) for name, value in zip(names, values, strict=True) if not isinstance(name, HeadId)]
-    parts = [DecisionPart(*name, value) for name, value in others] + rest
+    named = list(zip(names, values, strict=True))
+    heads = {name: value for name, value in named if isinstance(name, HeadId)}
+    parts = [DecisionPart(*name, value) for name, value in named if not isinstance(name, HeadId)] + rest
     every = [*heads.values(), *(part.value for part in parts)]
     scale = max(map(abs, [*every, difference])) or 1.0
     error = abs(sum(every) - difference) / scale

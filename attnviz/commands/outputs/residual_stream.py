@@ -143,19 +143,12 @@ def _number(value: Tensor) -> float | None:
 
 @dataclass
 class ResidualStream:
-    """What the model's own modules gave in one forward pass, of one text.
+    """What the model's own modules gave in one forward pass, of one text, [n, d_model] each."""
 
-    Attributes:
-        first: what the first layer was given, [n, d_model].
-        feed_forward: a layer each, what its feed-forward network added, [n, d_model].
-        last: the residual stream after the last layer, before its last norm, [n, d_model].
-        normed: the final state: the same after the final norm, or that of the last layer, [n, d_model].
-    """
-
-    first: Tensor | None = None
-    feed_forward: list[Tensor] = field(default_factory=list)
-    last: Tensor | None = None
-    normed: Tensor | None = None
+    first: Tensor | None = None  # what the first layer was given
+    feed_forward: list[Tensor] = field(default_factory=list)  # a layer each, what its feed-forward network added
+    last: Tensor | None = None  # the residual stream after the last layer, before its last norm
+    normed: Tensor | None = None  # the final state: the same after the final norm, or that of the last layer
 
 
 def why_no_attribution(checkpoint: Checkpoint) -> str:
@@ -254,16 +247,11 @@ def check_parts(
 ) -> tuple[float, float]:
     """Hold the sum of all parts of the stream against the model's own numbers at one position.
 
-    Args:
-        total: the sum.
-        own: the model's numbers.
-        tolerance: of the largest difference, as a share of the largest of the model's numbers.
-        what: the numbers are, for the message.
-        where: in words, by the place of the largest difference.
-        removed: from both; ends in a semicolon and a space.
+    For the message: what the numbers are; where, in words, from the place of the largest difference; and what was
+    removed from both, which ends in a semicolon and a space.
 
     Returns:
-        this difference, and the largest of the model's numbers.
+        the largest difference as a share of the largest of the model's numbers, and this number.
 
     Raises:
         VerificationError: they differ by more than the tolerance.

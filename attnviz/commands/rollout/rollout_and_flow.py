@@ -35,14 +35,9 @@ _WHOLE = 1 << 30
 
 
 def mixed_with_identity(patterns: Tensor, residual: float = 0.5) -> Tensor:
-    """What each position passes on: attention, and itself by the residual.
+    """What each position passes on, [.., n, n], rows sum to 1: attention, and itself by the residual, 0-1.
 
-    Args:
-        patterns: [.., n, n], rows sum to 1 up to rounding, which is divided out here.
-        residual: share of the identity, 0-1.
-
-    Returns:
-        [.., n, n]; rows sum to 1.
+    Rows of the patterns, [.., n, n], sum to 1 up to rounding, which is divided out here.
     """
     shares = patterns / patterns.sum(-1, keepdim=True)
     identity = torch.eye(patterns.shape[-1], dtype=patterns.dtype, device=patterns.device)
@@ -50,27 +45,20 @@ def mixed_with_identity(patterns: Tensor, residual: float = 0.5) -> Tensor:
 
 
 def rolled_out(mixed: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The rollout up to each layer, one after the other.
+    """The rollout up to each layer, [n, n] in float64, of what :func:`mixed_with_identity` gives, first layer first.
 
-    Args:
-        mixed: of each layer, first layer first, [n, n] from :func:`mixed_with_identity`.
-
-    Returns:
-        of each layer [n, n] in float64: row = position at the layer's output, column = input token; rows sum to 1.
+    Row = position at the layer's output, column = input token; rows sum to 1.
     """
     return accumulate((layer.double() for layer in mixed), lambda rolled, layer: layer @ rolled)
 
 
 def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) -> tuple[Tensor, Tensor]:
-    """Norms of what attention adds from each key to each query, heads summed, and the sum of it over the keys.
+    """Norms of what attention adds, heads summed, [n, n], query by key; and its output without b_O, [n, d_model].
 
     Args:
         pattern: [n_heads, n, n], axes head, query, key.
         transformed: f_h(x_k), [n_heads, n, d_model], axes head, key.
         at_once: numbers to hold at once; queries are taken in blocks, so that memory does not grow with n².
-
-    Returns:
-        [n, n], query by key; and [n, d_model], the attention output without b_O.
     """
     n, d_model = transformed.shape[1:]
     weights, vectors = pattern.permute(2, 1, 0), transformed.transpose(0, 1)  # [key, query, head], [key, head, d_model]
@@ -85,13 +73,9 @@ def summed_norms(pattern: Tensor, transformed: Tensor, at_once: int = _AT_ONCE) 
 
 
 def norm_patterns(norms: Tensor) -> Tensor:
-    """Norms of what attention adds, from each key to each query, as a pattern whose rows sum to 1.
+    """Norms of what attention adds, [.., n, n], query by key, as a pattern whose rows sum to 1.
 
-    Args:
-        norms: [.., n, n], 0 or more; rows = queries.
-
-    Returns:
-        [.., n, n]. A query to which attention adds nothing at all keeps itself: its row is that of the identity.
+    A query to which attention adds nothing at all keeps itself: its row is that of the identity.
     """
     totals = norms.sum(-1, keepdim=True)
     identity = torch.eye(norms.shape[-1], dtype=norms.dtype, device=norms.device)
@@ -112,16 +96,11 @@ def uniform_pattern(n: int, causal: bool, window: int | None = None) -> Tensor:
 
 
 def rows_apart(matrix: Tensor) -> float | None:
-    """How much two rows differ on average: mean total variation distance over all pairs of rows.
+    """How much two rows, which sum to 1, differ on average: mean total variation distance over all pairs, 0-1.
 
-    Half the sum of absolute differences: 0 where all rows are alike, 1 where no two have a column in common. The sum
-    over pairs is taken column by column over sorted values, so that it takes no [n, n, n].
-
-    Args:
-        matrix: [n, n], rows sum to 1.
-
-    Returns:
-        0-1; None where there is only one row.
+    Half the sum of absolute differences: 0 where all rows are alike, 1 where no two have a column in common; None where
+    there is only one row. The sum over pairs is taken column by column over sorted values, so that it takes no
+    [n, n, n].
     """
     n = len(matrix)
     if n < 2:
@@ -141,18 +120,12 @@ def check_flow_library() -> None:
 
 
 def maximum_flows(mixed: NDArray[Any], query: int) -> NDArray[np.float64]:
-    """The largest flow from one output token to each input token; n problems.
+    """The largest flow from one output token (``query``) to each input token, [n], 0-1 each; n problems.
 
     The graph has the output token at the top, all positions between the layers, and one input token at the bottom.
     Edges to the other input tokens lead nowhere else and are left out: it has 2 + (n_layers - 1) n nodes, and from one
-    input token to the next only the capacities of the lowest edges change.
-
-    Args:
-        mixed: [n_layers, n, n], capacities 0-1 from each position (row) to each position below (column).
-        query: the position at the top.
-
-    Returns:
-        [n], 0-1 each.
+    input token to the next only the capacities of the lowest edges change. ``mixed``, [n_layers, n, n], has the
+    capacities, 0-1, from each position (row) to each position below (column).
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow

@@ -42,16 +42,12 @@ def pieces(checkpoint: Checkpoint, batch: Batch) -> Iterator[Batch]:
 
 
 class DifferenceTally(SumTally):
-    """Mean distances of every head, and of the same texts' noise, with those of bootstrap samples of the texts.
-
-    Attributes:
-        dropout: probability of what was dropped, the largest of any module; 0 where no noise was measured.
-    """
+    """Mean distances of every head, and of the same texts' noise, with those of bootstrap samples of the texts."""
 
     def __init__(self, n_layers: int, n_heads: int, replicates: int = REPLICATES) -> None:
         shape = 1 + replicates, n_layers, n_heads
         super().__init__(texts=(1 + replicates,), largest=(1,), **dict.fromkeys((*_NAMES, "noise"), shape))
-        self.dropout = 0.0
+        self.dropout = 0.0  # probability of what was dropped, the largest of any module; 0: no noise was measured
         self._valid = self._weights = torch.empty(0)
 
     def begin(self, batch: Batch, weights: Tensor, causal: bool) -> None:
@@ -103,13 +99,8 @@ class DifferenceTally(SumTally):
 def differences(first: Tensor, second: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Mean Jensen-Shannon divergence (nats) and total variation over the queries of each text.
 
-    Args:
-        first: [batch, n_heads, n, n], rows sum to 1.
-        second: the same on the other side.
-        valid: boolean [batch, n], True where there is a token.
-
-    Returns:
-        [batch, n_heads] each, float64, on the CPU.
+    From patterns of both sides, [batch, n_heads, n, n], rows sum to 1, and where there is a token, boolean [batch, n];
+    [batch, n_heads] each, float64, on the CPU.
     """
     device = "cpu" if first.device.type == "mps" else first.device  # which has no float64
     p, q = (pattern.to(device, torch.float64) for pattern in (first, second))
