@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from attnviz.attention.capture import LayerRecord, refuse_not_finite
-from attnviz.attention.coarse import fit_scale, row_error
-from attnviz.attention.norms import LayerNorm
-from attnviz.attention.tolerances import Tolerance
+from attnviz.attention.reference import LayerNorm
+from attnviz.attention.tolerances import Tolerance, fit_scale, row_error
 from attnviz.errors import VerificationError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
@@ -33,7 +32,7 @@ class LayerCheck:
         passed_error: largest difference of what the layer passes on from what it should: of the sum of residual and
             output as a share of ``output_scale``, or of the norm of this sum as a share of its largest value.
         row_error: in half precision, the largest difference of a weight as a share of its row's largest.
-        scale_error, scale_limit: in half precision, see :class:`attnviz.attention.coarse.ScaleFit`.
+        scale_error, scale_limit: in half precision, see :class:`attnviz.attention.tolerances.ScaleFit`.
     """
 
     layer: int

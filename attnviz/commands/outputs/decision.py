@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import layer_contributions, without_gradients
-from attnviz.attention.norms import Norm, widened
+from attnviz.attention.reference import Norm, widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.promoted_tokens import output_norm
 from attnviz.commands.outputs.stream import ResidualStream, check_parts

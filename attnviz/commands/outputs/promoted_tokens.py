@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import layer_contributions, without_gradients
-from attnviz.attention.norms import widened
+from attnviz.attention.reference import widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.stream import ResidualStream, check_parts, last_stream
 from attnviz.errors import UsageError

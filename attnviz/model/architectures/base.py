@@ -7,8 +7,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
-from attnviz.attention.reference import HeadParameters, Projection
+from attnviz.attention.reference import HeadParameters, LayerNorm, Norm, Projection, RMSNorm
 from attnviz.model.head_ids import Stack
 
 NormKind = Literal["layer", "rms", "rms, 1 + w"]
