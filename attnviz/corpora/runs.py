@@ -1,26 +1,82 @@
-"""A run over corpora, batch by batch, into what counts them; interrupted and gone on with, alone or with others."""
+"""A run over corpora, parsed and batch by batch, into what counts them; gone on with, alone or with others."""
 
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import torch
 
 from attnviz.corpora.batches import Batch, batches
 from attnviz.corpora.long_runs import ChangedCorpusError, Measured, Process, Unfinished, gathered, interruptions_noted
-from attnviz.corpora.parsing import Parser, ready
-from attnviz.corpora.reading import Corpus, Text, read_texts
+from attnviz.corpora.reading import LONGEST, SHORTEST, Corpus, Span, Text, read_texts
 from attnviz.errors import CorpusError, OutputError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.opening import resolve_device
 from attnviz.model.wording import counted
+from attnviz.patterns.parsers import Vocabulary, load_parser, parsed_words
+from attnviz.patterns.syntax import Arc, is_scored
 from attnviz.progress import Progress
 
 _SAVED_EVERY = 10.0
 """Seconds between two savings of what was measured."""
+
+
+class Parser:
+    """A spaCy pipeline, with its ``name`` and version, and the ``vocabulary`` of its relations."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self.name = "{lang}_{name} {version}".format(**pipeline.meta)
+        self.vocabulary = Vocabulary.of(pipeline)
+
+    def __call__(self, text: Text) -> Text:
+        """The text with the spans of its words, and its relations without those of punctuation and the root."""
+        words = parsed_words(self._pipeline, text.text)
+        arcs = (
+            Arc(place, word.head, word.relation)
+            for place, word in enumerate(words)
+            if is_scored(word.relation) and not word.is_space
+        )
+        return replace(text, spans=tuple((word.start, word.end) for word in words), arcs=tuple(arcs))
+
+    def with_subjects(self, text: Text) -> Text:
+        """An example of GAP with whether each of its names is the subject of a clause."""
+        parsed = self(replace(text, spans=()))
+
+        def subject(name: Span) -> bool:
+            inside = {place for place, (start, end) in enumerate(parsed.spans) if start < name[1] and end > name[0]}
+            return any(
+                arc.relation.partition(":")[0] == "nsubj" and arc.dependent in inside and arc.head not in inside
+                for arc in parsed.arcs
+            )
+
+        return replace(text, subjects=(subject(text.spans[1]), subject(text.spans[2])))
+
+
+def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
+    """A parser for sentences without trees, and for the subjects of GAP's.
+
+    Args:
+        corpora: all that are measured.
+        name: a spaCy pipeline; default an installed English one.
+
+    Raises:
+        ParserError: the pipeline that was named cannot be used.
+    """
+    if not {"txt", "gap"} & {corpus.kind for corpus in corpora}:
+        return None
+    pipeline = load_parser(name)
+    return None if pipeline is None else Parser(pipeline)
+
+
+def ready(text: Text, parse: Parser | None) -> Text | None:
+    """A sentence as it is measured, parsed if it has no tree and is to be; None for a tree of another size."""
+    if text.spans:
+        return text if SHORTEST <= len(text.spans) <= LONGEST else None
+    return text if parse is None else parse(text)
 
 
 class Part(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.corpora.bootstrap import standard_error
+from attnviz.corpora.batches import standard_error
 
 
 @dataclass(frozen=True)

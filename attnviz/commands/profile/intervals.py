@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
-from attnviz.corpora.bootstrap import REPLICATES
+from attnviz.corpora.batches import REPLICATES
 
 _EDGE = 1e-6
 """Distance from 0 and 1 at which the logit of a share is taken, at least."""

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.corpora.batches import Batch
-from attnviz.corpora.bootstrap import named_generator
+from attnviz.corpora.batches import Batch, named_generator
 from attnviz.model.checkpoint import Checkpoint
 
 
