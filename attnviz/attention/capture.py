@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attnviz.errors import VerificationError
 from attnviz.model.architectures import LayerModules
@@ -75,7 +76,8 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
             stack.enter_context(encoder.register_forward_hook(lambda _, __, result: encoded.append(result[0])))
         for layer, modules in zip(checkpoint.layers, checkpoint.modules, strict=True):
             norm = modules.after_attention(checkpoint.architecture.pre_norm)
-            stack.enter_context(_hooked(layer, modules, norm, visit_next))
+            for handle in _hooks(layer, modules, norm, visit_next):
+                stack.enter_context(handle)
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(checkpoint.device.type, enabled=False))
         result = checkpoint.running(**inputs, use_cache=False)
@@ -88,11 +90,7 @@ def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Cal
 
 
 def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None:
-    """Refuse cross-attention whose keys and values come from anything but the encoder's own output.
-
-    Raises:
-        VerificationError: naming the layer.
-    """
+    """Refuse cross-attention whose keys and values come from anything but the encoder's own output."""
     if len(encoded) == 1 and torch.equal(record.source, encoded[0]):  # type: ignore[arg-type]
         return
     raise VerificationError(
@@ -123,8 +121,9 @@ def _in_run_order(layers: Sequence[int]) -> list[int]:
     return sorted(layers, key=turn)
 
 
-@contextmanager
-def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[[LayerRecord], None]) -> Iterator[None]:
+def _hooks(
+    layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[[LayerRecord], None]
+) -> list[RemovableHandle]:
     seen: dict[str, Tensor] = {}
 
     def before_block(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -159,18 +158,13 @@ def _hooked(layer: int, modules: LayerModules, norm: nn.Module, visit: Callable[
         )
         seen.clear()
 
-    handles = [
+    return [
         modules.block.register_forward_pre_hook(before_block, with_kwargs=True),
         modules.pattern.register_forward_pre_hook(before_pattern, with_kwargs=True),
         modules.pattern.register_forward_hook(after_pattern),
         modules.output.register_forward_hook(after_output),
         norm.register_forward_hook(after_norm),
     ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

@@ -134,11 +134,11 @@ def verify_attention(
     def compare(record: LayerRecord) -> None:
         queries, keys = _read_by(record.layer, tokens, target)
         pattern, output = _recompute(checkpoint, record.layer, record.attention_input, record.source)
-        check = compare_layer(record, pattern, output, checkpoint, tolerance)
+        check = compare_layer(record, pattern, output, checkpoint)
         checks[record.layer] = check
         if not within(check, tolerance):
             labels = (lambda _: queries.labels), (lambda _: keys.labels)
-            mismatches.append(locate(record, pattern, output, check, checkpoint, tolerance, *labels))
+            mismatches.append(locate(record, pattern, output, check, checkpoint, *labels))
         if mismatches:
             return
         kept[record.layer] = record.attention_input, record.output, _fingerprint(pattern), record.source
@@ -187,13 +187,12 @@ def verify_record(
     Raises:
         VerificationError: they differ by more than the tolerance of the dtype.
     """
-    tolerance = checkpoint.tolerance
     pattern, output = _recompute(checkpoint, record.layer, record.attention_input, record.source, attention_mask)
-    check = compare_layer(record, pattern, output, checkpoint, tolerance)
-    if not within(check, tolerance):
-        _, where = locate(record, pattern, output, check, checkpoint, tolerance, labels, keys)
+    check = compare_layer(record, pattern, output, checkpoint)
+    if not within(check, checkpoint.tolerance):
+        _, where = locate(record, pattern, output, check, checkpoint, labels, keys)
         raise VerificationError(f"the recomputed heads do not reproduce the model. {where} Nothing was written.")
-    return VerifiedLayer(check, tolerance, pattern)
+    return VerifiedLayer(check, checkpoint.tolerance, pattern)
 
 
 def _recompute(
