@@ -21,7 +21,6 @@ class LayerRecord:
     """What one attention layer of the model took and gave.
 
     Attributes:
-        layer: counted from 0.
         attention_input: [batch, n, d_model]: what W_Q, W_K and W_V are applied to.
         pattern: [batch, n_heads, n, n]: the model's own.
         output: [batch, n, d_model]: the model's own, after W_O and b_O, before the residual.
@@ -47,16 +46,11 @@ class LayerRecord:
 
 
 def capture_layers(checkpoint: Checkpoint, inputs: dict[str, Tensor], visit: Callable[[LayerRecord], None]) -> None:
-    """Run the model once and hand over each layer's record as soon as the layer has run.
+    """Run the model once on what its forward takes and ``visit`` each layer's record as soon as the layer has run.
 
     The model runs in eval mode with its eager attention, since sdpa and flash attention give no
     pattern; a model that was loaded otherwise gets its own settings back afterwards. Nothing is
     kept here: a record's pattern lives as long as ``visit`` keeps it.
-
-    Args:
-        checkpoint: the model.
-        inputs: what its forward takes, on its device.
-        visit: called once a layer, first layer first, during the forward pass.
 
     Raises:
         VerificationError: a layer gave no pattern, or ran more or less than once, or the final state is not finite.
@@ -100,11 +94,7 @@ def _refuse_other_source(record: LayerRecord, encoded: Sequence[Tensor]) -> None
 
 
 def refuse_not_finite(values: Tensor, what: str) -> None:
-    """Refuse numbers of the model itself that are not finite; its weights are, or it would not have been loaded.
-
-    Raises:
-        VerificationError: naming them.
-    """
+    """A VerificationError for numbers of the model that are not finite; its weights are, or it would not be loaded."""
     if not all_finite(values):
         raise VerificationError(
             f"The model's own {what} has values that are not finite in {str(values.dtype).removeprefix('torch.')}; a "

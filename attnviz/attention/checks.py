@@ -24,8 +24,6 @@ class LayerCheck:
     """How closely one layer's heads reproduce the model.
 
     Attributes:
-        layer: counted from 0.
-        heads_compared: heads whose pattern was compared.
         pattern_error: largest absolute difference of a weight, over heads, queries and keys.
         output_error: largest absolute difference of the output divided by ``output_scale``.
         output_scale: the layer's largest absolute output in the model.

@@ -72,12 +72,7 @@ def generate_greedily(checkpoint: Checkpoint, tokens: Tokens, max_new_tokens: in
 
 
 def continue_greedily(checkpoint: Checkpoint, tokens: Tokens, count: int) -> tuple[list[int], bool]:
-    """What a decoder writes after a text, always the most likely next token: so many tokens, or fewer.
-
-    Args:
-        checkpoint: a decoder with its language-modelling head.
-        tokens: the text.
-        count: of tokens to write.
+    """What a decoder with its head writes after a text, always the most likely next token: ``count`` tokens, or fewer.
 
     Returns:
         their ids, without the end token; and whether the model ended the text itself.

@@ -78,12 +78,7 @@ class ScaleFit(NamedTuple):
 
 
 def row_error(pattern: Tensor, own: Tensor) -> Tensor:
-    """Differences of the model's ``own`` weights from a ``pattern`` as shares of its row's largest weight, [.., n, n].
-
-    Args:
-        pattern: the reference's, [batch, n_heads, n, n].
-        own: the model's, the same shape.
-    """
+    """The model's ``own`` weights less those of the reference as shares of its row's largest, [.., n_heads, n, n]."""
     wide = pattern.float()
     return (own.float() - wide).abs_() / wide.amax(-1, keepdim=True)
 
@@ -91,12 +86,8 @@ def row_error(pattern: Tensor, own: Tensor) -> Tensor:
 def fit_scale(pattern: Tensor, own: Tensor, floor: float) -> ScaleFit:
     """The error of a layer's scale, by the model's weights; both patterns are taken for the right one in turn.
 
-    An even pattern says nothing of a scale, so that the other one has to tell that it should not be even.
-
-    Args:
-        pattern: the reference's weights, [batch, n_heads, n, n], in half precision.
-        own: the model's, the same shape.
-        floor: the smallest error that is looked for.
+    An even pattern says nothing of a scale, so that the other one has to tell that it should not be even. Both are
+    [batch, n_heads, n, n], in half precision; ``floor`` is the smallest error that is looked for.
 
     Returns:
         The fitted error, never negative, and its limit; infinite where every row is even or attends to one key alone,

@@ -105,11 +105,8 @@ def encode(
 ) -> list[Item]:
     """Tokenize texts, with special tokens, and tie their spans to tokens by character overlap.
 
-    Args:
-        checkpoint: the model.
-        texts: any number of them.
-        skipped: told of each text that is left out and why: it is longer than the model, or no tokens are left of it.
-            Without it such a text is an error.
+    ``skipped`` is told of each text that is left out and why: it is longer than the model, or no tokens are left of it.
+    Without it such a text is an error.
 
     Raises:
         TextError: such a text, where nobody is to be told.
@@ -223,11 +220,7 @@ class SampledAttention:
         return self._batches % EVERY == self._chosen
 
     def run(self, batch: Batch, visit: Callable[[int, Tensor], None]) -> None:
-        """Run the model once on a batch.
-
-        Args:
-            batch: any batch.
-            visit: called with each layer and its patterns, [batch, n_heads, n, n], first layer first.
+        """Run the model once; ``visit`` each layer with its patterns, [batch, n_heads, n, n], first layer first.
 
         Raises:
             VerificationError: a head of a verified batch does not reproduce the model.
@@ -280,12 +273,7 @@ def text_weights(seed: int, numbers: Sequence[int], replicates: int = REPLICATES
     """How often each text counts: once in the first row, in each other one a Poisson number of times with mean 1.
 
     A sum weighted so is a sum over a bootstrap sample of the texts, in one pass and without knowing how many there are
-    (Chamandy et al. 2012). A text's weights depend only on the seed and its number.
-
-    Args:
-        seed: of the bootstrap.
-        numbers: which texts of the corpora they are.
-        replicates: bootstrap samples.
+    (Chamandy et al. 2012). A text's weights depend only on the seed and on its number, not on batches or processes.
 
     Returns:
         [1 + replicates, n_texts], float64.
@@ -310,7 +298,6 @@ def standard_error(replicates: Tensor) -> Tensor:
     """
     measurable = replicates.isfinite()
     n = measurable.sum(0)
-    values = replicates.where(measurable, 0.0)
-    mean = values.sum(0) / n.clamp(min=1)
-    squares = ((values - mean) ** 2).where(measurable, 0.0).sum(0)
-    return (squares / (n - 1).clamp(min=1)).sqrt().where(n > 1, torch.nan)
+    mean = replicates.where(measurable, torch.nan).nanmean(0)
+    squares = ((replicates - mean) ** 2).where(measurable, 0.0).sum(0)
+    return (squares / (n - 1)).sqrt().where(n > 1, torch.nan)

@@ -148,17 +148,12 @@ class Measured:
         self.left_out += n_tokens == 0
 
     def remaining(self, texts: "Iterator[Text]", whole: Callable[[], bool]) -> "Iterator[Text]":
-        """The texts that are still to be measured.
-
-        Args:
-            texts: of the corpus.
-            whole: asked when these have ended: whether they were all of it.
+        """The texts of a corpus that are still to be measured; ``whole`` tells, after the last, whether these were all.
 
         Raises:
             ChangedCorpusError: those that are done are not what they were.
         """
-        before, digest, n_seen = frozenset(self.numbers), 0, 0
-        expected = self.digest
+        before, expected, digest, n_seen = frozenset(self.numbers), self.digest, 0, 0
         for text in texts:
             if text.number not in before:
                 self.pending[text.number] = _digest(text)

@@ -57,11 +57,7 @@ class Parser:
 
 
 def find_parser(corpora: Sequence[Corpus], name: str | None) -> Parser | None:
-    """A parser for sentences without trees, and for the subjects of GAP's.
-
-    Args:
-        corpora: all that are measured.
-        name: a spaCy pipeline; default an installed English one.
+    """A parser for sentences without trees, and for the subjects of GAP's, by default an installed English pipeline.
 
     Raises:
         ParserError: the pipeline that was named cannot be used.
@@ -108,10 +104,7 @@ class RunSettings:
 class LongRun(ABC):
     """One run over all corpora, on this process's share of the texts; begun anew, or from a state of an earlier run.
 
-    Attributes:
-        settings: of the run.
-        parts: what is counted, by name.
-        measured: how much of each corpus is done.
+    ``parts`` are what is counted, by name; ``measured`` tells how much of each corpus is done.
     """
 
     def __init__(self, settings: RunSettings, state: Mapping[str, Any] | None = None) -> None:
