@@ -163,11 +163,7 @@ def _share(value: Any) -> float:
 
 
 def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[str, Any] | None:
-    """One part ``examples`` from those of several documents, of each document the roles of these names.
-
-    Args:
-        entries: a document of profile.json, and the names of roles.
-    """
+    """One part ``examples`` from those of several documents of profile.json, of each the roles of these names."""
     listed, licences = list(entries), dict[str, str]()
     for document, _ in listed:
         licences |= (document.get("examples") or {}).get("licences", {})
@@ -182,10 +178,8 @@ def joined_entries(entries: Iterable[tuple[dict[str, Any], set[str]]]) -> dict[s
 def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
     """The text of an example in words, those of its pairs told apart.
 
-    Args:
-        example: any.
-        most: words, at most, but for those of the pairs and some around them; of a longer text stretches around the
-            pairs are left, and ``…`` stands for the others. None for all.
+    Of a text of more than ``most`` words, where that is given, stretches around the pairs are left, and ``…`` stands
+    for the others; words of the pairs, and some around them, may be more.
     """
     ends = {"query": example.query, "key": example.key}
     if not example.hit and example.gold is not None:
@@ -193,8 +187,7 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
         if example.gold[0] != example.query:  # the right name is the one that attends
             ends["gold"] = example.gold[0]
     cuts = {cut for unit in ends.values() for cut in (unit.start, unit.end)}
-    parts: list[Part] = []
-    whole = example.text
+    parts, whole = list[Part](), example.text
     for word in _WORD.finditer(whole):
         places = [word.start(), *sorted(cut for cut in cuts if word.start() < cut < word.end()), word.end()]
         for start, end in pairwise(places):

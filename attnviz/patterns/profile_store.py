@@ -141,18 +141,17 @@ def model_shape(architecture: str, n_layers: int, n_heads: int, d_model: int) ->
 
 def profile_file_name(document: dict[str, Any]) -> str:
     """The name of the file for a document of profile.json."""
-    model = document["model"]
-    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
-    return f"{shape}-{model['weights_sha256']}.json"
+    return f"{_shape_of(document)}-{document['model']['weights_sha256']}.json"
+
+
+def _shape_of(document: dict[str, Any]) -> str:
+    return model_shape(*(document["model"][key] for key in ("architecture", "n_layers", "n_heads", "d_model")))
 
 
 def store_profile(run: dict[str, Any], date: str, *, smaller: bool = False) -> tuple[Path, Merged]:
     """Keep what a run has measured in the user's data folder, with the other parts of the profile that is there.
 
-    Args:
-        run: the document of profile.json.
-        date: of the run.
-        smaller: whether parts replace earlier ones of more texts, too.
+    ``run`` is the document of profile.json; ``smaller``: whether parts replace earlier ones of more texts, too.
 
     Returns:
         the file, whole, and what became of each part; where nothing is new, nothing is written.
@@ -166,9 +165,7 @@ def store_profile(run: dict[str, Any], date: str, *, smaller: bool = False) -> t
             "the profile was not stored, and attnviz heads will not show it, because the package platformdirs is not "
             "installed; type: pip install 'attnviz[profile]'"
         )
-    model = run["model"]
-    shape = model_shape(model["architecture"], model["n_layers"], model["n_heads"], model["d_model"])
-    earlier = _search(shape, model["weights_sha256"], lambda _: None)
+    earlier = _search(_shape_of(run), run["model"]["weights_sha256"], lambda _: None)
     after = merged(run, None if earlier is None else earlier[2], date, smaller=smaller)
     path = folder / profile_file_name(run)
     if after.new or after.replaced:
@@ -199,10 +196,8 @@ def _write(path: Path, content: str) -> None:
 def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> StoredProfile | None:
     """The stored profile of these very weights: the user's own, else the one that ships with attnviz.
 
-    Args:
-        source: of the checkpoint; its weights are hashed only where a profile of the shape is there.
-        shape: from :func:`model_shape`.
-        warn: told of a file that cannot be used; the search goes on without it.
+    The weights are hashed only where a profile of the ``shape``, from :func:`model_shape`, is there. ``warn`` is told
+    of a file that cannot be used; the search goes on without it.
     """
     if not any(any(folder.glob(f"{shape}-*.json")) for folder in _folders()):
         return None
@@ -211,12 +206,7 @@ def find_profile(source: Source, shape: str, warn: Callable[[str], None]) -> Sto
 
 
 def stored_document(source: Source, warn: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
-    """The file of the stored profile of these very weights, whatever the model's shape, and its document.
-
-    Args:
-        source: of the checkpoint.
-        warn: as for :func:`find_profile`.
-    """
+    """The file of the stored profile of these very weights, whatever the model's shape, and its document."""
     ending = f"-{weights_sha256(source)}.json"
     names = sorted({path.name for folder in _folders() for path in folder.glob(f"*{ending}")})
     found = (_search(name.removesuffix(ending), ending[1:-5], warn) for name in names)
