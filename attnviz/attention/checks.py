@@ -30,7 +30,7 @@ class LayerCheck:
         passed_error: largest difference of what the layer passes on from what it should: of the sum of residual and
             output as a share of ``output_scale``, or of the norm of this sum as a share of its largest value.
         row_error: in half precision, the largest difference of a weight as a share of its row's largest.
-        scale_error, scale_limit: in half precision, see :class:`attnviz.attention.tolerances.ScaleFit`.
+        scale_error, scale_limit: in half precision, see :func:`attnviz.attention.tolerances.fit_scale`.
     """
 
     layer: int
@@ -106,10 +106,9 @@ def compare_layer(record: LayerRecord, pattern: Tensor, output: Tensor, checkpoi
             f"the model of shape {tuple(record.pattern.shape)}."
         )
     scale = float(record.output.abs().max())
-    difference = _largest_difference(output, record.output)
     return replace(
         compare_patterns(record.layer, pattern, record.pattern, checkpoint.tolerance),
-        output_error=difference / scale if scale > 0 else difference,
+        output_error=_largest_difference(output, record.output) / (scale or 1.0),
         output_scale=scale,
         passed_error=max(float(error.max()) for error in _passed_errors(record, checkpoint)),
     )
@@ -119,9 +118,8 @@ def compare_patterns(layer: int, pattern: Tensor, own: Tensor, tolerance: Tolera
     """Compare the patterns alone, [batch, n_heads, n, n] each, of which the second is the model's own."""
     coarse: dict[str, float] = {}
     if tolerance.row is not None:
-        fit = fit_scale(pattern, own, tolerance.scale)
-        coarse = {"row_error": float(row_error(pattern, own).max())}
-        coarse |= {"scale_error": fit.error, "scale_limit": fit.limit}
+        error, limit = fit_scale(pattern, own, tolerance.scale)
+        coarse = {"row_error": float(row_error(pattern, own).max()), "scale_error": error, "scale_limit": limit}
     return LayerCheck(layer, pattern.shape[1], _largest_difference(pattern, own), 0.0, 0.0, **coarse)
 
 

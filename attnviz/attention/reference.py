@@ -119,7 +119,7 @@ class HeadParameters:
         query_norm, key_norm: norms over d_head of every head's queries and keys, before they are rotated.
         cap: what scores are bounded by, see :func:`capped`.
         position_bias: from the numbers of queries and keys to what is added to the scaled scores,
-            [n_heads, n_queries, n_keys] (Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1).
+            [n_heads, n_queries, n_keys], see :func:`attnviz.attention.positions.bucketed_bias`.
     """
 
     query: Projection
@@ -145,15 +145,7 @@ class HeadParameters:
 
 
 def project(x: Tensor, projection: Projection) -> Tensor:
-    """Project the layer's input with every head's own matrix.
-
-    Args:
-        x: the input of the attention, [.., n, d_model].
-        projection: weight [n_heads, d_model, d_head] and bias [n_heads, d_head] or None.
-
-    Returns:
-        [.., n_heads, n, d_head].
-    """
+    """Project an input x [.., n, d_model] with every head's own matrix and bias, [.., n_heads, n, d_head]."""
     n_heads, _, d_head = projection.weight.shape
     side_by_side = projection.weight.transpose(0, 1).flatten(1)  # [d_model, n_heads * d_head]
     bias = None if projection.bias is None else projection.bias.flatten()
@@ -173,12 +165,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def shared_by_groups(x: Tensor, n_heads: int) -> Tensor:
     """Keys or values of fewer heads, for all query heads: neighbours share one (Ainslie et al. 2023, "GQA", section 2).
 
-    Args:
-        x: [.., n_kv_heads, n, d_head].
-        n_heads: a multiple of n_kv_heads.
-
-    Returns:
-        [.., n_heads, n, d_head]: head h has what the key-value head h // (n_heads / n_kv_heads) has.
+    From [.., n_kv_heads, n, d_head], of which n_heads is a multiple, to [.., n_heads, n, d_head]: head h has what the
+    key-value head h // (n_heads / n_kv_heads) has.
     """
     groups = n_heads // x.shape[-3]
     return x if groups == 1 else x.repeat_interleave(groups, dim=-3)
@@ -192,10 +180,7 @@ def values(source: Tensor, parameters: HeadParameters) -> Tensor:
 def queries_and_keys(x: Tensor, source: Tensor, parameters: HeadParameters) -> tuple[Tensor, Tensor]:
     """What scores are the products of: projected, normed a head (Henry et al. 2020), rotated, shared by groups.
 
-    Args:
-        x: what queries are made of, [.., n_queries, d_model].
-        source: what keys are made of, [.., n_keys, d_model].
-        parameters: the layer's parameters.
+    Queries are made of x [.., n_queries, d_model], keys of the source [.., n_keys, d_model].
 
     Returns:
         queries and keys, [.., n_heads, n_queries, d_head] and [.., n_heads, n_keys, d_head].
@@ -216,15 +201,10 @@ def capped(scores: Tensor, cap: float) -> Tensor:
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """Scaled dot products of every query with every key.
+    """Scaled dot products of every query with every key, before the mask and the softmax.
 
-    Args:
-        query: [.., n_heads, n_queries, d_head].
-        key: [.., n_heads, n_keys, d_head].
-        scale: 1/sqrt(d_head) in the paper.
-
-    Returns:
-        [.., n_heads, n_queries, n_keys]; before the mask and the softmax.
+    From queries [.., n_heads, n_queries, d_head] and keys [.., n_heads, n_keys, d_head] to
+    [.., n_heads, n_queries, n_keys]; the scale is 1/sqrt(d_head) in the paper.
     """
     return torch.einsum("...qe,...ke->...qk", query, key).mul_(scale)
 
@@ -245,18 +225,12 @@ def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
 
 
 def attention_output(pattern: Tensor, value: Tensor, parameters: HeadParameters) -> Tensor:
-    """Weighted sums of the values, concatenated over the heads and multiplied by W_O.
+    """Weighted sums of the values, concatenated over the heads and multiplied by W_O; b_O is added.
 
     Concatenating the heads and multiplying by one [n_heads * d_head, d_model] matrix is the same as
     multiplying each head by its own [d_head, d_model] slice and adding up.
 
-    Args:
-        pattern: [.., n_heads, n, n].
-        value: [.., n_heads, n, d_head].
-        parameters: W_O, [n_heads, d_head, d_model], and b_O, [d_model] or None, are used.
-
-    Returns:
-        [.., n, d_model].
+    From a pattern [.., n_heads, n, n_keys] and values [.., n_heads, n_keys, d_head] to [.., n, d_model].
     """
     weighted = torch.matmul(pattern, value)
     concatenated = weighted.transpose(-3, -2).flatten(-2)
@@ -268,12 +242,8 @@ def transformed_values(value: Tensor, output_weight: Tensor) -> Tensor:
 
     The f of Kobayashi et al. 2020, "Attention is Not Only a Weight", section 3. b_O belongs to no head.
 
-    Args:
-        value: x W_V + b_V, [.., n_heads, n, d_head].
-        output_weight: W_O, [n_heads, d_head, d_model]; of one head both may lack the axis of heads.
-
-    Returns:
-        [.., n_heads, n, d_model].
+    From the values x W_V + b_V, [.., n_heads, n, d_head], and W_O, [n_heads, d_head, d_model], to
+    [.., n_heads, n, d_model]; of one head all may lack the axis of heads.
     """
     return torch.matmul(value, output_weight)
 
@@ -284,13 +254,8 @@ def head_outputs(pattern: Tensor, value: Tensor, output_weight: Tensor) -> Tenso
     Added up over the heads, and b_O added once, this is the attention output (Elhage et al. 2021, "A Mathematical
     Framework for Transformer Circuits": heads are independent and additive).
 
-    Args:
-        pattern: [.., n_heads, n, n].
-        value: [.., n_heads, n, d_head].
-        output_weight: W_O, [n_heads, d_head, d_model]; of one head all three may lack the axis of heads.
-
-    Returns:
-        [.., n_heads, n, d_model].
+    From a pattern [.., n_heads, n, n_keys], values [.., n_heads, n_keys, d_head] and W_O, [n_heads, d_head, d_model],
+    to [.., n_heads, n, d_model]; of one head all may lack the axis of heads.
     """
     return torch.matmul(torch.matmul(pattern, value), output_weight)
 
@@ -322,7 +287,7 @@ def multi_head_attention(
 
     Args:
         x: the input of the attention, [.., n, d_model].
-        parameters: the layer's parameters.
+        parameters: those of the layer.
         allowed: boolean, True = may attend, broadcastable to [.., n_heads, n, n_keys].
         source: what keys and values are made of, [.., n_keys, d_model]; None for x itself (self-attention).
 

@@ -14,7 +14,6 @@ rounding to the number format gives: where attention is nearly even, that is all
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,33 +69,27 @@ def tolerance_of(dtype: torch.dtype, float32_steps: bool) -> Tolerance:
     return FLOAT32_STEPS if float32_steps and dtype == torch.float64 else TOLERANCES[dtype]
 
 
-class ScaleFit(NamedTuple):
-    """By how much a layer's scale seems off, as a share of it, and from which value on that is an error."""
-
-    error: float
-    limit: float
-
-
 def row_error(pattern: Tensor, own: Tensor) -> Tensor:
     """The model's ``own`` weights less those of the reference as shares of its row's largest, [.., n_heads, n, n]."""
     wide = pattern.float()
     return (own.float() - wide).abs_() / wide.amax(-1, keepdim=True)
 
 
-def fit_scale(pattern: Tensor, own: Tensor, floor: float) -> ScaleFit:
+def fit_scale(pattern: Tensor, own: Tensor, floor: float) -> tuple[float, float]:
     """The error of a layer's scale, by the model's weights; both patterns are taken for the right one in turn.
 
     An even pattern says nothing of a scale, so that the other one has to tell that it should not be even. Both are
     [batch, n_heads, n, n], in half precision; ``floor`` is the smallest error that is looked for.
 
     Returns:
-        The fitted error, never negative, and its limit; infinite where every row is even or attends to one key alone,
-        so that no scale would change it.
+        By how much the scale seems off, as a share of it, never negative; and from which value on that is an error,
+        infinite where every row is even or attends to one key alone, so that no scale would change it.
     """
-    return max(_fit(pattern, own, floor), _fit(own, pattern, floor), key=lambda fit: fit.error / fit.limit)
+    fits = _fit(pattern, own, floor), _fit(own, pattern, floor)
+    return max(fits, key=lambda error_and_limit: error_and_limit[0] / error_and_limit[1])
 
 
-def _fit(pattern: Tensor, own: Tensor, floor: float) -> ScaleFit:
+def _fit(pattern: Tensor, own: Tensor, floor: float) -> tuple[float, float]:
     wide = pattern.float()
     largest = wide.amax(-1, keepdim=True)
     logs = wide.clamp_min(torch.finfo(torch.float).tiny).log()
@@ -104,9 +97,9 @@ def _fit(pattern: Tensor, own: Tensor, floor: float) -> ScaleFit:
     difference = (own.float() - wide) / largest
     information = change.square().sum()
     if not information > 0:
-        return ScaleFit(0.0, torch.inf)
+        return 0.0, torch.inf
     error = (difference * change).sum() / information
     rows = ((difference - error * change) * change).sum(-1)
     deviation = rows.square().sum().sqrt() / information
     rounding = torch.finfo(pattern.dtype).eps / information.sqrt()
-    return ScaleFit(float(error.abs()), max(floor, _ERRORS * float(deviation), _ROUNDINGS * float(rounding)))
+    return float(error.abs()), max(floor, _ERRORS * float(deviation), _ROUNDINGS * float(rounding))

@@ -207,16 +207,12 @@ class SampledAttention:
         self._checkpoint = checkpoint
         self._random = random.Random(seed)  # noqa: S311 - a sample, not a secret
         self._batches = self._chosen = 0
-        self._drawn_at = -1
         self._checks: list[LayerCheck | None] = [None] * checkpoint.n_layers
         self.texts_verified = 0
 
     @property
     def next_is_verified(self) -> bool:
         """Whether the next batch belongs to the sample."""
-        if self._batches % EVERY == 0 and self._drawn_at != self._batches:
-            self._chosen = 0 if self._batches == 0 else self._random.randrange(EVERY)
-            self._drawn_at = self._batches
         return self._batches % EVERY == self._chosen
 
     def run(self, batch: Batch, visit: Callable[[int, Tensor], None]) -> None:
@@ -227,6 +223,8 @@ class SampledAttention:
         """
         verifying = self.next_is_verified
         self._batches += 1
+        if self._batches % EVERY == 0:
+            self._chosen = self._random.randrange(EVERY)
 
         def labels(valid: Tensor) -> Callable[[int], list[str]]:
             ids = batch.inputs["input_ids" if valid is batch.valid else "decoder_input_ids"]

@@ -254,8 +254,7 @@ class Unfinished:
 def interruptions_noted() -> Iterator[Callable[[], bool]]:
     """While the block runs, note a first interruption, so that a batch can be finished; a second interrupts.
 
-    Yields:
-        whether there was one; ask between two pieces of work, and raise KeyboardInterrupt.
+    Ask for it, of what is yielded, between two pieces of work, and raise KeyboardInterrupt.
     """
     noted: list[int] = []
 

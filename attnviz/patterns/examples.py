@@ -88,17 +88,14 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
 
     A profile that ships also has ``licences`` there, by the name of the corpus.
     """
-    texts: dict[tuple[str, int], int] = {}
-    listed: list[dict[str, Any]] = []
+    texts: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
     def entry(example: Example) -> dict[str, Any]:
-        key = example.corpus, example.number
-        if key not in texts:
-            texts[key] = len(texts)
-            listed.append({"corpus": example.corpus, "number": example.number, "text": example.text})
+        text = {"corpus": example.corpus, "number": example.number, "text": example.text}
+        place, _ = texts.setdefault((example.corpus, example.number), (len(texts), text))
         gold = None if example.gold is None else [list(unit) for unit in example.gold]
         return {
-            "text": texts[key], "query": list(example.query), "key": list(example.key), "weight": example.weight,
+            "text": place, "query": list(example.query), "key": list(example.key), "weight": example.weight,
             "hit": example.hit, "gold": gold, "gold_weight": example.gold_weight,
         }  # fmt: skip
 
@@ -107,7 +104,7 @@ def examples_entry(examples: Iterable[RoleExamples]) -> dict[str, Any] | None:
         | {group: [entry(example) for example in some] for group, some in each.groups.items()}
         for each in examples
     ]
-    return {"texts": listed, "roles": roles} if roles else None
+    return {"texts": [text for _, text in texts.values()], "roles": roles} if roles else None
 
 
 def stored_examples(document: dict[str, Any]) -> tuple[RoleExamples, ...]:
@@ -198,12 +195,10 @@ def parts_of_text(example: Example, most: int | None = None) -> list[Part]:
                 parts.append(replace(last, text=f"{last.text}{'' if joined else ' '}{whole[start:end]}"))
             else:
                 parts.append(Part(whole[start:end], of, joined))
-    special: dict[Unit, set[str]] = {}
-    for name, unit in ends.items():
-        if unit.start == unit.end:
-            special.setdefault(unit, set()).add(name)
-    before = [Part(unit.text, frozenset(names)) for unit, names in special.items() if unit.end == 0]
-    after = [Part(unit.text, frozenset(names)) for unit, names in special.items() if unit.end > 0]
+    special = dict.fromkeys(unit for unit in ends.values() if unit.start == unit.end)
+    named = [(unit, frozenset(name for name, other in ends.items() if other == unit)) for unit in special]
+    before = [Part(unit.text, names) for unit, names in named if unit.end == 0]
+    after = [Part(unit.text, names) for unit, names in named if unit.end > 0]
     return _windowed([*before, *parts, *after], most)
 
 

@@ -114,16 +114,15 @@ def _other_words(text: str, language: str) -> str:
 
 def _rival(words: Sequence[str], own: str, others: Iterable[str]) -> tuple[str, int] | None:
     """The language whose own common words are clearly more in a text than those of one, and how many they are."""
-    mine = _common_words(own)
-    best: tuple[int, str, int] | None = None
+    mine, best, largest = _common_words(own), None, 0
     for other in others:
         theirs = _common_words(other)
         only = sum(word in theirs and word not in mine for word in words)
         against = sum(word in mine and word not in theirs for word in words)
         clear = other != own and only >= LEAST_FOREIGN and only >= TIMES_OWN * against
-        if clear and (best is None or only - against > best[0]):
-            best = (only - against, other, only)
-    return None if best is None else (best[1], best[2])
+        if clear and only - against > largest:
+            best, largest = (other, only), only - against
+    return best
 
 
 def _words(text: str) -> list[str]:

@@ -59,12 +59,12 @@ class TextContext:
     @cached_property
     def content(self) -> Tensor:
         """Queries that are not sinks, boolean [n_queries]."""
-        return _content(self.units)
+        return ~torch.tensor(self.units.sink, dtype=torch.bool)
 
     @cached_property
     def key_content(self) -> Tensor:
         """Keys that are not sinks, boolean [n_keys]."""
-        return _content(self.keys)
+        return ~torch.tensor(self.keys.sink, dtype=torch.bool)
 
     @property
     def n_content(self) -> int:
@@ -191,9 +191,7 @@ def measure(layer: VerifiedLayer, context: TextContext) -> dict[str, list[float 
     all sinks are left out of the three numbers of content, and rows of which nothing is left. Of cross-attention,
     q runs over the target and k over the source; distances and shares, which compare places in one text, are None.
 
-    Args:
-        layer: pattern [1, n_heads, n_queries, n_keys] of tokens; merged to the context's units here.
-        context: units and masks of the text.
+    The layer's pattern, [1, n_heads, n_queries, n_keys] of tokens, is merged to the context's units here.
 
     Returns:
         by name (:data:`SCALARS`, :data:`TYPES`, :data:`TOP`), one number a head; None for what a text cannot measure.
@@ -270,10 +268,6 @@ def alignment(pattern: Tensor) -> list[int]:
     return positions
 
 
-def _content(units: Units) -> Tensor:
-    return ~torch.tensor(units.sink, dtype=torch.bool)
-
-
 def _in_a_row(content: Tensor) -> Tensor | slice:
     """The positions as a slice, which copies no pattern, where they stand in a row: all but the first, say."""
     places = content.nonzero()[:, 0]
@@ -284,10 +278,8 @@ def _in_a_row(content: Tensor) -> Tensor | slice:
 def _on_content(pattern: Tensor, apart: Tensor, spread: Tensor) -> dict[str, list[float | None]]:
     """Distance, confidence and entropy between content positions, of rows divided by what they sum to, t.
 
-    Args:
-        pattern: A, [n_heads, n, n_keys].
-        apart: distances, [n, n_keys].
-        spread: sums of -A ln A, s, of which the entropy of such a row is s / t + ln t, [n_heads, n].
+    Of a pattern A, [n_heads, n, n_keys], distances [n, n_keys], and sums of -A ln A, s, [n_heads, n], of which the
+    entropy of such a row is s / t + ln t.
     """
     totals = pattern.sum(-1)
     rows, left = totals > 0, (totals > 0).sum(-1)

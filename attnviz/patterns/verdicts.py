@@ -188,11 +188,8 @@ def judge(
 ) -> list[Verdict]:
     """Every pattern of one head with its verdict; roles overlap, so several may pass.
 
-    Args:
-        statistics: of this head, by name, from :func:`attnviz.patterns.statistics.measure`.
-        context: of the text, for baselines and n.
-        relations: of the head's layer, from :func:`attnviz.patterns.syntax.relation_accuracy`.
-        head: the head's place in its layer.
+    ``statistics`` are the head's own, by name, from :func:`attnviz.patterns.statistics.measure`; ``relations`` are
+    those of its layer, from :func:`attnviz.patterns.syntax.relation_accuracy`, in which ``head`` is its place.
     """
     resting = (statistics["sink"] or 0.0) > SINK_ONLY
     if context.source is not None:
