@@ -27,7 +27,6 @@ class LayerRecord:
         residual: [batch, n, d_model]: what the output is added to.
         summed: [batch, n, d_model]: the norm after the attention was given this, their sum.
         normed: [batch, n, d_model]: what this norm gave.
-        norm: the norm itself.
         output_norm: the norm of the output before it is added (Gemma); None where there is none.
         source: of cross-attention, [batch, n_keys, d_model]: what W_K and W_V are applied to, the encoder's final
             states; None of self-attention.

@@ -26,7 +26,6 @@ class VerifiedLayer:
 
     Attributes:
         check: how closely; construction fails where it is not within the tolerance.
-        tolerance: that applied.
         pattern: [batch, n_heads, n_queries, n_keys].
     """
 

@@ -147,8 +147,8 @@ class Measured:
         self.tokens += n_tokens
         self.left_out += n_tokens == 0
 
-    def remaining(self, texts: "Iterator[Text]", whole: Callable[[], bool]) -> "Iterator[Text]":
-        """The texts of a corpus that are still to be measured; ``whole`` tells, after the last, whether these were all.
+    def remaining(self, texts: "Iterator[Text]") -> "Iterator[Text]":
+        """The texts of a corpus that are still to be measured.
 
         Raises:
             ChangedCorpusError: those that are done are not what they were.
@@ -162,7 +162,7 @@ class Measured:
             n_seen, digest = n_seen + 1, (digest + _digest(text)) % _DIGITS
             if n_seen == len(before) and digest != expected:
                 raise ChangedCorpusError
-        if n_seen < len(before) and whole():
+        if n_seen < len(before):
             raise ChangedCorpusError
 
     def state(self) -> dict[str, Any]:

@@ -203,14 +203,16 @@ class LongRun(ABC):
         broken: list[CorpusError] = []
 
         def own() -> Iterator[Text]:
-            texts = _until(read_texts(settings.corpora[number], settings.limit), broken)
+            texts = read_texts(settings.corpora[number], settings.limit)
             mine = (text for text in texts if settings.process.owns(text.number))
-            for text in measured.remaining(mine, lambda: not broken):
-                prepared = self._prepared(text)
-                if prepared is None:
-                    measured.note(text)
-                else:
-                    yield prepared
+            try:
+                for text in measured.remaining(mine):
+                    if (prepared := self._prepared(text)) is None:
+                        measured.note(text)
+                    else:
+                        yield prepared
+            except CorpusError as error:  # what stands before the place is measured
+                broken.append(error)
 
         def skipped(text: Text, why: str) -> None:
             measured.note(text)
@@ -240,14 +242,6 @@ class LongRun(ABC):
             except OutputError as error:  # the run itself may yet succeed
                 settings.warn(f"{error} Until that is mended, an interruption loses what was measured.")
                 self._saved_at = math.inf
-
-
-def _until(texts: Iterator[Text], broken: list[CorpusError]) -> Iterator[Text]:
-    """The texts before the first that is malformed; the error is put into ``broken``."""
-    try:
-        yield from texts
-    except CorpusError as error:
-        broken.append(error)
 
 
 def own_device(process: Process, name: str) -> str:
