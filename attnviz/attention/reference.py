@@ -111,8 +111,7 @@ class HeadParameters:
         output_bias: b_O, [d_model]: one for all heads together; None where there is none.
         scale: what the scores are multiplied by, 1/sqrt(d_head) unless the checkpoint says else.
         causal: whether a query may attend only to itself and to what precedes it.
-        upcast: whether scores and softmax are computed in float32 (GPT-2's
-            ``reorder_and_upcast_attn``).
+        upcast: whether scores and softmax are computed in float32 (GPT-2's ``reorder_and_upcast_attn``).
         softmax_in_float32: whether the softmax alone is, whatever the number format of the scores.
         window: the last so many keys, the query's own among them, are all that it may attend to; None for all.
         rotary: the rotary positions of queries and keys; None where they have none.
@@ -210,15 +209,11 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
 
 
 def attention_pattern(scores: Tensor, allowed: Tensor) -> Tensor:
-    """Softmax of the scores over the keys that each query may attend to.
+    """Softmax of the scores [.., n_heads, n, n_keys] over the keys that each query may attend to, of the same shape.
 
-    Args:
-        scores: [.., n_heads, n, n]; overwritten, to save the memory of a copy.
-        allowed: boolean, True = may attend, broadcastable to ``scores``. A query that may attend to nothing, padding
-            beyond a window, has all scores alike.
-
-    Returns:
-        [.., n_heads, n, n]; rows sum to 1, and are exactly 0 where not allowed.
+    Rows sum to 1, and are exactly 0 where not ``allowed``: boolean, True = may attend, broadcastable to the scores. A
+    query that may attend to nothing, padding beyond a window, has all scores alike. Scores are overwritten, to save the
+    memory of a copy.
     """
     lowest = torch.finfo(scores.dtype).min  # exp(lowest - any score) is 0
     return torch.softmax(scores.masked_fill_(~allowed, lowest), dim=-1)

@@ -116,20 +116,16 @@ def load_parser(name: str | None = None) -> Any:
     """
     if name is None:
         return _first_that_loads(_installed())
-    if not _has_spacy():
+    if importlib.util.find_spec("spacy") is None:
         raise ParserError(
             f"the parser {name!r} was asked for, but spaCy is not installed; type: pip install 'attnviz[syntax]'"
         )
     return _load_pipeline(name)
 
 
-def _has_spacy() -> bool:
-    return importlib.util.find_spec("spacy") is not None
-
-
 def _installed() -> list[str]:
     """The names of the installed pipelines, English ones first."""
-    if not _has_spacy():
+    if importlib.util.find_spec("spacy") is None:
         return []
     import spacy
 

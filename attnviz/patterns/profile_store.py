@@ -45,7 +45,6 @@ class StoredRole:
         score, baseline: 0-1; the baseline is uniform attention's, or the trivial guess's.
         n: content positions, instances or sequences behind the score.
         interval: of the score, corrected for the number of heads.
-        passed: the profile's verdict.
         direction: of a relation or of coreference, who attends to whom; None otherwise.
     """
 

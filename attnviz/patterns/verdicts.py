@@ -192,13 +192,12 @@ def judge(
     those of its layer, from :func:`attnviz.patterns.syntax.relation_accuracy`, in which ``head`` is its place.
     """
     resting = (statistics["sink"] or 0.0) > SINK_ONLY
+    of_any = [_sink(statistics["sink"], context), _broad(statistics, context)]
     if context.source is not None:
-        diagonal = _diagonal(statistics[DIAGONALITY], context, resting)
-        return [diagonal, _sink(statistics["sink"], context), _broad(statistics, context)]
+        return [_diagonal(statistics[DIAGONALITY], context, resting), *of_any]
     verdicts = [_positional(name, statistics, context, resting) for name in SHARES]
     verdicts += [_repeats(name, statistics, context) for name in REPEATS]
-    verdicts += [_sink(statistics["sink"], context), _broad(statistics, context)]
-    return verdicts + [_syntactic(relation, head) for relation in relations]
+    return [*verdicts, *of_any, *(_syntactic(relation, head) for relation in relations)]
 
 
 def label_of(verdicts: Sequence[Verdict], n: int) -> Label:
