@@ -14,7 +14,7 @@ import attnviz
 from attnviz.errors import OutputError, UsageError
 from attnviz.results import documents, folder_lock
 from attnviz.results.output_folder import OutputFolder
-from attnviz.results.result import report_of
+from attnviz.results.report import report_of
 from attnviz.signals import SIGNALS, handled
 from tests.conftest import SENTENCE
 from tests.hand_made import hand_made
@@ -24,7 +24,8 @@ from tests.test_results import result_of
 KILLED = """
 import os, re, signal, sys
 from pathlib import Path
-from attnviz.results.output_folder import Layout, OutputFolder
+from attnviz.results.output_folder import OutputFolder
+from attnviz.results.report import Layout
 replace, moved = Path.replace, []
 def killed(path, target):
     if len(moved) == int(sys.argv[2]):

@@ -26,7 +26,8 @@ from attnviz.figures.files import FORMATS, figure_bytes
 from attnviz.figures.look import Look
 from attnviz.model.checkpoint import from_loaded
 from attnviz.results.documents import read_captions
-from attnviz.results.result import Result, layout_of, report_of, views_of
+from attnviz.results.report import layout_of, report_of, views_of
+from attnviz.results.result import Result
 from attnviz.results.view import Choices
 from tests.corpora import sentences, treebank
 from tests.drawn import ODD_SETTINGS

@@ -67,7 +67,7 @@ def analyze_lines(
     from attnviz.commands.heads.relations import without_relations
     from attnviz.results.documents import json_text, read_document
     from attnviz.results.output_folder import OutputFolder
-    from attnviz.results.result import checked_views, layout_of
+    from attnviz.results.report import checked_views, layout_of
 
     if labels := labels_in(choices.get("select", ())):
         raise UsageError(

@@ -92,7 +92,7 @@ class Run(Shared):
         """
         from attnviz.figures.fonts import fonts_to_install
         from attnviz.results.output_folder import OutputFolder
-        from attnviz.results.result import layout_of, report_of
+        from attnviz.results.report import layout_of, report_of
 
         report, wanted = report_of(self.command), self.choices(scale, scales, choices)
         figures, formats = self.figure_names(adds), self.format_names
@@ -122,7 +122,7 @@ class Run(Shared):
     def choices(self, scale: str, scales: Sequence[str], choices: "ChoiceNames") -> "Choices":
         """What is to be drawn and listed, and how it looks; arguments as for :meth:`execute`."""
         from attnviz.figures.look import SCALES, Look
-        from attnviz.results.result import report_of
+        from attnviz.results.report import report_of
         from attnviz.results.view import Choices
 
         if scale not in SCALES:
@@ -137,14 +137,14 @@ class Run(Shared):
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
         """What ``--figures`` and ``--no-figures`` mean, checked; None for the command's own figures."""
-        from attnviz.results.result import checked_views
+        from attnviz.results.report import checked_views
 
         names = self._figure_names(adds)
         checked_views(self.command, names, self.format_names)
         return names
 
     def _figure_names(self, adds: Sequence[str]) -> list[str] | None:
-        from attnviz.results.result import views_of
+        from attnviz.results.report import views_of
 
         if self.no_figures:
             if self.figures not in (None, "none"):

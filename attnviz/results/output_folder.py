@@ -5,9 +5,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from attnviz.errors import OutputError, UsageError
 from attnviz.model.wording import quoted
 from attnviz.results.documents import files_of, json_text, read_document, texts_of, write_captions
 from attnviz.results.folder_lock import LockedError, alone_in, lock, unlock
+from attnviz.results.report import Layout
 from attnviz.signals import held_back
 from attnviz.version import __version__
 
@@ -31,31 +31,6 @@ _STAGING = re.compile(r"\.attnviz-([0-9]+)-[a-z0-9_]{8}")
 
 _MOVING = "moving"
 """Key of the document that stands in the folder while files are moved: it lists those of both runs, and no results."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The files of one command.
-
-    Attributes:
-        manifest: the JSON document, which lists all the files.
-        table: the CSV file.
-        table_text: from the document to the content of the table.
-        others: what the names of all the other files match.
-        same: keys of the document; where they are equal to those of an earlier run, its files are kept.
-        folders: that some of these are in.
-    """
-
-    manifest: str
-    table: str
-    table_text: Callable[[dict[str, Any]], str]
-    others: re.Pattern[str]
-    same: tuple[str, ...]
-    folders: tuple[str, ...] = ()
-
-    def owns(self, name: str) -> bool:
-        """Whether a file of this name, relative to the output folder, is one of the command's."""
-        return name == self.table or bool(self.others.fullmatch(name))
 
 
 class OutputFolder:

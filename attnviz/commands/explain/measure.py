@@ -18,7 +18,7 @@ from attnviz.model.positions import only_position
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
-from attnviz.results.text_result import TextResult
+from attnviz.results.result import TextResult
 
 
 @dataclass(frozen=True)
