@@ -10,8 +10,7 @@ import typer
 
 import attnviz
 from attnviz.cli import options
-from attnviz.cli.folders import results_folder
-from attnviz.cli.runner import Run, command
+from attnviz.cli.runner import Run, command, results_folder
 from attnviz.cli.terminal import read_text
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import UsageError

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from attnviz.cli.folders import check_out
 from attnviz.cli.options import AsJson, output_option, text_option
-from attnviz.cli.runner import Run, errors_to_exit_codes
+from attnviz.cli.runner import Run, check_out, errors_to_exit_codes
 from attnviz.cli.terminal import decoded, print_results, progress, say, say_what_was_written
 from attnviz.errors import CheckpointError, UsageError
 

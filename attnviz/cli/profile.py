@@ -12,8 +12,7 @@ import typer
 import attnviz
 from attnviz.arguments import MOST_EXAMPLES
 from attnviz.cli import options
-from attnviz.cli.folders import results_folder
-from attnviz.cli.runner import Run, command
+from attnviz.cli.runner import Run, command, results_folder
 from attnviz.cli.terminal import print_results, say, split_names
 from attnviz.corpora.long_runs import own_file, remove_kept, this_process
 from attnviz.errors import OutputError, UsageError

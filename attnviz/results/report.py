@@ -1,7 +1,7 @@
 """What a command registers beside its measurement: how it says what it measured, its figures, and its files.
 
-The modules ``report`` and ``views`` of a command have its ``REPORT`` and its ``VIEWS``; both are found by the name of the
-command when they are first needed, so that a measurement imports neither matplotlib nor rich.
+The modules ``report`` and ``views`` of a command have its ``REPORT`` and its ``VIEWS``; both are found by the name of
+the command when they are first needed, so that a measurement imports neither matplotlib nor rich.
 """
 
 import re
