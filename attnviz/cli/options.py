@@ -98,7 +98,6 @@ Limit = Annotated[
 BatchSize = Annotated[
     int, typer.Option(metavar="N", min=1, max=LARGEST_BATCH, help="How many texts the model reads at once.")
 ]
-AsJson = Annotated[bool, output_option("--json", help="Print the JSON document and nothing else.")]
 
 
 def token_option(what: str, default: str, group: str = MEASUREMENT) -> Any:
@@ -188,7 +187,7 @@ class Shared:
         bool,
         output_option("--overwrite", help="Remove pictures of another text from the folder."),
     ] = False
-    as_json: AsJson = False
+    as_json: Annotated[bool, output_option("--json", help="Print the JSON document and nothing else.")] = False
     quiet: Annotated[
         bool,
         output_option("--quiet", "-q", help="Print no tables, no progress and no messages."),

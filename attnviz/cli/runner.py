@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 _TEXTS = ("pair", "target", "token", "label", "against")
 """Options that are in any language, and in UTF-8 whatever the locale is."""
 
+ALL = tuple(inspect.signature(Shared).parameters)
+"""The options of a command that measures, draws and writes."""
+
+PRINTED = ("model", "revision", "device", "dtype", "as_json", "quiet")
+"""Those of a command that measures and prints, and writes no files."""
+
 _UNNAMED = ("heads", "profile")
 """The commands whose folders do not begin with their names."""
 
@@ -57,6 +63,19 @@ class Run(Shared):
         from attnviz.model.sources import find_checkpoint
 
         return find_checkpoint(self.model, self.revision)
+
+    def results_folder(self, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()) -> Path:
+        """Where results go: ``--out``, or else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, without the command for some.
+
+        A form of a command (``compare.corpus``) goes where the command does.
+        """
+        from attnviz.results.output_folder import text_folder
+
+        if self.out is not None:
+            return Path(self.out)
+        command = self.command.partition(".")[0]
+        named = [command] * (command not in _UNNAMED) + [_model_in_path(model) for model in models]
+        return Path("attnviz-out") / "-".join(named) / text_folder(texts, corpora)
 
     def execute(
         self,
@@ -102,7 +121,7 @@ class Run(Shared):
             measure(collecting(lambda *_: None), lambda _: None)
             return
         given = [text for text in texts if text is not None]
-        path = results_folder(self.out, self.command, models or [self.model], given, corpora)
+        path = self.results_folder(models or [self.model], given, corpora)
         with (
             OutputFolder(path, layout_of(self.command), self.overwrite) as output,
             progress(self.quiet, rate) as tell,
@@ -115,7 +134,7 @@ class Run(Shared):
                 return
             document = result.write(output, wanted, figures=figures, formats=formats, progress=tell)
         messages = list(finish(document))
-        print_results(path, document, lambda width: result.tables(wanted, width), self.as_json, self.quiet)
+        print_results(document, lambda width: result.tables(wanted, width), self.as_json, self.quiet, path)
         for message in [*report.afterwards(result, wanted, document), *messages, fonts_to_install()]:
             if message:
                 say(message, self.quiet)
@@ -201,16 +220,17 @@ def _which(file: Path) -> tuple[int, int] | None:
 
 
 def command(
-    *, figures: str, note: str = "Default: all."
+    *, figures: str = "", note: str = "Default: all.", shared: Sequence[str] = ALL
 ) -> Callable[[Callable[Concatenate[Run, ...], None]], Callable[..., None]]:
     """Make a command of a function of a :class:`Run` and of the command's own options.
 
-    The command also has the options of :class:`Shared` that the function does not have itself; they come to it as the
-    Run. Errors become exit codes.
+    The command also has options of :class:`Shared`, but those that the function has itself; they come to it as the Run.
+    Errors become exit codes.
 
     Args:
         figures: the names of the command's views, for the help of ``--figures``.
         note: what else is to be said of them.
+        shared: the names of these options: all, or for a command that only prints :data:`PRINTED`, or fewer.
     """
     text = f"Any of {figures} (with commas between), all, or none. {note}"
     of_figures = Annotated[str | None, picture_option(metavar="FIGURES", help=text)]
@@ -218,23 +238,24 @@ def command(
     def decorate(function: Callable[Concatenate[Run, ...], None]) -> Callable[..., None]:
         _, *own = inspect.signature(function).parameters.values()
         declared = {option.name for option in own}
-        shared = [
+        added = [
             option.replace(annotation=of_figures if option.name == "figures" else option.annotation)
             for option in inspect.signature(Shared).parameters.values()
-            if option.name not in declared
+            if option.name in shared and option.name not in declared
         ]
 
         @wraps(function)
         def run_command(**given: Any) -> None:
-            options = {option.name: given.pop(option.name) for option in shared}
+            options = {option.name: given.pop(option.name) for option in added}
             with errors_to_exit_codes(Run(**options, command=function.__name__)) as run:
-                check_out(run.out)
-                check_working_folder()
+                _check_out(given.get("out", run.out))
+                if "device" in options:
+                    _check_working_folder()
                 texts = {name: decoded(f"--{name}", given[name]) for name in _TEXTS if given.get(name) is not None}
                 function(run, **{**given, **texts})
 
-        of_model = [option for option in shared if option.name in ("model", "revision")]
-        ordered = [*of_model, *own, *(option for option in shared if option not in of_model)]
+        of_model = [option for option in added if option.name in ("model", "revision")]
+        ordered = [*of_model, *own, *(option for option in added if option not in of_model)]
         run_command.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # typer reads it
             [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in ordered]
         )
@@ -263,40 +284,16 @@ def errors_to_exit_codes(run: Run) -> Iterator[Run]:
         raise typer.Exit(INTERRUPTED) from error
 
 
-def results_folder(
-    out: str | None, command: str, models: Sequence[str], texts: Sequence[str], corpora: Sequence[Path] = ()
-) -> Path:
-    """The folder of a run: ``out``, or else ``attnviz-out/COMMAND-MODEL/TEXT-HASH``, without the command for some.
-
-    A form of a command (``compare.corpus``) goes where the command does.
-    """
-    from attnviz.results.output_folder import text_folder
-
-    if out is not None:
-        return Path(out)
-    command = command.partition(".")[0]
-    named = [command] * (command not in _UNNAMED) + [_model_in_path(model) for model in models]
-    return Path("attnviz-out") / "-".join(named) / text_folder(texts, corpora)
-
-
-def check_out(out: str | None) -> None:
-    """Refuse an empty name of a folder, which Path would take for this one, and one that no folder can have.
-
-    Raises:
-        UsageError: it is empty or blank, or has a null character.
-    """
+def _check_out(out: str | None) -> None:
+    """Refuse an empty name of a folder, which Path would take for this one, and one that no folder can have."""
     if out is not None and not out.strip():
         raise UsageError("-o is empty; expected a folder (. for this one).")
     if out is not None and "\0" in out:
         raise UsageError(f"-o has a null character, {out!r}; expected the name of a folder.")
 
 
-def check_working_folder() -> None:
-    """Refuse to work in a folder that was removed, in which torch's libraries end the process.
-
-    Raises:
-        OutputError: it was.
-    """
+def _check_working_folder() -> None:
+    """Refuse to work in a folder that was removed, in which torch's libraries end the process."""
     try:
         Path.cwd()
     except OSError as error:
