@@ -54,14 +54,7 @@ def analyze_lines(
 ) -> None:
     """Analyse every line; each text is written whole before the next is read, the summary at the end.
 
-    Args:
-        run: of ``heads``.
-        lines: a file, or texts.
-        source: the model.
-        reading: further arguments of :func:`attnviz.analyze_each`.
-        scale: of colours.
-        adds: figures that other options ask for.
-        choices: as for :meth:`Run.execute`.
+    ``reading`` are further arguments of :func:`attnviz.analyze_each`; the others are as for :meth:`Run.execute`.
     """
     from attnviz.commands.heads.naming import labels_in
     from attnviz.commands.heads.relations import without_relations

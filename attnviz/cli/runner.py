@@ -158,31 +158,27 @@ class Run(Shared):
 
     def figure_names(self, adds: Sequence[str] = ()) -> list[str] | None:
         """What ``--figures`` and ``--no-figures`` mean, checked; None for the command's own figures."""
-        from attnviz.results.report import checked_views
+        from attnviz.results.report import checked_views, views_of
 
-        names = self._figure_names(adds)
-        checked_views(self.command, names, self.format_names)
-        return names
-
-    def _figure_names(self, adds: Sequence[str]) -> list[str] | None:
-        from attnviz.results.report import views_of
-
+        views, names = views_of(self.command), None
         if self.no_figures:
             if self.figures not in (None, "none"):
                 raise UsageError(f"expected --figures or --no-figures, found both (--figures {self.figures}).")
-            return []
-        if self.figures is None:
-            return [*(view.name for view in views_of(self.command) if view.default), *adds] if adds else None
-        named = split_names([self.figures])
-        alone = [name for name in named if name in ("all", "none")]
-        if alone and len(named) > 1:
-            known = ", ".join(view.name for view in views_of(self.command))
-            raise UsageError(
-                f"expected --figures {alone[0]} alone, or names with commas between ({known}), found {self.figures!r}."
-            )
-        if named == ["all"]:
-            return named
-        return list(dict.fromkeys([*([] if named == ["none"] else named), *adds]))
+            names = list[str]()
+        elif self.figures is not None:
+            names = split_names([self.figures])
+            if len(names) > 1 and (alone := [name for name in names if name in ("all", "none")]):
+                known = ", ".join(view.name for view in views)
+                raise UsageError(
+                    f"expected --figures {alone[0]} alone, or names with commas between ({known}), found "
+                    f"{self.figures!r}."
+                )
+            if names != ["all"]:
+                names = list(dict.fromkeys([*([] if names == ["none"] else names), *adds]))
+        elif adds:
+            names = [*(view.name for view in views if view.default), *adds]
+        checked_views(self.command, names, self.format_names)
+        return names
 
     def keeps(self, file: Path) -> None:
         """Name the file in which it will keep what it has measured."""

@@ -185,13 +185,11 @@ class Result:
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """The same into a folder that is open already; see :meth:`save`."""
-        report = report_of(self.command)
-        choices = report.completed(choices)
         views = self.wanted_views(figures, formats)
         captions: dict[str, str] = {}
-        if choices.tensors and report.tensors is not None:
-            name, tensors = report.tensors
-            output.write(name, tensors(self, choices))
+        if choices.tensors and (tensors := report_of(self.command).tensors):
+            name, content = tensors
+            output.write(name, content(self, choices))
         for view in views if formats else ():
             for name, picture, caption in view.written(self, choices, tuple(dict.fromkeys(formats))):
                 output.write(name, picture)
@@ -283,7 +281,6 @@ class TextResult(Result):
 
     Attributes:
         text, pair: as given.
-        checkpoint: the model.
         tokens: the text as the model read it.
     """
 

@@ -101,19 +101,13 @@ def column_table(
     caption: str = "",
     sections: Callable[[Row], object] | None = None,
 ) -> Table:
-    """A table of these columns, made for a terminal.
+    """A table of these columns, made for a terminal of so many; None for as many as it takes.
 
     Where the width is too small, in this order: less space between columns, titles wrap, texts are cut (the longest
     first), columns that may go do so. Numbers are never cut.
 
-    Args:
-        title: above it, with what the rows are and how they are ordered.
-        columns: from left to right; a table grows or shrinks by its list of columns.
-        rows: a line each.
-        width: columns of the terminal; None for as many as it takes.
-        last: cells of a line below a rule, such as baselines, one a column; none for no such line.
-        caption: below it.
-        sections: of a row; where it changes, an empty line stands between two rows.
+    The title says what the rows are and how they are ordered. ``last`` are the cells of a line below a rule, such as
+    baselines; where ``sections`` of a row changes, an empty line stands between two rows.
     """
     listed = list(rows)
     laid = [_Laid(column, [cell(column.value(row)) for row in listed]) for column in columns]
@@ -199,11 +193,8 @@ def left_out(shown: int, total: int, noun: str, file: str) -> str:
 def verification_line(verification: "Verification", model: "Checkpoint", more: str = "", sample: str = "") -> Text:
     """How many heads were compared with the model, and how closely they agree.
 
-    Args:
-        verification: of all layers.
-        model: that was compared with.
-        more: what else was compared, before the last tolerance; begins with a comma.
-        sample: of which texts, where not of all; begins with a space.
+    ``more`` is what else was compared, before the last tolerance, and begins with a comma; ``sample`` is of which
+    texts, where not of all, and begins with a space.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     compared = f"{counted(verification.heads_compared, 'head')} in {counted(model.n_layers, 'layer')}"
@@ -279,11 +270,7 @@ def plain_table(title: str, wide: bool = True) -> Table:
 
 
 def plain_text(tables: Callable[[int], RenderableType], width: int) -> str:
-    """Tables made for a width, as text without colours.
-
-    Args:
-        tables: makes them.
-        width: columns, 20 at least.
+    """Tables made for a width, in columns, as text without colours.
 
     Raises:
         UsageError: the width is no whole number, or too small.
