@@ -64,8 +64,10 @@ def _prepare() -> None:
     gc.set_threshold(*_SELDOM)
     gc.disable()  # until the model is there: see :func:`attnviz.cli.runner.collecting`
     for descriptor in range(3):  # of closed ones the next file would get the number, and what is printed to it
-        with suppress(OSError):
-            if not _is_open(descriptor):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            with suppress(OSError):
                 os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -73,14 +75,6 @@ def _prepare() -> None:
     sys.stderr = _Messages(sys.stderr) if isinstance(sys.stderr, io.TextIOWrapper) else sys.stderr
     os.environ["MPLBACKEND"] = "agg"  # the only one that is needed, whatever the user's is
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # else it tells of a folder that it cannot write to
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
 
 
 class _Messages(io.TextIOWrapper):

@@ -115,19 +115,17 @@ class OutputFolder:
                 break
             except BlockingIOError as error:
                 if time.monotonic() >= until:
+                    processes = " or ".join(sorted(set(self._hidden().values())))
+                    who = f"another run of attnviz (process {processes})" if processes else "another program"
                     raise OutputError(
-                        f"cannot write to {self.path}: {self._other_run()} is moving its files there, and is not done; "
-                        "nothing was changed. Wait for it, or choose another folder with -o."
+                        f"cannot write to {self.path}: {who} is moving its files there, and is not done; nothing was "
+                        "changed. Wait for it, or choose another folder with -o."
                     ) from error
                 time.sleep(_POLL)
         try:
             yield
         finally:
             unlock(held)
-
-    def _other_run(self) -> str:
-        processes = sorted({found[1] for found in map(_STAGING.fullmatch, self._hidden()) if found})
-        return f"another run of attnviz (process {' or '.join(processes)})" if processes else "another program"
 
     def refuse_other_texts(self, texts: Iterable[str]) -> None:
         """Refuse to remove pictures of other texts than these (or corpora, by their paths), unless told to.
@@ -226,15 +224,14 @@ class OutputFolder:
                 for folder in self._created:
                     folder.rmdir()
 
-    def _hidden(self) -> list[str]:
-        """The hidden folders of other runs, alive or not."""
-        own = self._staging and self._staging.name
+    def _hidden(self) -> dict[Path, str]:
+        """The hidden folders of other runs, alive or not, with the number of the process."""
         found = [path for path in self.path.glob(".attnviz-*") if path.is_dir() and not path.is_symlink()]
-        return [path.name for path in found if path.name != own and _STAGING.fullmatch(path.name)]
+        return {path: named[1] for path in found if path != self._staging and (named := _STAGING.fullmatch(path.name))}
 
     def _clear_stale(self) -> None:
         """Remove the hidden folders of runs that were killed; those of living ones are locked."""
-        for path in map(self.path.joinpath, self._hidden()):
+        for path in self._hidden():
             with suppress(BlockingIOError):
                 if (held := lock(path)) is not None:
                     shutil.rmtree(path, ignore_errors=True)
