@@ -38,7 +38,7 @@ def invoke(*arguments: str) -> Any:
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "\u202eover", "a\0b", "\u2067he\u2069", "\x9b31m"])
 def test_no_cell_of_a_table_steers_the_terminal(hostile: str):
-    table = column_table("", [Column("Relation", lambda row: row, left=True)], [hostile, "[bold]nsubj"])
+    table = column_table("", [Column("Relation", lambda row: row, left=True)], [hostile, "[bold]nsubj"], width=80)
     text = plain_text(lambda _: table, 80)
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "[bold]nsubj" in text

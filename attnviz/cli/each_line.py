@@ -67,7 +67,7 @@ def analyze_lines(
             f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
         )
     names = _figures_of_each(run, adds)
-    wanted, formats = run.choices(scale, ("shared", "per-head", "log"), choices), run.format_names
+    wanted, formats = run.choices(scale, choices), run.format_names
     written, without = set[str](), Counter[str]()
 
     def write(one: "OneText", analysis: "attnviz.Analysis") -> None:

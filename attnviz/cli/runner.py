@@ -85,7 +85,7 @@ class Run(Shared):
         corpora: Sequence[Path] = (),
         models: Sequence[str] = (),
         scale: str = "shared",
-        scales: Sequence[str] = ("shared", "per-head", "log"),
+        scales: Sequence[str] = (),
         adds: Sequence[str] = (),
         rate: bool = False,
         finish: Callable[[dict[str, Any]], Iterable[str]] = lambda _: (),
@@ -102,7 +102,7 @@ class Run(Shared):
             corpora: likewise.
             models: that name the folder too; default the one of ``--model``.
             scale: of colours.
-            scales: that the command has.
+            scales: that the command has; empty for all.
             adds: figures that other options ask for, such as ``lines`` for ``--token``.
             rate: show how fast the work goes and how long it will take.
             finish: what else is to be done once everything is written; told the document, gives messages.
@@ -115,7 +115,7 @@ class Run(Shared):
         from attnviz.results.output_folder import OutputFolder
         from attnviz.results.report import layout_of, report_of
 
-        report, wanted = report_of(self.command), self.choices(scale, scales, choices)
+        report, wanted = report_of(self.command), self.choices(scale, choices, scales)
         figures, formats = self.figure_names(adds), self.format_names
         if self.silent:
             measure(collecting(lambda *_: None), lambda _: None)
@@ -140,14 +140,14 @@ class Run(Shared):
                 say(message, self.quiet)
         say_what_was_written(output, self.quiet)
 
-    def choices(self, scale: str, scales: Sequence[str], choices: "ChoiceNames") -> "Choices":
+    def choices(self, scale: str, choices: "ChoiceNames", scales: Sequence[str] = ()) -> "Choices":
         """What is to be drawn and listed, and how it looks; arguments as for :meth:`execute`."""
         from attnviz.figures.look import SCALES, Look
         from attnviz.results.report import report_of
         from attnviz.results.view import Choices
 
         if scale not in SCALES:
-            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales)}.")
+            raise UsageError(f"unknown scale {scale!r}: expected one of {', '.join(scales or SCALES)}.")
         look = Look(self.theme, scale, self.width, self.bare, self.panel)
         return report_of(self.command).completed(Choices.of(look, choices))
 

@@ -96,12 +96,12 @@ def column_table(
     columns: Sequence[Column[Row]],
     rows: Iterable[Row],
     *,
-    width: int | None = None,
+    width: int,
     last: Sequence[object] = (),
     caption: str = "",
     sections: Callable[[Row], object] | None = None,
 ) -> Table:
-    """A table of these columns, made for a terminal of so many; None for as many as it takes.
+    """A table of these columns, made for a width in columns of the terminal.
 
     Where the width is too small, in this order: less space between columns, titles wrap, texts are cut (the longest
     first), columns that may go do so. Numbers are never cut.
@@ -113,9 +113,7 @@ def column_table(
     laid = [_Laid(column, [cell(column.value(row)) for row in listed]) for column in columns]
     if last:
         laid = [replace(each, cells=[*each.cells, cell(value)]) for each, value in zip(laid, last, strict=True)]
-    wide, widths = True, [each.widest for each in laid]
-    if width is not None:
-        laid, widths, wide = _fitted(laid, width)
+    laid, widths, wide = _fitted(laid, width)
     table = plain_table(title, wide)
     for each, room in zip(laid, widths, strict=True):
         justify: Literal["left", "right"] = "left" if each.column.left else "right"
@@ -125,9 +123,9 @@ def column_table(
         )
     cells = [each.shown(listed, room) for each, room in zip(laid, widths, strict=True)]
     for at, texts in enumerate(zip(*cells, strict=True)):
-        table.add_row(*texts, style="dim" if at == len(listed) else None)
         ends = sections is not None and at + 1 < len(listed) and sections(listed[at]) != sections(listed[at + 1])
-        table.rows[-1].end_section = ends or (bool(last) and at + 1 == len(listed))
+        ends = ends or (bool(last) and at + 1 == len(listed))
+        table.add_row(*texts, style="dim" if at == len(listed) else None, end_section=ends)
     table.caption = caption or None
     return table
 
