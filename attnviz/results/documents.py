@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 CAPTIONS = "captions.md"
-"""The file of captions in Markdown."""
-
 LATEX_CAPTIONS = "captions.tex"
-"""The file of captions in LaTeX."""
 
 _ENTRY = re.compile(r"\*\*([^*]+)\*\*: (.*)")
 _MARKUP = re.compile(r"([\\`*_<>\[\]#|&$~@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
