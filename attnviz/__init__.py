@@ -9,6 +9,7 @@ Importing the package is cheap; torch, transformers and matplotlib are imported 
 
 from typing import TYPE_CHECKING
 
+from attnviz import errors
 from attnviz.lazy import lazily
 
 if TYPE_CHECKING:  # a checker of types shall see a wrong name as one
@@ -60,10 +61,7 @@ else:
         "commands.outputs.measure": ("HeadOutputs", "head_outputs"),
         "commands.profile.measure": ("Profile", "profile_heads"),
         "commands.rollout.measure": ("Rollout", "rollout"),
-        "errors": (
-            *("ArchitectureError", "AttnvizError", "CheckpointError", "CorpusError", "DeviceError", "OutputError"),
-            *("ParserError", "ProcessError", "TextError", "UsageError", "VerificationError"),
-        ),
+        "errors": tuple(name for name in vars(errors) if not name.startswith("_")),
         "figures": ("figures",),
         "model.head_ids": ("HeadId",),
         "version": ("__version__",),
