@@ -20,7 +20,7 @@ from attnviz.patterns.published import PublishedHead
 from attnviz.patterns.statistics import TextContext
 from attnviz.patterns.syntax import Parse
 from attnviz.results.facts import Facts
-from attnviz.results.text_result import OfHeads, TextResult
+from attnviz.results.result import OfHeads, TextResult
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class Analysis(TextResult, OfHeads[HeadFindings]):
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own; below it, for where scripts are off, the overview and the tables."""
-        from attnviz.page.data import NOTEBOOK_BUDGET
+        from attnviz.page.page import NOTEBOOK_BUDGET
 
         below = super()._repr_html_()
         title, page = html.escape(repr(self)), html.escape(self.page(budget=NOTEBOOK_BUDGET))

@@ -13,11 +13,12 @@ from attnviz.attention.verify import VerifiedLayer, verify_attention
 from attnviz.commands.heads.analysis import Analysis, Continuation, Options, Target
 from attnviz.commands.heads.findings import HeadFindings
 from attnviz.errors import TextError, UsageError
-from attnviz.model.architectures import Undeclared
+from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint
+from attnviz.model.encoding import tokens_of_ids
 from attnviz.model.head_ids import HeadId, LayerId
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units, tokens_of_ids
+from attnviz.model.tokens import Tokens, Units, merge_pattern, merge_units
 from attnviz.patterns.parsers import parser_for
 from attnviz.patterns.profile_store import StoredProfile, find_profile, model_shape
 from attnviz.patterns.published import published_heads

@@ -12,12 +12,12 @@ from attnviz.commands.heads.lines_view import positions_of
 from attnviz.commands.heads.map_view import statistic_meaning, uniform_value
 from attnviz.commands.heads.relations import relations_of
 from attnviz.commands.heads.relations_view import outlines_of
-from attnviz.figures.families import family_of_label
+from attnviz.figures.look import family_of_label
 from attnviz.model.head_ids import HeadId
 from attnviz.model.sources import BUILT_IN
 from attnviz.model.tokens import merge_units
 from attnviz.model.wording import counted, visible
-from attnviz.page.data import ERROR, axis_entry, colours_entry, pack, rounded
+from attnviz.page.page import ERROR, axis_entry, colours_entry, pack, rounded
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.results.facts import capital, sentence
 from attnviz.results.tables import verification_line
