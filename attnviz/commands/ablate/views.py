@@ -16,9 +16,8 @@ from attnviz.commands.ablate.effects import Estimate, HeadEffect
 from attnviz.commands.ablate.inputs import Metric
 from attnviz.commands.ablate.measure import Ablation
 from attnviz.commands.ablate.wording import GIVES, first_order, loss_words, source_line, what_is_measured
-from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import PIXEL, PagePlan, new_page, page_width, settled, written
 from attnviz.model.wording import counted, visible

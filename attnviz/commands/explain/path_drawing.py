@@ -21,9 +21,8 @@ from matplotlib.path import Path
 from matplotlib.transforms import Bbox
 
 from attnviz.errors import UsageError
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import text_width, wrapped
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import Array, Labels, draw_matrix, label_pixels, label_size, named_every
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page
 from attnviz.model.wording import ordinal

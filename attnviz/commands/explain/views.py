@@ -17,8 +17,7 @@ from attnviz.commands.explain.path_drawing import OPERATIONS, SQUARE, STACKS, Pa
 from attnviz.commands.explain.position_share import GROUPS, embeds_positions
 from attnviz.commands.explain.steps import norm_kind, step_of
 from attnviz.errors import UsageError
-from attnviz.figures.files import figure_style
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, figure_style
 from attnviz.figures.matrix import Array, Labels, cell_points, contrasting_ink, draw_matrix, max_pool
 from attnviz.figures.page import MARGIN, ColourScale, PagePlan, colour_bar, frozen, new_page, page_width
 from attnviz.model.wording import quoted, rounded, visible
