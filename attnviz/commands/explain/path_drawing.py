@@ -177,8 +177,6 @@ def _names(plan: PathPlan, sizes: _Sizes) -> tuple[int, float]:
     return every, label_pixels(plan.labels.texts[::every], size) / DPI + 0.06
 
 
-
-
 def _block(name: str, plan: PathPlan, sizes: _Sizes) -> _Block:
     if name in OPERATIONS:
         half = (_OPERATION if name == "+" else text_width(name, sizes.text, DPI) / DPI + 0.12) / 2
