@@ -5,7 +5,7 @@ from math import log
 
 import pytest
 
-from attnviz.commands.heads.analysis import HeadFindings
+from attnviz.commands.heads.findings import HeadFindings
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import NAMES, TOP
 from attnviz.patterns.statistics import SCALARS, TextContext

@@ -111,7 +111,7 @@ def checked_views(
     Raises:
         UsageError: no list of names, or an unknown one, with those that there are.
     """
-    from attnviz.figures.files import FORMATS
+    from attnviz.figures.look import FORMATS
 
     views = views_of(command)
     known = [view.name for view in views]
@@ -134,7 +134,7 @@ def checked_views(
 
 def layout_of(command: str) -> Layout:
     """The files of a command, by its views and its report."""
-    from attnviz.figures.files import FORMATS
+    from attnviz.figures.look import FORMATS
 
     report, views, name = report_of(command), views_of(command), command.replace(".", "-")
     tensors = [] if report.tensors is None else report.tensors[:1]
