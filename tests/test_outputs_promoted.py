@@ -10,7 +10,7 @@ from transformers import BertForMaskedLM, BertModel, GPT2LMHeadModel
 
 import attnviz
 from attnviz.attention.contributions import LayerContributions
-from attnviz.attention.norms import widened
+from attnviz.attention.reference import widened
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.commands.outputs import promoted_tokens
 from attnviz.commands.outputs.measure import HeadOutputs

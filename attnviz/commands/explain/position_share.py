@@ -30,8 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.attention.norms import widened
-from attnviz.attention.reference import HeadParameters
+from attnviz.attention.reference import HeadParameters, widened
 from attnviz.commands.explain.reference import embeddings_of, layer_parameters, projection_of
 from attnviz.commands.explain.stages import VerifiedStages
 from attnviz.errors import VerificationError

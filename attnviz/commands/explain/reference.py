@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attention import reference as attention
-from attnviz.attention.norms import Norm, widened
 from attnviz.attention.positions import rotated
-from attnviz.attention.reference import HeadParameters
+from attnviz.attention.reference import HeadParameters, Norm, widened
 from attnviz.errors import ArchitectureError
 from attnviz.model.architectures.base import LayerModules, position_rows
 from attnviz.model.checkpoint import Checkpoint

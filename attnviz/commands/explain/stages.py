@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attention.capture import capture_layers, refuse_not_finite
-from attnviz.attention.norms import widened
-from attnviz.attention.reference import allowed_positions, shared_by_groups
+from attnviz.attention.reference import allowed_positions, shared_by_groups, widened
 from attnviz.attention.tolerances import Tolerance
 from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError

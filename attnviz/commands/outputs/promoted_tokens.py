@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import without_gradients
-from attnviz.attention.norms import widened
+from attnviz.attention.reference import widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, last_stream, parts_at
 from attnviz.errors import UsageError

@@ -20,9 +20,8 @@ from attnviz.commands.profile.repeats import RepeatScores
 from attnviz.commands.profile.roles import Candidate, Role
 from attnviz.commands.profile.tallies import StatisticsTally
 from attnviz.corpora.long_runs import Process, Unfinished, joined_processes, own_file, this_process
-from attnviz.corpora.parsing import find_parser
 from attnviz.corpora.reading import Corpus, open_corpus
-from attnviz.corpora.runs import own_device
+from attnviz.corpora.runs import find_parser, own_device
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint, load_checkpoint
 from attnviz.model.head_ids import HeadId, select_heads
