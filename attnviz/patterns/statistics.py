@@ -18,8 +18,7 @@ from attnviz.patterns.registry import ON_REPEATS, REPEATS, SHARES, TOP, TYPES, a
 
 SCALARS = (
     "entropy", "entropy_content", "distance", "distance_content", "confidence", "confidence_content", "sink", *SHARES,
-    *REPEATS,
-    *ON_REPEATS.values(),
+    *REPEATS, *ON_REPEATS.values(),
 )  # fmt: skip
 """All statistics that :func:`measure` gives for every head, but :data:`TYPES` and :data:`TOP`, which labels need."""
 
