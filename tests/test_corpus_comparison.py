@@ -20,9 +20,9 @@ import attnviz
 from attnviz.attention.capture import capture_layers
 from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure, tallies
-from attnviz.commands.compare.corpus.noise import dropping_out
+from attnviz.commands.compare.corpus.tallies import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
-from attnviz.commands.profile.intervals import t_quantile
+from attnviz.commands.profile.estimates import t_quantile
 from attnviz.corpora import runs
 from attnviz.corpora.batches import REPLICATES, SampledAttention, collate, encode, text_weights
 from attnviz.corpora.long_runs import Process

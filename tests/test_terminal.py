@@ -17,7 +17,7 @@ import attnviz
 from attnviz.cli.program import app
 from attnviz.cli.runner import collecting
 from attnviz.cli.terminal import progress
-from attnviz.commands.heads.naming import label_and_role
+from attnviz.commands.heads.findings import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.page import written
 from attnviz.model.wording import counted, percent, rounded, signed
@@ -67,7 +67,7 @@ def test_no_zero_has_a_minus_wherever_signed_numbers_are_written(value):
     assert (rounded(value), signed(value), number(value), percent(value / 10)) == ("0.00", "0.00", "0.00", "0 %")
     assert written(value) == "0.00"
     role = SimpleNamespace(role="related", direction=None, score=value, baseline=-0.001, n=9)
-    head: Any = SimpleNamespace(labelled=SimpleNamespace(shown="local"), role=role)
+    head: Any = SimpleNamespace(shown="local", role=role)
     told = label_and_role(SimpleNamespace(has_role=lambda _: True), head)  # type: ignore[arg-type]
     assert told.endswith(" 0.00, baseline 0.00")
     assert (rounded(-0.126), signed(-0.126), signed(0.126)) == ("−0.13", "−0.13", "+0.13")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from attnviz.errors import VerificationError
-from attnviz.model.architectures import LayerModules
+from attnviz.model.architectures.base import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import LayerId
 from attnviz.model.weights import all_finite

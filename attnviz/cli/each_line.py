@@ -63,13 +63,14 @@ def analyze_lines(
         adds: figures that other options ask for.
         choices: as for :meth:`Run.execute`.
     """
-    from attnviz.commands.heads.naming import labels_in
+    from attnviz.commands.heads.findings import ids_and_names
     from attnviz.commands.heads.relations import without_relations
     from attnviz.results.documents import json_text, read_document
     from attnviz.results.output_folder import OutputFolder
     from attnviz.results.result import checked_views, layout_of
 
-    if labels := labels_in(choices.get("select", ())):
+    _, labels = ids_and_names(choices.get("select", ()))
+    if labels:
         raise UsageError(
             f"--select {labels[0]!r} is what heads are on one text; expected ids such as L2H8 with --each-line."
         )

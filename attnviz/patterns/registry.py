@@ -83,7 +83,7 @@ class PatternSpec:
         mask: boolean [n, n], axes query, key, True where the pattern would look; None where it cannot apply.
         target: what such a head attends to, in words; ``{unit}`` stands for token or word, ``{window}`` and ``{far}``
             for the two distances.
-        family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.families.FAMILIES`).
+        family: of roles that share a colour and a mark in figures (:data:`attnviz.figures.look.FAMILIES`).
         column: head of its column in the table of heads; empty for none.
         source: who defined or named it.
         specific: whether it is told before broader patterns, which may include it.

@@ -233,7 +233,7 @@ class Result:
         Args:
             look: theme, and the scale that it begins with.
             budget: bytes that the patterns of heads may take; of more heads only their numbers are there. Default
-                :data:`attnviz.page.data.BUDGET`.
+                :data:`attnviz.page.page.BUDGET`.
             choices: the heads, token and special tokens that it begins with; see
                 :class:`attnviz.results.view.Choices`.
 
@@ -288,7 +288,7 @@ def checked_views(
     Raises:
         UsageError: no list of names, or an unknown one, with those that there are.
     """
-    from attnviz.figures.files import FORMATS
+    from attnviz.figures.look import FORMATS
 
     views = views_of(command)
     known = [view.name for view in views]
@@ -311,7 +311,7 @@ def checked_views(
 
 def layout_of(command: str) -> "Layout":
     """The files of a command, by its views and its report."""
-    from attnviz.figures.files import FORMATS
+    from attnviz.figures.look import FORMATS
     from attnviz.results.documents import CAPTIONS, LATEX_CAPTIONS, csv_text
     from attnviz.results.output_folder import Layout
 

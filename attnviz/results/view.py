@@ -14,11 +14,9 @@ from matplotlib.figure import Figure
 
 from attnviz.arguments import check_switch, check_whole
 from attnviz.errors import UsageError
-from attnviz.figures.files import figure_bytes
-from attnviz.figures.look import PLAIN, Look
+from attnviz.figures.look import PLAIN, Look, figure_bytes
 from attnviz.model.head_ids import HeadId, selection_texts
-from attnviz.page.data import BUDGET
-from attnviz.page.page import page_html
+from attnviz.page.page import BUDGET, page_html
 
 R = TypeVar("R")
 P = TypeVar("P", bound="Plan")
