@@ -264,7 +264,7 @@ def _diagonality(pattern: Tensor, context: TextContext) -> list[float | None]:
 
 
 def alignment(pattern: Tensor) -> list[int]:
-    """A head's word alignment: each query's key of largest weight in [n_queries, n_keys] (Koehn & Knowles 2017, 3.6)."""
+    """Word alignment: each query's key of largest weight in [n_queries, n_keys] (Koehn & Knowles 2017, section 3.6)."""
     positions: list[int] = pattern.argmax(-1).tolist()
     return positions
 
