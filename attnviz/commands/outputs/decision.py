@@ -66,7 +66,6 @@ class Decision:
         position: of the token that the classifier reads, counted from 0.
         classes: all of them, in the model's order.
         label, against: the class whose logit is explained, and the one it is held against.
-        predicted: the most probable class.
         difference: logit of ``label`` less that of ``against``.
         heads: in the model's order.
         parts: all that is no head.
@@ -95,11 +94,7 @@ class Decision:
 
 
 def check_classes(checkpoint: Checkpoint, *labels: str | int | None) -> None:
-    """Refuse classes that the model lacks, or that are asked of a model without classes.
-
-    Raises:
-        UsageError: naming the classes there are.
-    """
+    """Refuse classes that the model lacks, or that are asked of one without, with a UsageError that names those."""
     given = [label for label in labels if label is not None]
     classifier, why = checkpoint.classifier, checkpoint.why_no_classes
     if given and why:

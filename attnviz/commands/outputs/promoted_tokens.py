@@ -46,15 +46,10 @@ class TokenLogit:
 
 @dataclass(frozen=True)
 class ModelLogit(TokenLogit):
-    """A token with the model's own logit: ``logit``, which parts sum to, and the mean that was removed from it.
+    """A token with the model's own logit: ``logit``, which parts sum to, and the mean that was removed from it."""
 
-    Attributes:
-        model_logit: as the model gives it.
-        mean_logit: the mean of the model's logits over the vocabulary; with ``logit`` it sums to ``model_logit``.
-    """
-
-    model_logit: float
-    mean_logit: float
+    model_logit: float  # as the model gives it
+    mean_logit: float  # the mean of the model's logits over the vocabulary; with logit it sums to model_logit
 
 
 @dataclass(frozen=True)
