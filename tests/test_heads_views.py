@@ -12,10 +12,9 @@ from matplotlib.text import Text
 from attnviz.commands.heads.analysis import Analysis
 from attnviz.commands.heads.views import VIEWS
 from attnviz.errors import UsageError
-from attnviz.figures.files import figure_bytes
 from attnviz.figures.head_grid import HeadGridPlan, head_grid_figure
 from attnviz.figures.heatmap import HeatmapPlan
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, figure_bytes
 from attnviz.patterns.syntax import Arc, Parse, Word
 from attnviz.results.view import Choices
 from tests.drawn import HOSTILE

@@ -14,10 +14,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-from attnviz.figures.files import figure_bytes
 from attnviz.figures.heatmap import HeatmapPlan, draw_heatmap, heatmap_figure, heatmap_pooling
 from attnviz.figures.heatmap_files import heatmap_files
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, figure_bytes
 from attnviz.figures.matrix import Labels, max_pool
 from tests.drawn import HOSTILE, ODD_SETTINGS, nothing_over_the_edge, overlapping, texts_of
 

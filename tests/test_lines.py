@@ -15,9 +15,8 @@ from matplotlib.legend import Legend
 
 from attnviz.commands.heads.lines_view import LINES, MOST_LINES, MOST_ROWS, READABLE_LINES, WHOLE_ROWS, lines_left_out
 from attnviz.errors import UsageError
-from attnviz.figures.files import figure_bytes
 from attnviz.figures.lines import HEAD_COLOURS, draw_lines, lines_figure
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, figure_bytes
 from attnviz.results.view import Choices
 from tests.drawn import nothing_over_the_edge, overlapping, pixels_of, texts_of
 from tests.hand_made import LABELS, by_design, hand_made

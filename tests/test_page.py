@@ -16,8 +16,7 @@ import attnviz
 from attnviz.commands.heads.page_view import page_data
 from attnviz.model.checkpoint import from_loaded
 from attnviz.model.head_ids import HeadId
-from attnviz.page.data import ERROR, MANY, pack, packed
-from attnviz.page.page import page_html, script_text
+from attnviz.page.page import ERROR, MANY, pack, packed, page_html, script_text
 from attnviz.results.view import Choices
 from tests.encoder_decoders import SOURCE, TARGET, sharp, unigram_tokenizer
 from tests.hand_made import by_design, hand_made

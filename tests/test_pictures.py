@@ -17,8 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.figures.files import figure_bytes
-from attnviz.figures.look import Look
+from attnviz.figures.look import Look, figure_bytes
 from tests.hand_made import hand_made
 
 STORED = Path(__file__).parent / "pictures"

@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.commands.profile.estimates import Estimate, estimated
-from attnviz.commands.profile.intervals import (
+from attnviz.commands.profile.estimates import (
+    Estimate,
     cosine_evidence,
+    estimated,
     false_discovery,
     proportion_evidence,
     share_evidence,
@@ -41,7 +42,7 @@ from attnviz.commands.profile.roles import (
     untrained_scores,
 )
 from attnviz.commands.profile.tallies import OFFSETS
-from attnviz.corpora.bootstrap import REPLICATES, standard_error
+from attnviz.corpora.batches import REPLICATES, standard_error
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.registry import GENERAL, NAMES, SHARES
 from attnviz.patterns.syntax import DIRECTIONS

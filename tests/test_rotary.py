@@ -10,18 +10,19 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from attnviz.attention.norms import LayerNorm, RMSNorm
 from attnviz.attention.positions import Rotary, default_frequencies, rotated
 from attnviz.attention.reference import (
     HeadParameters,
+    LayerNorm,
     Projection,
+    RMSNorm,
     allowed_positions,
     attention_pattern,
     capped,
     multi_head_attention,
     shared_by_groups,
 )
-from attnviz.model.architectures.rope import rotary_of
+from attnviz.model.architectures.llama import rotary_of
 from tests.llamas import llama_config
 from tests.test_attention import random_input, random_parameters
 from tests.test_llamas import ROPE

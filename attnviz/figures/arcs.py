@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import compress, groupby
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,16 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from attnviz.figures.files import figure_style
-from attnviz.figures.fonts import drawable, font_families
-from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
+from attnviz.figures.fonts import drawable, put_text
+from attnviz.figures.look import MISSED_DASHES, Look, figure_style, outer_ink
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, spread
 from attnviz.figures.running_text import Piece, Placed, in_points, points_of, prose_width, text_lines, write_heading
 
 _LETTERS, _NAME, _SPACE = 8.0, 6.0, 0.9  # points of words and of relations; white space in sizes of the words
 _STEP, _FIRST, _LEAST, _LINE, _HEADING, _BETWEEN, _GAP = 8.0, 9.0, 2.0, 12.0, 13.0, 6.0, 9.0  # points
 _BESIDE, _TIP, _BEND = 3.5, 2.4, 8.0  # points: between arcs at a word, half of an arrow's width, of a corner
-_BOLD, _DOTS, _ENDS = 1.3, (0, (0.8, 1.6)), ("start", "end")
+_BOLD, _DOTS = 1.3, (0, (0.8, 1.6))
 _CROSS: dict[str, Any] = {"marker": "x", "markersize": 4, "markeredgewidth": _BOLD}
 
 
@@ -62,19 +61,18 @@ class _Span:
     """What an arc takes in one line: between two words, or from one to the edge where the other is in another line."""
 
     arc: Arc
-    start: float | None  # where it begins, None beyond the edge
-    end: float | None
-    edge: float  # to which it runs, where either is beyond it
+    ends: list[float]  # where it begins and where it ends
+    here: list[bool]  # whether it does so at a word of this line; if not, at its edge
     reach: int  # from word to word; of two arcs, the one that spans the other has the larger
     level: int = 0
 
     @property
     def low(self) -> float:
-        return min(self._ends)
+        return min(self.ends)
 
     @property
     def high(self) -> float:
-        return max(self._ends)
+        return max(self.ends)
 
     @property
     def name(self) -> str:
@@ -89,7 +87,7 @@ class _Span:
     @property
     def is_short(self) -> bool:
         """Whether the name stands above it instead; not of what goes on in another line."""
-        return self.lacking > 0 and None not in (self.start, self.end)
+        return self.lacking > 0 and all(self.here)
 
     @property
     def sides(self) -> tuple[float, float]:
@@ -97,19 +95,14 @@ class _Span:
         more = max(0.0, self.lacking - 4) / 2 if self.is_short else 0.0
         return self.low - more, self.high + more
 
-    @property
-    def _ends(self) -> tuple[float, float]:
-        return (self.edge if self.start is None else self.start, self.edge if self.end is None else self.end)
-
 
 def arcs_inches(plan: ArcsPlan, look: Look) -> float:
     """Inches of all sentences with their arcs."""
     return _height(plan, (prose_width(plan.words, look, _SPACE) - 2 * MARGIN) * 72) / 72
 
 
-def arcs_figure(plan: ArcsPlan, look: Look, vector: bool = False) -> Figure:
+def arcs_figure(plan: ArcsPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of sentences with arcs, with title, notes and a legend."""
-    del vector  # it is drawn alike for every format
     width, legend, inches = prose_width(plan.words, look, _SPACE), _legend(plan, look), arcs_inches(plan, look)
     with figure_style():
         page = new_page(plan.title, plan.notes, look, width=width, body=inches + legend_height(legend, width) + 0.1)
@@ -122,11 +115,7 @@ def arcs_figure(plan: ArcsPlan, look: Look, vector: bool = False) -> Figure:
 
 
 def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
-    """Draw sentences with arcs on the caller's Axes.
-
-    Returns:
-        the arcs of the last sentence.
-    """
+    """Draw sentences with arcs on the caller's Axes; the result are the arcs of the last sentence."""
     room, height = in_points(ax)
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, room)), 0))
     top, arcs = 0.0, PathCollection([])
@@ -136,7 +125,7 @@ def draw_arcs(ax: Axes, plan: ArcsPlan, look: Look) -> PathCollection:
         top += _HEADING
         for line in _kept(plan, lines, block, room):
             if line is None:
-                ax.text(lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=look.greys.quiet, va="center_baseline")
+                put_text(ax, lines[0][0].x, top + _GAP / 2, "…", size=_LETTERS, color=look.greys.quiet)
                 top += _GAP
             else:
                 arcs, top = _draw_line(ax, line, block, top, room, look)
@@ -174,24 +163,21 @@ def _spans(line: Sequence[Placed], block: Sentence, room: float) -> tuple[list[_
     ordered = sorted(block.arcs, key=lambda arc: arc.found is not None)
     above = [(arc, arc.dependent, arc.head) for arc in ordered]
     below = {(arc.query, arc.instead): arc for arc in ordered if arc.instead is not None}
-    return (
-        _stacked(line, above, room),
-        _stacked(line, ((arc, query, instead) for (query, instead), arc in below.items()), room),
-    )
+    instead = ((arc, query, instead) for (query, instead), arc in below.items())
+    return _stacked(line, above, room), _stacked(line, instead, room)
 
 
 def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room: float) -> list[_Span]:
     """The arcs that begin or end in a line, each so high that it, and its name, is above all that is below it."""
     middles = {placed.number: placed.x + placed.width / 2 for placed in line}
     leftwards = line[0].x > line[-1].x or (len(line) == 1 and line[0].x > room / 2)
-    spans, ends = [], list[tuple[int, str, _Span]]()
+    spans, ends = [], list[tuple[int, int, _Span]]()
     for arc, *words in arcs:
-        for beyond in [word for word in words if word not in middles] or [words[0]]:
-            edge = room if (beyond > max(middles)) != leftwards else 0.0
-        span = _Span(arc, middles.get(words[0]), middles.get(words[1]), edge, abs(words[0] - words[1]))
-        if span.start is not None or span.end is not None:
+        places = [middles.get(word, room if (word > max(middles)) != leftwards else 0.0) for word in words]
+        span = _Span(arc, places, [word in middles for word in words], abs(words[0] - words[1]))
+        if any(span.here):
             spans.append(span)
-            ends += [(word, end, span) for word, end in zip(words, _ENDS, strict=True) if word in middles]
+            ends += [(word, end, span) for end, word in enumerate(words) if word in middles]
     _part(ends, {placed.number: placed.width for placed in line})
     ranked = sorted(spans, key=lambda span: (span.reach, span.low))
     for place, span in enumerate(ranked):
@@ -201,17 +187,15 @@ def _stacked(line: Sequence[Placed], arcs: Iterable[tuple[Arc, int, int]], room:
     return spans
 
 
-def _part(ends: Sequence[tuple[int, str, _Span]], widths: dict[int, float]) -> None:
+def _part(ends: Sequence[tuple[int, int, _Span]], widths: dict[int, float]) -> None:
     """Move the ends of arcs at one word apart, the longest innermost, so that none crosses another."""
-    sides: dict[tuple[int, bool], list[tuple[str, _Span]]] = {}
+    sides: dict[tuple[int, bool], list[tuple[int, _Span]]] = {}
     for word, end, span in ends:
-        at = getattr(span, end)
-        sides.setdefault((word, at < (span.low + span.high) / 2), []).append((end, span))
+        sides.setdefault((word, span.ends[end] < (span.low + span.high) / 2), []).append((end, span))
     for (word, rightwards), several in sides.items():
         step = min(_BESIDE, widths[word] / 2 / (len(several) + 0.5))
         for place, (end, span) in enumerate(sorted(several, key=lambda each: -each[1].reach)):
-            shift = step * (place + 0.6)
-            setattr(span, end, getattr(span, end) + (shift if rightwards else -shift))
+            span.ends[end] += step * (place + 0.6) * (1 if rightwards else -1)
 
 
 def _draw_line(
@@ -222,40 +206,31 @@ def _draw_line(
     base = top + _beside(above, _FIRST)
     foot = base + _LINE
     for placed in line:
-        ax.text(placed.x + placed.width / 2, (base + foot) / 2, placed.text, size=_LETTERS, ha="center",
-                va="center_baseline", color=outer_ink(look), family=font_families([placed.text]),
-                parse_math=False)  # fmt: skip
+        middle = placed.x + placed.width / 2
+        put_text(ax, middle, (base + foot) / 2, placed.text, size=_LETTERS, ha="center", color=outer_ink(look))
     heights = [base - _FIRST - _STEP * (span.level - span.is_short - 0.6) for span in above]
     found = [span.arc.found for span in above]
     bows = [_bow(span, base, height) for span, height in zip(above, heights, strict=True)]
+    inks = [look.greys.frame if value is None else look.verdict(value) for value in found]
     arcs = PathCollection(
-        bows, facecolors="none", edgecolors=[_ink(value, look) for value in found], zorder=1.5,
+        bows, facecolors="none", edgecolors=inks, zorder=1.5,
         linewidths=[PIXEL if value is None else _BOLD for value in found],
         linestyles=[MISSED_DASHES if value is False else "-" for value in found],
     )  # fmt: skip
-    tipped = [span for span in above if span.end is not None]
-    tips = [_tip(span.end, base) for span in tipped if span.end is not None]
-    inks = [_ink(span.arc.found, look) for span in tipped]
+    arrives = [span.here[1] for span in above]
+    places, back = [span.ends[1] for span in compress(above, arrives)], base - 2 * _TIP
+    tips = [Path([(x - _TIP, back), (x, base), (x + _TIP, back), (x - _TIP, back)]) for x in places]
     dotted = [_bow(span, foot, foot + _STEP * (span.level - 0.2)) for span in below]
     for collection in (
         arcs,
-        PathCollection(tips, facecolors=inks, edgecolors="none", zorder=2),
+        PathCollection(tips, facecolors=list(compress(inks, arrives)), edgecolors="none", zorder=2),
         PathCollection(dotted, facecolors="none", edgecolors=look.verdict(False), linewidths=0.9, linestyles=[_DOTS]),
     ):
         ax.add_collection(collection, autolim=False)
     for span, height in zip(above, heights, strict=True):
-        legs = [x for other in above if other.level > span.level for x in (other.start, other.end) if x is not None]
+        legs = [x for other in above if other.level > span.level for x in compress(other.ends, other.here)]
         _mark(ax, span, height, [0.0, *legs, room], look)
     return arcs, foot + _beside(below)
-
-
-def _ink(found: bool | None, look: Look) -> str:
-    return look.greys.frame if found is None else look.verdict(found)
-
-
-def _tip(x: float, base: float) -> Path:
-    """The point of an arrow down to a word."""
-    return Path([(x - _TIP, base - 2 * _TIP), (x, base), (x + _TIP, base - 2 * _TIP), (x - _TIP, base - 2 * _TIP)])
 
 
 def _bow(span: _Span, base: float, height: float) -> Path:
@@ -264,8 +239,9 @@ def _bow(span: _Span, base: float, height: float) -> Path:
     bend = min(_BEND, (high - low) / 2)
     rise = [(low, base), (low, height), (low, height), (low + bend, height)]
     fall = [(high - bend, height), (high, height), (high, height), (high, base)]
-    if span.start is None or span.end is None:  # one of the two is the edge
-        rise, fall = (rise, [(high, height)]) if span.edge == high else ([(low, height)], fall)
+    if not all(span.here):
+        edge = span.ends[span.here.index(False)]
+        rise, fall = (rise, [(high, height)]) if edge == high else ([(low, height)], fall)
     curves = [[Path.CURVE4] * (len(part) - 1) for part in (rise, fall)]
     return Path([*rise, *fall], [Path.MOVETO, *curves[0], Path.LINETO, *curves[1]])
 
@@ -283,8 +259,7 @@ def _mark(ax: Axes, span: _Span, height: float, legs: Sequence[float], look: Loo
     elif name and (span.is_short or span.lacking <= 0):
         ink = look.greys.quiet if span.arc.found is None else look.verdict(True)
         box = {"facecolor": look.greys.paper, "edgecolor": "none", "pad": 0.6}
-        ax.text(middle, height, name, size=_NAME, ha="center", va="center_baseline", parse_math=False, color=ink,
-                family=font_families([name]), zorder=3, bbox=box)  # fmt: skip
+        put_text(ax, middle, height, name, size=_NAME, ha="center", color=ink, zorder=3, bbox=box)
 
 
 def _legend(plan: ArcsPlan, look: Look) -> list[Line2D]:

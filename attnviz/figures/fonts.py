@@ -4,7 +4,9 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.ft2font import FT2Font
@@ -64,6 +66,12 @@ def drawable(text: str) -> str:
     return isolated(shown) if right_to_left(shown) else shown
 
 
+def put_text(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """A text as it stands, whatever characters it has; its middle is at this height unless ``va`` says otherwise."""
+    ours: dict[str, Any] = {"va": "center_baseline", "family": font_families([text]), "parse_math": False}
+    ax.text(x, y, text, **(ours | style))
+
+
 @cache
 def text_width(text: str, size: float | str, dpi: float, weight: str = "normal") -> float:
     """Pixels that a text takes, measured as matplotlib will draw it."""
@@ -89,14 +97,6 @@ def _cut(shown: str, size: float, dpi: float, pixels: float, weight: str = "norm
     return shown[: max(0, fitting - 1)] + "…"
 
 
-def _cut_word(word: str, size: float, dpi: float, pixels: float, weight: str) -> str:
-    shown = _cut(word, size, dpi, pixels, weight)
-    if "”" in shown or "”" not in word:
-        return shown
-    room = pixels - text_width("”", size, dpi, weight)
-    return _cut(word, size, dpi, room, weight) + "”"
-
-
 def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "normal") -> list[str]:
     """Lines of whole words that fit into so many pixels.
 
@@ -111,7 +111,10 @@ def wrapped(text: str, size: float, dpi: float, pixels: float, weight: str = "no
         if lines and text_width(longer, size, dpi, weight) <= pixels:
             lines[-1] = longer
         else:
-            lines.append(_cut_word(word, size, dpi, pixels, weight))
+            lines.append(_cut(word, size, dpi, pixels, weight))
+            if "”" in word and "”" not in lines[-1]:
+                room = pixels - text_width("”", size, dpi, weight)
+                lines[-1] = _cut(word, size, dpi, room, weight) + "”"
     return _balanced(lines)
 
 
@@ -119,9 +122,8 @@ def _balanced(lines: Sequence[str]) -> list[str]:
     """Lines of one text; what is isolated where one ends is closed there and goes on in the next."""
     balanced, still = [], ""
     for line in lines:
-        begun = still + line
-        still = ""
-        for character in begun if not begun.isascii() else "":
+        begun, still = still + line, ""
+        for character in begun:
             if character in _ISOLATES:
                 still = still[:-1] if character == _END else still + character
         balanced.append(begun + _END * len(still))
@@ -150,10 +152,8 @@ def _fallback_fonts() -> tuple[tuple[str, str], ...]:
     faces = {
         (entry.fname, entry.name)
         for entry in fontManager.ttflist
-        if entry.style == "normal"
-        and entry.weight in (400, "normal", "regular")
-        and not entry.name.startswith(_NOT_FOR_TEXT)
-        and "Color" not in entry.name
+        if entry.style == "normal" and entry.weight in (400, "normal", "regular")
+        if not entry.name.startswith(_NOT_FOR_TEXT) and "Color" not in entry.name
     }
     return tuple((path, family) for path, family in sorted(faces) if _is_scalable(path))
 

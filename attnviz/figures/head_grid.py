@@ -1,6 +1,6 @@
 """Many small matrices on one page, a row a layer and a column a head, or packed, as one image in one Axes.
 
-Lengths are pixels at :data:`attnviz.figures.files.DPI`, and so are the data coordinates of the Axes.
+Lengths are pixels at :data:`attnviz.figures.look.DPI`, and so are the data coordinates of the Axes.
 """
 
 import math
@@ -16,11 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from attnviz.figures.families import FAMILIES, NO_ROLE, Family
-from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, fitted, font_families, text_width
 from attnviz.figures.head_grid_layout import LAYER_NAMES, GridLayout, fitting_grid, planned_grid
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import DPI, FAMILIES, NO_ROLE, Family, Look, figure_style, file_dpi, outer_ink
 from attnviz.figures.matrix import Array, Labels, name_axis
 from attnviz.figures.page import (
     MARGIN,
@@ -72,18 +70,17 @@ class HeadGridPlan(ColourScale, PagePlan):
         return () if self.labels is None else self.labels.texts
 
 
-def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:
+def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure with the grid, its colour bar, title and notes; the same for raster and vector files.
 
     Raises:
         UsageError: the width is too small for so many heads.
     """
-    del vector  # the grid is an image in either
     grid = planned_grid((cell.id for cell in plan.cells), _most_cells(plan), look, _marked(plan), plan.named)
     across, down = grid.extent
     width = page_width(look, (across + LAYER_NAMES) / DPI + 2 * MARGIN)
     room = max(across, (width - 2 * MARGIN) * DPI - LAYER_NAMES)
-    names = _families(plan.cells, _room_right(plan.cells, grid)).values()
+    names = _families(plan.cells, grid).values()
     legend = math.ceil(len(names) / legend_columns(names, room)) * _LEGEND_ROW + 0.06 if names else 0
     notes = (*plan.notes, plan.beside) if plan.beside and _room_beside(plan.cells, grid) else plan.notes
     notes = (*notes, plan.roles) if plan.roles and _room_right(plan.cells, grid) else notes
@@ -104,11 +101,7 @@ def head_grid_figure(plan: HeadGridPlan, look: Look, vector: bool = False) -> Fi
 
 
 def draw_head_grid(ax: Axes, plan: HeadGridPlan, look: Look) -> AxesImage:
-    """Draw the grid on the caller's Axes, as large as it fits.
-
-    Returns:
-        the image, which carries the scale for ``figure.colorbar``.
-    """
+    """Draw the grid on the caller's Axes, as large as it fits; the image carries the scale for ``figure.colorbar``."""
     settled(ax.figure)
     box, pixel = ax.get_window_extent(), ax.figure.dpi / DPI
     room = box.width / pixel
@@ -148,25 +141,21 @@ def _lay_out(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look, width: 
         middles, names = [], []
     ax.set_yticks(middles, names, fontsize=7 if full else 6, color=outer_ink(look, "ytick.color"), **turned)
     ax.tick_params(length=0, pad=2)
-    right = _room_right(plan.cells, grid)
-    families = _families(plan.cells, right)
+    families, right = _families(plan.cells, grid), _room_right(plan.cells, grid)
+    places: dict[tuple[Family, bool], list[tuple[float, float]]] = {(family, True): [] for family in families}
+    for cell in plan.cells:
+        left, top = grid.corner(cell.id)
+        if cell.family is not None:
+            places[cell.family, True].append((left + 5, top - 9))
+        if right and cell.right is not None:
+            places.setdefault((cell.right[0], cell.right[2]), []).append((left + grid.square - 5, top - 23))
     size: float = min(4.6, 0.5 * grid.pitch * 72 / DPI)
     marks: dict[str, Any] = {"linestyle": "none", "markersize": size, "scalex": False, "scaley": False, "zorder": 3}
     marks |= {"markeredgecolor": look.greys.quiet, "markeredgewidth": 0.5}
-    for family, name in families.items():
-        colour = look.greys.paper if family is NO_ROLE else family.colour
-        corners = [grid.corner(cell.id) for cell in plan.cells if cell.family == family]
-        hollow: list[tuple[float, float]] = []
-        filled = [(left + 5, top - 9) for left, top in corners]
-        for cell in plan.cells if right else ():
-            if cell.right is not None and cell.right[0] == family:
-                left, top = grid.corner(cell.id)
-                (filled if cell.right[2] else hollow).append((left + grid.square - 5, top - 23))
-        for places, face, label in ((filled, colour, name), (hollow, look.greys.paper, "")):
-            if not places and not label:
-                continue
-            xs, ys = zip(*places, strict=True) if places else ((), ())
-            ax.plot(xs, ys, marker=family.marker, markerfacecolor=face, label=label, **marks)
+    for (family, filled), some in places.items():
+        face = family.colour if filled and family is not NO_ROLE else look.greys.paper
+        name = families[family] if filled else ""
+        ax.plot(*np.reshape(some, (-1, 2)).T, marker=family.marker, markerfacecolor=face, label=name, **marks)
     if families:
         ax.legend(
             loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=0.2, borderpad=0, frameon=False, fontsize=7,
@@ -180,13 +169,11 @@ def _fill(ax: Axes, plan: HeadGridPlan, grid: GridLayout, look: Look) -> AxesIma
     shown = ax.get_window_extent().width / ax.get_xlim()[1]  # pixels of the figure, for one of the grid
     pixels = shown * file_dpi(look) / DPI  # of the image
     image, side = _image(plan, grid, look, pixels)
-    limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}
     extent = (0, image.shape[1] / pixels, image.shape[0] / pixels, 0)
     scale: dict[str, Any] = {"cmap": plan.colours or look.colour_map(), "norm": plan.norm}
     drawn = _ExactImage(ax, interpolation="nearest", origin="upper", extent=extent, **scale)
     drawn.set_data(image)
     ax.add_image(drawn)
-    ax.set(**limits)
     pitch, small = grid.pitch * shown * DPI / ax.figure.dpi, min(6.0, grid.size)
     style: dict[str, Any] = {"color": look.greys.ink, "va": "baseline", "parse_math": False}
     full = max(text_width(str(cell.id), grid.size, DPI, "bold") for cell in plan.cells) + 3 <= pitch
@@ -302,11 +289,9 @@ def _fullest(texts: Sequence[str], size: float, room: float) -> str:
     return next((form for form in forms if text_width(form, size, DPI) <= room), cut if len(cut) > 4 else "")
 
 
-def _families(cells: Sequence[HeadCell], right: bool) -> dict[Family, str]:
-    """The families that are drawn and their names, in the order of legends; heads without a role by their texts.
-
-    ``right`` says whether there are marks right of the ids, too.
-    """
+def _families(cells: Sequence[HeadCell], grid: GridLayout) -> dict[Family, str]:
+    """The families that are drawn and their names, in the order of legends; heads without a role by their texts."""
+    right = _room_right(cells, grid)
     present = {cell.family for cell in cells} | {cell.right[0] for cell in cells if right and cell.right is not None}
     without = " or ".join(sorted({cell.beside.rstrip("?") for cell in cells if cell.family is NO_ROLE}))
     return {family: without if family is NO_ROLE else family.name for family in FAMILIES if family in present}

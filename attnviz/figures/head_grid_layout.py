@@ -1,6 +1,6 @@
 """Where the squares of many heads go: a row a layer and a column a head, or packed where that would be mostly empty.
 
-Lengths are pixels at :data:`attnviz.figures.files.DPI`.
+Lengths are pixels at :data:`attnviz.figures.look.DPI`.
 """
 
 import math
@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from attnviz.errors import UsageError
-from attnviz.figures.files import DPI, file_dpi
 from attnviz.figures.fonts import text_width
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, file_dpi
 from attnviz.figures.matrix import label_pixels, label_size, named_every
 from attnviz.figures.page import MARGIN
 from attnviz.model.head_ids import HeadId
@@ -97,8 +96,8 @@ def planned_grid(heads: Iterable[HeadId], m: int, look: Look, marked: bool, labe
         square, across = (_LARGEST_CHOSEN if labels else _LARGEST) // m * m, columns
         if packed:
             across = min(len(ids), max(_PACKED, math.ceil(math.sqrt(2 * len(ids)))))
-        tokens = _beside(labels, square)
-        return _layout(ids, across, max(square, _ROOMY) + 14, square, marked, packed, tokens)
+        grid = _layout(ids, across, max(square, _ROOMY) + 14, marked, packed)
+        return replace(grid, square=square, tokens=_beside(labels, square))
     room = (look.width - 2 * MARGIN) * DPI - LAYER_NAMES
     if room / columns < _LEAST and not (packed and _wrapped(ids, room, marked, packed)):
         least = math.ceil((columns * _LEAST + LAYER_NAMES + 2 * MARGIN * DPI) / DPI * 10) / 10
@@ -117,13 +116,10 @@ def fitting_grid(ids: Sequence[HeadId], room: float, marked: bool, labels: Seque
         grid = _wrapped(ids, room - tokens, marked, packed=True, least=_ROOMY)
     if grid and grid.pitch >= _ROOMY:
         return replace(grid, tokens=tokens)
-    if _sparse(ids) and (grid := _wrapped(ids, room, marked, packed=True)):
-        return grid
-    if grid := _wrapped(ids, room, marked, packed=False):
-        return grid
+    grid = _wrapped(ids, room, marked, packed=True) if _sparse(ids) else None
     n = len({head.head for head in ids})
-    pitch = min(room / n, _LARGEST_CHOSEN + 14)
-    return _layout(ids, n, pitch, _side(pitch), marked, packed=False)
+    in_rows = _layout(ids, n, min(room / n, _LARGEST_CHOSEN + 14), marked, packed=False)
+    return grid or _wrapped(ids, room, marked, packed=False) or in_rows
 
 
 def _beside(labels: Sequence[str], square: float) -> float:
@@ -148,7 +144,7 @@ def _wrapped(
         if room / across < _COMFORTABLE:
             return None
         pitch = min(room / across, _LARGEST_CHOSEN + 14)
-        grid = _layout(ids, across, pitch, _side(pitch), marked, packed)
+        grid = _layout(ids, across, pitch, marked, packed)
         if across == n or grid.extent[1] <= _HIGHEST:
             return grid
     return None
@@ -159,20 +155,14 @@ def _sparse(ids: Sequence[HeadId]) -> bool:
     return 2 * len(ids) <= len({head.layer for head in ids}) * len({head.head for head in ids})
 
 
-def _layout(
-    ids: Sequence[HeadId], across: int, pitch: float, square: float, marked: bool, packed: bool, tokens: float = 0
-) -> GridLayout:
+def _layout(ids: Sequence[HeadId], across: int, pitch: float, marked: bool, packed: bool) -> GridLayout:
+    """The grid of squares as large as there is room from one to the next."""
     layers, columns = (tuple(sorted(set(numbers))) for numbers in zip(*ids, strict=True))
     if packed:
         layers, columns = (0,), tuple(range(len(ids)))
     rows, size = math.ceil(len(columns) / across), 7.0 if pitch >= _COMFORTABLE else 5.5
     named = rows > 1 or packed or text_width(f"H{columns[-1]}", size, DPI, "bold") + 3 <= pitch
     above = 4 + 15 * named + 14 * marked
-    return GridLayout(
-        layers, columns, across, rows, pitch, square, marked, size, named, above, tuple(ids) if packed else (),
-        tokens,
-    )  # fmt: skip
-
-
-def _side(pitch: float) -> float:
-    return min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
+    square = min(_LARGEST_CHOSEN, max(4.0, pitch - (14 if pitch >= _COMFORTABLE else 4)))
+    in_turn = tuple(ids) if packed else ()
+    return GridLayout(layers, columns, across, rows, pitch, square, marked, size, named, above, in_turn)

@@ -12,9 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array, Cells, cell_points, draw_matrix, write_numbers, write_texts
 from attnviz.figures.page import (
     MARGIN,
@@ -129,11 +128,7 @@ def _in_columns(plan: HeadMapPlan, look: Look, vector: bool) -> Figure:
 
 
 def draw_head_map(ax: Axes, plan: HeadMapPlan, look: Look) -> Cells:
-    """Draw the first map of a plan on the caller's Axes, with its numbers where cells have room.
-
-    Returns:
-        what carries the colours, for ``figure.colorbar``.
-    """
+    """Draw the first map on the caller's Axes, with its numbers where cells have room; the cells carry the colours."""
     each = plan.maps[0]
     cells = _draw(ax, each, each.name, look, False)
     settled(ax.figure)

@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnviz.figures.files import DPI, figure_style, file_dpi
 from attnviz.figures.fonts import drawable, font_families, text_width
-from attnviz.figures.look import Look, outer_ink, outer_size
+from attnviz.figures.look import DPI, Look, figure_style, file_dpi, outer_ink, outer_size
 from attnviz.figures.matrix import (
     Array,
     Cells,
@@ -92,11 +91,7 @@ def heatmap_page(plan: HeatmapPlan, look: Look, vector: bool = False) -> tuple[F
 
 
 def draw_heatmap(ax: Axes, plan: HeatmapPlan, look: Look) -> Cells:
-    """Draw the heatmap on the caller's Axes, which keep their size: cells, weights, labels, title.
-
-    Returns:
-        what carries the colours, for ``figure.colorbar``.
-    """
+    """Draw cells, weights, labels, title on the caller's Axes, which keep their size; the cells carry the colours."""
     cells = _draw(ax, plan, look)
     title = "\n".join(drawable(line) for line in (plan.title, plan.evidence) if line and not look.bare)
     style: dict[str, Any] = {"color": outer_ink(look), "family": font_families([title]), "parse_math": False}

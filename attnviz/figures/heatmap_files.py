@@ -10,7 +10,7 @@ import base64
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import groupby
@@ -24,10 +24,9 @@ from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 from PIL import Image
 
-from attnviz.figures.files import DPI, figure_bytes, figure_style, file_dpi, png_bytes
 from attnviz.figures.fonts import DEFAULT_FAMILY, font_families, text_width
 from attnviz.figures.heatmap import HeatmapPlan, heatmap_figure, heatmap_page
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, figure_bytes, figure_style, file_dpi, png_bytes
 from attnviz.figures.matrix import MOST_NUMBERED, Array, contrasting_ink, hundredths, value_size
 from attnviz.figures.page import heading
 
@@ -61,8 +60,10 @@ def heatmap_files(plans: Iterable[HeatmapPlan], look: Look, file_format: str) ->
 
 
 def _copied(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Iterator[tuple[str, bytes, str]]:
-    """Each as a copy of one page, filled in."""
-    kind = {"png": _Raster, "svg": _Svg}[file_format]
+    """Each as a copy of a page that has as many lines for title and evidence as it needs, in the same fonts."""
+    kind: Any = {"png": _Raster, "svg": _Svg}[file_format]
+    first = None
+    pages: dict[tuple[object, ...], Any] = {}
     waiting: deque[tuple[HeatmapPlan, Future[bytes]]] = deque()
 
     def finished() -> tuple[str, bytes, str]:
@@ -71,7 +72,10 @@ def _copied(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Itera
 
     with ThreadPoolExecutor(_THREADS) as pool:
         try:
-            for plan, page in _pages(plans, lambda plan: kind(plan, look)):
+            for plan in plans:
+                first = first or kind(plan, look)
+                key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
+                page = pages[key] = pages.get(key) or (kind(plan, look) if pages else first)
                 waiting.append((plan, pool.submit(page.encoded, page.filled(plan))))
                 if len(waiting) > 2 * _THREADS:
                     yield finished()
@@ -80,18 +84,6 @@ def _copied(plans: Iterable[HeatmapPlan], look: Look, file_format: str) -> Itera
         finally:
             for _, future in waiting:
                 future.cancel()
-
-
-def _pages(plans: Iterable[HeatmapPlan], make: Callable[[HeatmapPlan], Any]) -> Iterator[tuple[HeatmapPlan, Any]]:
-    """Each plan with a page that has as many lines for title and evidence as it needs, in the same fonts."""
-    pages: dict[tuple[object, ...], Any] = {}
-    first = None
-    for plan in plans:
-        first = first or make(plan)
-        key = tuple((size, *font_families([line])) for line, size, _ in first.lines(plan))
-        if key not in pages:
-            pages[key] = make(plan) if pages else first
-        yield plan, pages[key]
 
 
 class _Page:

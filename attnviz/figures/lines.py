@@ -15,9 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import drawable, fitted, font_families, wrapped
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.fonts import drawable, fitted, font_families, put_text, wrapped
+from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, legend_columns, new_page, page_width
 from attnviz.figures.running_text import in_points, points_of
@@ -81,9 +80,8 @@ class LinesPlan(PagePlan):
         return max(float(rows[-1]) for rows in self.sides) + 1
 
 
-def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:
+def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of lines, at most nine inches high: where there are many rows, only some are named."""
-    del vector  # lines are drawn alike for every format
     pitch = max(_LEAST_PITCH, min(_LARGEST_PITCH, _COMFORTABLE / max(len(plan.labels), len(plan.keys or ()))))
     natural = _LINES_WIDTH + 2 * (_column_points(plan, pitch) + _PAD) / 72 + 2 * MARGIN
     width = page_width(look, max(_NARROWEST, natural))
@@ -106,11 +104,7 @@ def lines_figure(plan: LinesPlan, look: Look, vector: bool = False) -> Figure:
 
 
 def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
-    """Draw lines on the caller's Axes, between columns of labels, with legends of heads and weights above and below.
-
-    Returns:
-        the lines, from weak to strong.
-    """
+    """Draw lines, which are the result, on the caller's Axes, between labels, with legends above and below."""
     _add_legends(ax, plan, look, *in_points(ax))
     width, height = in_points(ax)
     pitch = _pitch(height, plan)
@@ -123,16 +117,12 @@ def draw_lines(ax: Axes, plan: LinesPlan, look: Look) -> PathCollection:
     opacities, widths = _strokes(plan, pitch, plan.strengths)
     colours = np.array([to_rgb(colour) for colour in HEAD_COLOURS[look.theme]])[plan.head]
     bend, codes = _BEND * (right - left), [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
-    lines = PathCollection(  # curves that are level at both ends
-        [
-            Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
-            for start, end in zip(starts, ends, strict=True)
-        ],
-        facecolors="none",
-        edgecolors=np.column_stack([colours, opacities]),
-        linewidths=widths,
-        capstyle="butt",
-    )
+    curves = [  # level at both ends
+        Path(np.array([(left, start), (left + bend, start), (right - bend, end), (right, end)]), codes)
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    inks = np.column_stack([colours, opacities])
+    lines = PathCollection(curves, facecolors="none", edgecolors=inks, linewidths=widths, capstyle="butt")
     ax.add_collection(lines, autolim=False)
     for row in plan.breaks:
         middle = (rows[row] + rows[row - 1]) / 2
@@ -189,12 +179,12 @@ def _write_column(ax: Axes, plan: LinesPlan, look: Look, side: int, x: float, pi
     width = x if side == 0 else ax.get_xlim()[1] - x
     name, short = _headings(plan, side)
     name = name if points_of(name, _LETTERS) <= width + _PAD else short
-    style: dict[str, Any] = {"ha": ("right", "left")[side], "va": "center_baseline", "parse_math": False}
-    ax.text(x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, **style)
+    aligned = ("right", "left")[side]
+    put_text(ax, x, -0.5 - 0.6 * _HEADING / pitch, name, size=_LETTERS, color=look.greys.quiet, ha=aligned)
     for row in _named(plan, side, pitch):
         text, ink = fitted(labels[row], size, DPI, width / PIXEL), outer_ink(look)
         colour = ink if row in plan.bright[side] else look.greys.quiet
-        ax.text(x, rows[row], text, size=size, color=colour, family=font_families([text]), **style)
+        put_text(ax, x, rows[row], text, size=size, color=colour, ha=aligned)
 
 
 def _named(plan: LinesPlan, side: int, pitch: float) -> list[int]:

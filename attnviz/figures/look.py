@@ -1,15 +1,37 @@
-"""How figures look: light or dark, the scale of the colours, the width on the page, with or without words above."""
+"""How figures look: theme, scale, width, colours and marks of roles; and their files.
 
+PNG, SVG and PDF have no dates, so that equal figures are equal files.
+"""
+
+import io
 import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps, rcParams, rcParamsDefault
+from matplotlib import colormaps, rcParams, rcParamsDefault, style
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from attnviz.errors import UsageError
+from attnviz.patterns.registry import PATTERNS, RETRIEVAL, PatternSpec
+
+FORMATS = ("png", "svg", "pdf")
+"""File formats of figures."""
+
+DPI = 150
+"""Pixels an inch of figures, which their layout is measured in."""
+
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": "attnviz"},
+    "pdf": {"CreationDate": None, "Creator": "attnviz"},
+}
 
 FAINTEST = 1e-4
 """The weight at the light end of a logarithmic scale; smaller ones look the same."""
@@ -159,3 +181,102 @@ def outer_size(setting: str, ours: float) -> float | str:
     theirs, default = ((known[setting], known["font.size"]) for known in _SETTINGS)
     size: float | str = theirs[0]
     return ours if theirs == default else size
+
+
+def file_dpi(look: Look) -> int:
+    """Pixels an inch of a PNG: :data:`DPI`, or twice as many where the user chose a width on the page."""
+    return DPI if look.width is None else 2 * DPI
+
+
+def figure_bytes(figure: Figure, file_format: str, look: Look = PLAIN) -> bytes:
+    """One figure as a file of one of :data:`FORMATS`; PNGs have the resolution that the look asks for."""
+    buffer = io.BytesIO()
+    canvas = FigureCanvasAgg(figure)
+    with figure_style():
+        if file_format == "png":
+            figure.set_dpi(file_dpi(look))
+            canvas.draw()
+            picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])  # an alpha channel says nothing
+            return png_bytes(picture, figure.dpi)
+        metadata = _METADATA[file_format]
+        figure.savefig(buffer, format=file_format, metadata=metadata, facecolor=figure.get_facecolor())
+    return buffer.getvalue()
+
+
+def png_bytes(picture: Image.Image, dpi: float, **options: Any) -> bytes:
+    """A picture as a PNG that names its resolution and its maker; ``options`` are Pillow's."""
+    buffer, maker = io.BytesIO(), PngInfo()
+    maker.add_text("Software", "attnviz")
+    picture.save(buffer, "png", dpi=(dpi, dpi), pnginfo=maker, **options)
+    return buffer.getvalue()
+
+
+def figure_style() -> AbstractContextManager[None]:
+    """The defaults of matplotlib plus what makes files reproducible, whatever the user's own settings are.
+
+    SVG and PDF keep their text as text; ids in SVG come from a fixed salt.
+    """
+    ours: dict[str, Any] = {"svg.hashsalt": "attnviz", "svg.fonttype": "none", "pdf.fonttype": 42}
+    return style.context(["default", ours])
+
+
+@dataclass(frozen=True)
+class Family:
+    """Roles that share a colour and a marker; the marker, and in maps the text in each cell, say the same again."""
+
+    name: str
+    colour: str
+    marker: str
+
+
+FAMILIES = (
+    Family("positional", "#77AADD", "o"),
+    Family("local", "#99DDFF", "h"),
+    Family("long-range", "#44BB99", "^"),
+    Family("syntactic", "#BBCC33", "s"),
+    Family("coreference", "#FFAABB", "D"),
+    Family("semantic", "#AAAA00", "P"),
+    Family("repeats", "#C3A5DB", "v"),
+    Family("sink", "#EE8866", "X"),
+    Family("broad", "#EEDD88", "p"),
+    Family("other", "#DDDDDD", "d"),
+    Family("no role", "#FFFFFF", "."),
+)
+"""Every family, in the order of legends; the last two are of roles not listed here and of heads without any.
+
+The colours are Paul Tol's light scheme, made for cells that hold dark text and told apart with any colour vision, and
+a lilac.
+"""
+
+OTHER, NO_ROLE = FAMILIES[-2:]
+
+_NAMED = {family.name: family for family in FAMILIES}
+
+
+def family_of_pattern(spec: PatternSpec) -> Family:
+    """The family that a pattern says it is of; ValueError, for who adds a pattern, where there is no such family."""
+    if spec.family not in _NAMED:
+        raise ValueError(
+            f"the pattern {spec.name!r} of patterns/registry.py has the family {spec.family!r}: expected one of "
+            f"{', '.join(_NAMED)}; add another one to FAMILIES in figures/look.py."
+        )
+    return _NAMED[spec.family]
+
+
+_FAMILY_OF = (
+    _NAMED
+    | {spec.name: family_of_pattern(spec) for spec in PATTERNS}
+    | {RETRIEVAL: _NAMED["repeats"]}
+    | {"offset": _NAMED["positional"], "diagonal": _NAMED["positional"]}
+)
+_WITHOUT = ("heterogeneous", "too short")
+
+
+def family_of_label(label: str) -> Family:
+    """The family of a head's label, or of a role: ``local``, ``syntactic:nsubj``, ``offset:-3``."""
+    return NO_ROLE if label in _WITHOUT else _FAMILY_OF.get(label.partition(":")[0], OTHER)
+
+
+def counted_families(families: Sequence[Family]) -> list[tuple[Family, str]]:
+    """Every family that occurs, in the order of legends, and its label: ``sink (11)``."""
+    return [(family, f"{family.name} ({families.count(family)})") for family in FAMILIES if family in families]

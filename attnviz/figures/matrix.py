@@ -19,9 +19,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import MISSED_DASHES, Look, outer_ink
+from attnviz.figures.look import DPI, MISSED_DASHES, Look, outer_ink
 from attnviz.figures.page import PIXEL
 
 Array = NDArray[Any]
@@ -73,26 +72,13 @@ def draw_matrix(
     outlines: Sequence[Outline] = (),
     cell: float | None = None,
 ) -> Cells:
-    """Draw a matrix, row 0 at the top: rows are queries, columns keys.
+    """Draw a matrix, row 0 at the top: rows are queries, columns keys; the result carries the colours.
 
-    Args:
-        ax: any Axes; only these are changed. Numbers are written by :func:`write_numbers`, once their size is final.
-        values: [rows, columns]; NaN cells have the colour of the paper.
-        norm: from values to colours.
-        look: theme.
-        labels: of the positions.
-        keys: of the columns, where they are other positions than the rows.
-        sides: where they are named: left (``l``), bottom (``b``).
-        pooled: positions in one cell.
-        colours: others than those of the look.
-        vector: for a vector file: one rectangle a cell, sharp at any size, while they are few.
-        rules: positions between which a rule is drawn: 4 is the rule before row and column 4; with ``keys`` before
-            column 4 alone.
-        outlines: frames around some cells.
-        cell: points of a cell, where the Axes do not have their final size yet.
-
-    Returns:
-        the image or mesh that carries the colours.
+    ``values`` are [rows, columns], NaN in the colour of the paper. Numbers are written by :func:`write_numbers`, once
+    the Axes have their size; until then ``cell`` is the points of a cell. Positions, of which ``pooled`` share a cell,
+    are named left (``l``) and at the bottom (``b``); ``keys`` are those of columns, where they are others. Of ``rules``
+    4 is a line before row and column 4; with ``keys`` before column 4 alone. In a ``vector`` file each cell is a
+    rectangle, sharp at any size, while they are few.
     """
     rows, n_columns = values.shape
     style: dict[str, Any] = {"cmap": colours or look.colour_map(), "norm": norm}
@@ -104,8 +90,7 @@ def draw_matrix(
         cells = ax.imshow(values, interpolation="none" if vector else "auto", aspect="auto", **style)
     ax.set(xlim=(-0.5, n_columns - 0.5), ylim=(rows - 0.5, -0.5), facecolor=look.greys.paper)
     ax.grid(visible=False)
-    for spine in ax.spines.values():
-        spine.set(linewidth=PIXEL, edgecolor=look.greys.frame)
+    ax.spines[:].set(linewidth=PIXEL, edgecolor=look.greys.frame)
     for place in rules:
         for line in (ax.axvline,) if keys else (ax.axhline, ax.axvline):
             line(place / pooled - 0.5, color=look.greys.ink, linewidth=2 * PIXEL)
@@ -148,13 +133,10 @@ def write_numbers(
         return False
     texts = {place: text for place, value in np.ndenumerate(values) if (text := write(float(value)))}
     texts |= {place: f"({texts[place]})" for place in bracketed if place in texts}
-    if not texts:
-        return False
-    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air)
-    if size is None:
-        return False
-    write_texts(ax, values, cells, texts, size=size, va="center_baseline")
-    return True
+    size = value_size(texts.values(), *cell_points(ax, values.shape[1], values.shape[0]), air=air) if texts else None
+    if size is not None:
+        write_texts(ax, values, cells, texts, size=size, va="center_baseline")
+    return size is not None
 
 
 def write_texts(ax: Axes, values: Array, cells: Cells, texts: dict[tuple[int, ...], str], **style: Any) -> None:

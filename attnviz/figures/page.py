@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -11,12 +12,11 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, FuncNorm, LogNorm, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
-from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look
 from attnviz.model.wording import rounded
 
 MARGIN = 0.12
@@ -86,11 +86,9 @@ def new_page(title: str, notes: Sequence[str], look: Look, *, width: float, body
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=look.greys.paper, layout=layout)
     down = MARGIN
     for line, size, weight in lines:
-        place, families = (MARGIN / width, 1 - (down + _ASCENT * size / 72) / height), font_families([line])
-        figure.text(
-            *place, line, size=size, weight=weight, family=families, va="baseline", color=look.greys.ink,
-            parse_math=False,
-        )  # fmt: skip
+        place = MARGIN / width, 1 - (down + _ASCENT * size / 72) / height
+        style: dict[str, Any] = {"size": size, "weight": weight, "family": font_families([line])}
+        figure.text(*place, line, va="baseline", color=look.greys.ink, parse_math=False, **style)
         down += size * _LINE / 72
     return figure
 
@@ -102,13 +100,10 @@ def heading(title: str, notes: Sequence[str], look: Look, width: float) -> list[
     """
     room = (width - 2 * MARGIN) * DPI
     title, notes = ("", ()) if look.bare else (title, notes)
-    texts = [
-        ("  ".join(filter(None, (look.panel, title))), _TITLE, "bold"),
-        *((note, _NOTE, "normal") for note in notes),
-    ]
-    return [
-        (line, size, weight) for text, size, weight in texts if text for line in wrapped(text, size, DPI, room, weight)
-    ]
+    headline = "  ".join(filter(None, (look.panel, title)))
+    texts = [(headline, _TITLE, "bold"), *((note, _NOTE, "normal") for note in notes)]
+    lines = ((wrapped(text, size, DPI, room, weight), size, weight) for text, size, weight in texts if text)
+    return [(line, size, weight) for some, size, weight in lines for line in some]
 
 
 def settled(figure: Figure | SubFigure | None) -> None:
@@ -165,15 +160,9 @@ def colour_bar(
     width = across or figure.get_figure(root=True).get_figwidth()
     share, free = min(1.0, _BAR_WIDTH / width), 0.86 if across is None else 1.0
     room = share * width * free * DPI
-    bar = figure.colorbar(
-        ScalarMappable(scale.norm, scale.colours or look.colour_map()),
-        ax=axes,
-        location="bottom",
-        shrink=share,
-        aspect=share * width * free / _BAR,
-        anchor=(0, 1),
-        pad=0.03,
-    )
+    shown = ScalarMappable(scale.norm, scale.colours or look.colour_map())
+    shape: dict[str, Any] = {"shrink": share, "aspect": share * width * free / _BAR, "anchor": (0, 1), "pad": 0.03}
+    bar = figure.colorbar(shown, ax=axes, location="bottom", **shape)
     bar.outline.set(linewidth=PIXEL, edgecolor=look.greys.frame)
     bar.minorticks_off()
     bar.ax.set_xticks(*_numbered(scale, room))
@@ -247,9 +236,7 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
     low, high = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
     logarithmic = isinstance(norm, LogNorm)
     if logarithmic:
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        subs = (1, 2, 5) if high / low <= 100.5 else (1,)
-        between = [float(f"{sub}e{decade}") for decade in decades for sub in subs]
+        between = list(LogLocator(subs=(1, 2, 5) if high / low <= 100.5 else (1,), numticks=99).tick_values(low, high))
     elif isinstance(norm, FuncNorm):
         between = [float(norm.inverse(share)) for share in (0.25, 0.5, 0.75)]  # the same distances on the bar
     else:
@@ -265,11 +252,9 @@ def _numbered(scale: ColourScale, room: float) -> tuple[list[float], list[str]]:
     # what is beyond an end looks the same
     shown = [(low, ("≤ " if logarithmic else "") + number(low)), (high, ("≥ " if scale.cut else "") + number(high))]
     for value in between:
-        if low < value < high and all(
-            abs(norm(value) - norm(other)) * room
-            > (text_width(number(value), 7, DPI) + text_width(words, 7, DPI)) / 2 + 8
-            for other, words in shown
-        ):
+        half = text_width(number(value), 7, DPI) / 2 + 8
+        apart = (abs(norm(value) - norm(other)) * room > half + text_width(words, 7, DPI) / 2 for other, words in shown)
+        if low < value < high and all(apart):
             shown.append((value, number(value)))
     places, numbers = zip(*sorted(shown), strict=True)
     return list(places), list(numbers)

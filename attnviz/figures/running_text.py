@@ -11,9 +11,8 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attnviz.figures.files import DPI, figure_style
-from attnviz.figures.fonts import drawable, fitted, font_families, text_width
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.fonts import drawable, fitted, put_text, text_width
+from attnviz.figures.look import DPI, Look, figure_style, outer_ink
 from attnviz.figures.matrix import Array, cell_points, contrasting_ink
 from attnviz.figures.page import MARGIN, PIXEL, ColourScale, PagePlan, bar_inches, colour_bar, new_page, settled, spread
 from attnviz.model.wording import right_to_left
@@ -123,13 +122,10 @@ def _placed(
     leftwards: bool,
 ) -> Iterator[Placed]:  # fmt: skip
     """One line from its own margin on; words of the other direction are put in their own order."""
-    gaps = [space * size * (pieces[number].space and place > 0) for place, number in enumerate(line)]
-    cells = [(number, gap) for number, gap in zip(line, gaps, strict=True)]
-    runs = [list(run) for _, run in groupby(cells, key=lambda cell: right_to_left(pieces[cell[0]].text))]
+    cells = [(number, space * size * (pieces[number].space and place > 0)) for place, number in enumerate(line)]
     x = 0.0
-    for run in runs:
-        ordered = _turned(run) if len(run) > 1 and right_to_left(pieces[run[0][0]].text) != leftwards else run
-        for number, gap in ordered:
+    for turned, run in groupby(cells, lambda cell: right_to_left(pieces[cell[0]].text) != leftwards):
+        for number, gap in _turned(list(run)) if turned else run:
             x += gap
             at = room - x - widths[number] if leftwards else x
             text, pixels = pieces[number].text, (widths[number] - 2 * _AIR) / PIXEL
@@ -165,9 +161,8 @@ def text_inches(plan: TextPlan, look: Look) -> tuple[float, float]:
     return next((way for way in ways if way[1] <= HIGHEST - 1.5), (LETTERS[-1], _height(plan, LETTERS[-1], room) / 72))
 
 
-def text_figure(plan: TextPlan, look: Look, vector: bool = False) -> Figure:
+def text_figure(plan: TextPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
     """A new figure of a shaded text, a block after the other, with title, notes and colour bar."""
-    del vector  # it is drawn alike for every format
     width = prose_width(plan.pieces, look)
     _, inches = text_inches(plan, look)
     with figure_style():
@@ -182,11 +177,7 @@ def text_figure(plan: TextPlan, look: Look, vector: bool = False) -> Figure:
 
 
 def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
-    """Draw a shaded text on the caller's Axes, in the largest letters with which it fits.
-
-    Returns:
-        the shades, for ``figure.colorbar``.
-    """
+    """Draw a shaded text on the caller's Axes, in the largest letters with which it fits; the result are its shades."""
     room, height = in_points(ax)
     size = next((size for size in LETTERS if _height(plan, size, room) <= height + 1), LETTERS[-1])
     ax.set(xlim=(0, room), ylim=(max(height, _height(plan, size, room)), 0))
@@ -196,7 +187,7 @@ def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
         write_heading(ax, block.name, block.beside, top, room, look)
         for row, line in enumerate(lines):
             middle = top + _HEADING + (row + 0.5) * _LEADING * size
-            boxes += [_box(placed, middle, size) for placed in line]
+            boxes += [Rectangle((each.x, middle - _BOX * size / 2), each.width, _BOX * size) for each in line]
         top += _HEADING + len(lines) * _LEADING * size + _BETWEEN
     order = [placed for line in lines for placed in line]
     numbers = [placed.number for placed in order]
@@ -211,13 +202,9 @@ def draw_text(ax: Axes, plan: TextPlan, look: Look) -> PatchCollection:
     ax.add_collection(frames, autolim=False)
     for box, placed, colour in zip(boxes, order * len(plan.blocks), colours(plan.norm(shades)), strict=True):
         (x, y), wide, high = box.get_xy(), box.get_width(), box.get_height()
-        ax.text(x + wide / 2, y + high / 2, placed.text, size=size, ha="center", va="center_baseline",
-                color=contrasting_ink(colour), family=font_families([placed.text]), parse_math=False)  # fmt: skip
+        ink = contrasting_ink(colour)
+        put_text(ax, x + wide / 2, y + high / 2, placed.text, size=size, ha="center", color=ink)
     return shaded
-
-
-def _box(placed: Placed, middle: float, size: float) -> Rectangle:
-    return Rectangle((placed.x, middle - _BOX * size / 2), placed.width, _BOX * size)
 
 
 def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, look: Look) -> None:
@@ -228,5 +215,4 @@ def write_heading(ax: Axes, name: str, beside: str, top: float, room: float, loo
     bold: dict[str, Any] = {"size": 8, "weight": "bold", "color": outer_ink(look)}
     for x, text, style in ((0.0, name, bold), (wide, after, {"size": 7, "color": look.greys.quiet})):
         if text.strip("…"):
-            ax.text(x, top + _HEADING / 2, text, family=font_families([text]), va="center_baseline", parse_math=False,
-                    **style)  # fmt: skip
+            put_text(ax, x, top + _HEADING / 2, text, **style)

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families, text_width
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import (
     Array,
     Cells,
@@ -83,8 +82,13 @@ def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
                 sides = "l" * (column == 0) + "b" * (place + columns >= len(tiles))
                 first = heading if place == 0 else ""
                 cells = _draw(ax, plan, each, look, sides=sides, vector=vector, inches=tile, heading=first)
-                if first:
-                    _write_heading(ax, fitted(first, _NAME_SIZES[0], DPI, (width - side - 2 * MARGIN) * DPI), look)
+                if first:  # above the name of its first tile; it may be wider than this
+                    text = fitted(first, _NAME_SIZES[0], DPI, (width - side - 2 * MARGIN) * DPI)
+                    ax.annotate(
+                        text, (0, 1), xycoords="axes fraction", xytext=(0, 5 + 1.2 * _NAME_SIZES[0]),
+                        textcoords="offset points", size=_NAME_SIZES[0], family=font_families([text]),
+                        color=look.greys.ink, annotation_clip=False, in_layout=False, parse_math=False,
+                    )  # fmt: skip
                 drawn.append((ax, each, cells))
         colour_bar(page, [ax for ax, *_ in drawn], plan, look, across=columns * (tile + _GAP))
         settled(page)
@@ -93,22 +97,8 @@ def tiles_figure(plan: TilesPlan, look: Look, vector: bool = False) -> Figure:
         return page
 
 
-def _write_heading(ax: Axes, heading: str, look: Look) -> None:
-    """The heading of a group, in the room above the name of its first tile; it may be wider than this."""
-    size = _NAME_SIZES[0]
-    ax.annotate(
-        heading, (0, 1), xycoords="axes fraction", xytext=(0, 5 + 1.2 * size), textcoords="offset points", size=size,
-        family=font_families([heading]), color=look.greys.ink, annotation_clip=False, in_layout=False,
-        parse_math=False,
-    )  # fmt: skip
-
-
 def draw_last_tile(ax: Axes, plan: TilesPlan, look: Look) -> Cells:
-    """Draw the last matrix of a plan on the caller's Axes, with its numbers where cells have room.
-
-    Returns:
-        what carries the colours, for ``figure.colorbar``.
-    """
+    """Draw the last matrix on the caller's Axes, with its numbers where cells have room; these carry the colours."""
     tile = plan.groups[-1][1][-1]
     cells = _draw(ax, plan, tile, look)
     settled(ax.figure)
@@ -180,11 +170,10 @@ def _geometry(
         columns = math.ceil(most / math.ceil(most / columns))  # rows of like length
     largest = wanted if look.width is None else min(n * _LARGEST_CELL, room / max(1, tall))
     tile = min(room / columns - _GAP, largest)
-
-    def room_of(tile: float) -> float:
-        return tall * tile + _NAME + _GAP
-
-    while columns < most and sum(math.ceil(count / columns) for count in counts) * room_of(tile) > _HIGHEST:
+    while columns < most:
+        rows = sum(math.ceil(count / columns) for count in counts)
+        if rows * (tall * tile + _NAME + _GAP) <= _HIGHEST:
+            break
         columns += 1
         tile = max(_LEAST_TILE, min(room / columns - _GAP, largest))
     return columns, tile, side, _beside(keys or labels, cell)

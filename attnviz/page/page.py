@@ -1,4 +1,9 @@
-"""One HTML file from template, style, script and data, with a policy that lets nothing else run.
+"""The interactive page: plain data, packed, and one HTML file with a policy that lets nothing else run.
+
+A weight p is kept as round(255 sqrt(p)): its error is about sqrt(p) / 255 at most, 0.004 for a weight of 1 and less
+for all others, where rounding p itself would lose every weight of a long text. On a page of many weights, those below
+1/4 are kept in every other step, with an error of twice that, so still below 0.004. Bytes are deflated and written
+in base64, a head at a time, so that a browser inflates only what it shows.
 
 Data is text to the browser (``application/json``, every ``<`` escaped), and the script writes it with ``textContent``
 alone; the policy names the hashes of the page's own script and style, and allows no network.
@@ -6,17 +11,137 @@ alone; the policy names the hashes of the page's own script and style, and allow
 
 import json
 import re
+import zlib
 from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.figures.look import THEMES, Look
+from attnviz.model.tokens import Units
+from attnviz.model.wording import right_to_left
+
+BUDGET, NOTEBOOK_BUDGET = 20_000_000, 4_000_000
+"""Bytes that all patterns of a page may take, and those of one within a notebook."""
+
+ERROR = 0.004
+"""The largest error of a weight on the page."""
+
+MANY = 4_000_000
+"""Weights of a page from which on those below 1/4 are kept in every other step, which takes a fifth off the file."""
+
+_HALF = 128
+"""The byte of a weight of 1/4, or about."""
+
+_DENSEST = 8
+"""A pattern was never seen to pack to less than an eighth of its cells, unless it hardly counts at all."""
+
+K = TypeVar("K", bound=tuple[int, ...])
 
 MODULES = ("patterns.js", "scene.js", "pictures.js", "dom.js", "heads.js", "head.js", "examples.js", "page.js")
 """The script's modules, each after those that it imports."""
 
 _IMPORT = re.compile(r"^import\s[^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?function|const|class)", re.MULTILINE)
+
+
+def packed(pattern: Tensor, triangle: bool, coarse: bool = False) -> str:
+    """One pattern as a browser reads it: base64 of deflated bytes.
+
+    Args:
+        pattern: weights, [n_queries, n_keys]; row = query, column = key.
+        triangle: keep only the keys up to each query, row after row; of a causal model no others have a weight.
+        coarse: keep weights below 1/4 in every other step.
+    """
+    exact: NDArray[np.float32] = 255 * np.sqrt(pattern.clamp(0, 1).float().numpy())
+    roots = np.rint(exact).astype(np.uint8)
+    if coarse:
+        roots = np.where(roots < _HALF, 2 * np.rint(exact / 2), roots).astype(np.uint8)
+    kept = roots[np.tril_indices(len(roots))] if triangle else roots
+    deflate = zlib.compressobj(strategy=zlib.Z_RLE)  # bytes hardly repeat but in runs: six times as fast, and smaller
+    return b64encode(deflate.compress(kept.tobytes()) + deflate.flush()).decode("ascii")
+
+
+def pack(
+    ranked: Sequence[K],
+    patterns: Callable[[Sequence[K]], Iterator[tuple[K, Sequence[Tensor]]]],
+    cells: int,
+    triangle: Callable[[K], bool],
+    budget: int = BUDGET,
+) -> dict[K, list[str]]:
+    """The patterns of as many heads as the budget has room for, at least of one.
+
+    Args:
+        ranked: ids of the heads; the first are kept.
+        patterns: from ids in their own order to each with its patterns, one a side, [n_queries, n_keys].
+        cells: weights of a head, over all its sides, at most.
+        triangle: as for :func:`packed`, of each head.
+        budget: bytes.
+    """
+    coarse = sum(cells >> triangle(head) for head in ranked) > MANY
+    tried = ranked[: max(1, _DENSEST * budget // max(1, cells))]
+    of_each = {
+        head: [packed(side, triangle(head), coarse) for side in sides] for head, sides in patterns(sorted(tried))
+    }
+    kept: dict[K, list[str]] = {}
+    for head in tried:
+        budget -= sum(map(len, of_each[head]))
+        if budget < 0 and kept:
+            break
+        kept[head] = of_each[head]
+    return kept
+
+
+def axis_entry(units: Units, segments: Sequence[int | None], words: Units | None = None) -> dict[str, Any]:
+    """The positions that rows or columns of patterns are named by.
+
+    Args:
+        units: tokens, or words.
+        segments: [n], which text of a pair each is of; None for special tokens.
+        words: the words that tokens merge into; None where units are words already.
+    """
+    entry = {
+        "unit": units.name,
+        "labels": list(units.labels),
+        "sink": [int(sink) for sink in units.sink],
+        "segments": list(segments),
+        "rtl": right_to_left("".join(label for label, sink in zip(units.labels, units.sink, strict=True) if not sink)),
+    }
+    if words is not None:
+        entry["words"] = {
+            "labels": list(words.labels),
+            "sink": [int(sink) for sink in words.sink],
+            "members": [list(members) for members in words.members],
+        }
+    return entry
+
+
+def colours_entry() -> dict[str, dict[str, str]]:
+    """The 256 colours of weights and of differences, by theme, as hexadecimal digits: those of the figures."""
+    steps = np.arange(256)
+    return {
+        theme: {
+            "weights": _hexadecimal(Look(theme).colour_map()(steps)),
+            "differences": _hexadecimal(Look(theme).diverging_map()(steps)),
+        }
+        for theme in THEMES
+    }
+
+
+def _hexadecimal(colours: Any) -> str:
+    values: NDArray[np.uint8] = np.rint(255 * np.asarray(colours)[:, :3]).astype(np.uint8)
+    return values.tobytes().hex()
+
+
+def rounded(value: float | None) -> float | None:
+    """A number as the page has it: no more digits than it can show."""
+    return None if value is None else round(float(value), 5)
 
 
 def page_html(data: dict[str, Any], theme: str = "light") -> str:
@@ -27,17 +152,13 @@ def page_html(data: dict[str, Any], theme: str = "light") -> str:
         theme: ``dark``, or ``light`` for what the reader's system prefers.
     """
     style, script = _source("page.css"), script_text()
-    policy = (
-        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    content = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {
-        "policy": policy,
+        "policy": f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        "base-uri 'none'; form-action 'none'",
         "theme": "dark" if theme == "dark" else "auto",
         "style": style,
         "script": script,
-        "data": content,
+        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _source("page.html"))
 

@@ -9,12 +9,12 @@ from torch import Tensor
 from attnviz.commands.compare.measure import Comparison, HeadDifference
 from attnviz.commands.compare.sides import side_lines, side_names, sides_in_words
 from attnviz.commands.heads.analysis import Analysis
-from attnviz.commands.heads.naming import shorter
+from attnviz.commands.heads.findings import shorter
 from attnviz.commands.heads.page_view import axis_of, command_options, kept_note
-from attnviz.figures.families import family_of_label
+from attnviz.figures.look import family_of_label
 from attnviz.model.head_ids import HeadId
 from attnviz.model.wording import counted, signed, visible
-from attnviz.page.data import ERROR, colours_entry, pack, rounded
+from attnviz.page.page import ERROR, colours_entry, pack, rounded
 from attnviz.results.facts import sentence
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices

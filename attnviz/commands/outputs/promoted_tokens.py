@@ -23,13 +23,13 @@ from torch import Tensor
 
 from attnviz.attention.capture import refuse_not_finite
 from attnviz.attention.contributions import without_gradients
-from attnviz.attention.norms import widened
+from attnviz.attention.reference import widened
 from attnviz.attention.verify import VerifiedAttention
 from attnviz.commands.outputs.residual_stream import ResidualStream, check_parts, last_stream, parts_at
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-from attnviz.model.pieces import vocabulary_labels
+from attnviz.model.words import vocabulary_labels
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""

@@ -16,10 +16,9 @@ from attnviz.commands.profile.likeness import draw_likeness, family_of, likeness
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.page_view import page_data
 from attnviz.commands.profile.roles import Role
-from attnviz.figures.families import FAMILIES, NO_ROLE, counted_families
-from attnviz.figures.files import DPI
 from attnviz.figures.fonts import fitted
 from attnviz.figures.head_map import HeadMap, HeadMapPlan, draw_head_map, head_map_figure
+from attnviz.figures.look import DPI, FAMILIES, NO_ROLE, counted_families
 from attnviz.figures.page import PIXEL, Mark
 from attnviz.model.wording import rounded, visible
 from attnviz.results.facts import sentence
@@ -137,10 +136,6 @@ def file_stems(roles: Sequence[str]) -> list[str]:
     return stems
 
 
-def _no_scores(profile: Profile) -> str:
-    return "" if any(role.passed for role in profile.roles) else "no head passes for any role"
-
-
 def _no_relations(profile: Profile) -> str:
     judged = any(role.role.startswith("syntactic:") for role in profile.roles)
     return "" if judged else "no relation is frequent enough in these corpora"
@@ -150,7 +145,8 @@ VIEWS: tuple[View[Profile, Any], ...] = (
     View("roles", "the clearest role of every head", _plan_roles, head_map_figure, draw_head_map),
     View(
         "scores", "the scores of one role over all heads, for each role that a head passes", _plan_scores,
-        head_map_figure, draw_head_map, stems=r"roles/[\w.-]+", missing=_no_scores,
+        head_map_figure, draw_head_map, stems=r"roles/[\w.-]+",
+        missing=lambda profile: "" if any(role.passed for role in profile.roles) else "no head passes for any role",
     ),
     View(
         "relations", "the best head of each relation beside its largest baseline", plan_relations, relations_figure,

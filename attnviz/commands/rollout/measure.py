@@ -25,12 +25,11 @@ from attnviz.commands.rollout.rollout_and_flow import (
 )
 from attnviz.errors import UsageError
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Units, merge_pattern, merge_units
+from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
-from attnviz.results.text_result import TextResult
+from attnviz.results.result import TextResult
 
 MOST_FLOWS = 128
 """Tokens up to which the flow between all pairs is found: n² problems."""

@@ -20,9 +20,8 @@ from attnviz.commands.rollout.report import (
     sink_sentence,
     spread_sentence,
 )
-from attnviz.figures.files import DPI, figure_style
 from attnviz.figures.fonts import fitted, font_families
-from attnviz.figures.look import Look
+from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.matrix import LONGEST, Array, Labels, max_pool
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, new_page, page_width
 from attnviz.figures.tiles import Tile, TilesPlan, tile_pooling, tiles_figure

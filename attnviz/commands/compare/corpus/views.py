@@ -17,9 +17,8 @@ from matplotlib.lines import Line2D
 from attnviz.commands.compare.corpus.measure import CorpusComparison, HeadChange
 from attnviz.commands.compare.corpus.report import changed_line, side_lines, sides_in_words
 from attnviz.commands.compare.views import distance_map, rounded_up
-from attnviz.figures.files import figure_style
 from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
-from attnviz.figures.look import Look, outer_ink
+from attnviz.figures.look import Look, figure_style, outer_ink
 from attnviz.figures.page import PIXEL, Mark, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
