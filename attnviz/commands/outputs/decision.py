@@ -44,18 +44,11 @@ class ClassLogit:
 
 @dataclass(frozen=True)
 class DecisionPart:
-    """What a head, or something else, adds to the difference of the logits.
+    """What something else than a head adds to the difference of the logits."""
 
-    Attributes:
-        name: ``L2H8``, ``embeddings``, ``attention bias``, ``feed-forward``, ``norm bias``, ``classifier bias``, or
-            :data:`NOT_LINEAR`.
-        layer: counted from 0; None for what belongs to no layer.
-        value: in logits; positive where it speaks for the class.
-    """
-
-    name: str
-    layer: int | None
-    value: float
+    name: str  # embeddings, attention bias, feed-forward, norm bias, classifier bias, or NOT_LINEAR
+    layer: int | None  # counted from 0; None for what belongs to no layer
+    value: float  # in logits; positive where it speaks for the class
 
 
 @dataclass(frozen=True)
