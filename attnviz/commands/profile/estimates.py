@@ -74,12 +74,7 @@ def estimated(
 
 
 class Evidence(NamedTuple):
-    """Of one score: its interval, that of its difference from a baseline, and how surely this is above 0.
-
-    Attributes:
-        interval, difference: lowest and highest.
-        p: one-sided, of a difference of 0 or less.
-    """
+    """Intervals of a score and of its difference from a baseline, and p of a difference of 0 or less, one-sided."""
 
     interval: Interval
     difference: Interval

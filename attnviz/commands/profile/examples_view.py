@@ -86,12 +86,9 @@ def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _Exa
     judged = {role.role: role for role in profile.roles if role.id == head}
 
     def heading(of: RoleExamples) -> str:
-        role = judged[of.role]
-        told = "" if role.passed else "does not pass; "
-        return (
-            f"{role_name(of.role, of.direction)}: {told}score {rounded(role.score)}, baseline "
-            f"{rounded(role.baseline)}, n = {role.n:,}"
-        )
+        role, name = judged[of.role], role_name(of.role, of.direction)
+        numbers = f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
+        return f"{name}: {numbers}" if role.passed else f"{name}: does not pass; {numbers}"
 
     count = "one role" if len(roles) == 1 else f"{len(roles)} roles"
     title = f"{head} of {visible(profile.checkpoint.short_name)}: examples of {count}"

@@ -50,10 +50,7 @@ def read_profile(path: Path) -> dict[str, Any]:
 def chosen_examples(document: dict[str, Any], wanted: Sequence[str], path: Path) -> tuple[RoleExamples, ...]:
     """The examples of heads, of roles or relations, or, where both are named, of these roles of these heads.
 
-    Args:
-        document: of profile.json.
-        wanted: ``L2H8``, ``L2``, ``L0-3``; ``obj``, ``sink``, ``previous``, ``syntactic``, …
-        path: of the document, for messages.
+    Wanted are ``L2H8``, ``L2``, ``L0-3``; ``obj``, ``sink``, ``previous``, ``syntactic``, …; messages name the path.
 
     Raises:
         UsageError: there are no such examples, or none at all.
