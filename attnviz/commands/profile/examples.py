@@ -269,10 +269,7 @@ class NameExamples(_InstanceExamples):
 
 
 def role_examples(roles: Sequence[Role], tallies: Iterable[object]) -> tuple[RoleExamples, ...]:
-    """The examples of the roles that each head passes, and of the relation in which it is most above its baseline.
-
-    Of the ``tallies`` of a run those are asked that keep examples.
-    """
+    """The examples of the roles that each head passes, and of the relation in which it is most above its baseline."""
     keeping = [tally for tally in tallies if isinstance(tally, ExampleTally)]
     best: dict[HeadId, Role] = {}
     for role in roles:
