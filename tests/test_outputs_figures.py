@@ -11,7 +11,7 @@ from attnviz.commands.outputs.measure import HeadOutputs
 from attnviz.commands.outputs.views import HeadPlan
 from attnviz.errors import UsageError
 from attnviz.figures.look import Look
-from attnviz.results.result import views_of
+from attnviz.results.report import views_of
 from attnviz.results.view import Choices
 from tests.conftest import SENTENCE
 from tests.drawn import nothing_over_the_edge, overlapping, texts_of

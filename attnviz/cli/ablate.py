@@ -7,8 +7,7 @@ import typer
 
 import attnviz
 from attnviz.cli import options
-from attnviz.cli.folders import is_file
-from attnviz.cli.runner import Run, command
+from attnviz.cli.runner import Run, command, is_file
 from attnviz.cli.terminal import decoded, read_text
 from attnviz.errors import UsageError
 

@@ -26,8 +26,7 @@ from attnviz.model.head_ids import HeadId
 from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted
 from attnviz.patterns.verdicts import Label
-from attnviz.results.result import Result
-from attnviz.results.text_result import OfHeads
+from attnviz.results.result import OfHeads, Result
 
 LARGEST_DISTANCE = math.sqrt(math.log(2))
 """The Jensen-Shannon distance of two patterns that share no key, in the square root of nats."""

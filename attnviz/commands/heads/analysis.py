@@ -20,7 +20,7 @@ from attnviz.patterns.published import PublishedHead
 from attnviz.patterns.statistics import TextContext
 from attnviz.patterns.syntax import Parse
 from attnviz.results.facts import Facts
-from attnviz.results.text_result import OfHeads, TextResult
+from attnviz.results.result import OfHeads, TextResult
 
 
 @dataclass(frozen=True)

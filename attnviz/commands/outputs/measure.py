@@ -35,7 +35,7 @@ from attnviz.model.tokens import Tokens, merge_units, only_position
 from attnviz.model.wording import quoted, rounded
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
-from attnviz.results.text_result import OfHeads, TextResult
+from attnviz.results.result import OfHeads, TextResult
 
 Numbers = NDArray[np.float64]
 

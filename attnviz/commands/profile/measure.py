@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnviz.arguments import check_examples, check_sampling, checked
+from attnviz.arguments import MOST_EXAMPLES, check_sampling, check_whole, checked
 from attnviz.attention.checks import Verification
 from attnviz.commands.profile import roles as judged
 from attnviz.commands.profile.corpus_run import CorpusRun, ProfileSettings
@@ -188,7 +188,7 @@ def profile_heads(
         VerificationError: the heads do not reproduce the model.
     """
     check_sampling(limit, batch_size, seed)
-    check_examples(examples)
+    check_whole("examples", examples, most=MOST_EXAMPLES)
     if not paths and not repeats:
         raise UsageError("nothing to measure: expected a corpus (.conllu, .txt or GAP .tsv), or --repeats.")
     process = this_process()

@@ -29,7 +29,7 @@ from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_uni
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts
-from attnviz.results.text_result import TextResult
+from attnviz.results.result import TextResult
 
 MOST_FLOWS = 128
 """Tokens up to which the flow between all pairs is found: n² problems."""

@@ -33,8 +33,7 @@ from attnviz.model.opening import Model, open_checkpoint
 from attnviz.model.sources import Source
 from attnviz.model.wording import counted, visible
 from attnviz.progress import Progress, named, told_once
-from attnviz.results.result import Result
-from attnviz.results.text_result import OfHeads
+from attnviz.results.result import OfHeads, Result
 from attnviz.version import __version__
 
 

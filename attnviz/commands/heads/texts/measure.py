@@ -22,9 +22,8 @@ from attnviz.model.wording import counted, visible
 from attnviz.patterns.statistics import DIAGONALITY, SCALARS
 from attnviz.patterns.verdicts import HETEROGENEOUS, TOO_SHORT
 from attnviz.progress import Progress, tell
-from attnviz.results.folder_names import text_folder
-from attnviz.results.result import Result
-from attnviz.results.text_result import OfHeads
+from attnviz.results.output_folder import text_folder
+from attnviz.results.result import OfHeads, Result
 
 MOST_TEXTS = 6
 """Texts that are drawn side by side; attnviz's own choice, so that a page holds them."""
