@@ -32,8 +32,9 @@ def read_profile(path: Path) -> dict[str, Any]:
     try:
         if file.exists() and not file.is_file():  # a pipe would be waited for
             raise ValueError("something that is no file")
-        document = json.loads(file.read_text(encoding="utf-8"))
-        if isinstance(document, dict) and isinstance(document.get("roles"), list):
+        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        roles = document.get("roles") if isinstance(document, dict) else None
+        if isinstance(roles, list) and all(isinstance(role, dict) for role in roles):
             return document
         found = "JSON without a list of roles"
     except OSError as error:
@@ -107,11 +108,10 @@ def _heads(name: str, n_layers: int, n_heads: int, roles: set[str]) -> list[Head
 
 def examples_document(document: dict[str, Any], chosen: Sequence[RoleExamples]) -> dict[str, Any]:
     """What ``--json`` prints: the model, and the chosen examples as in profile.json."""
-    entry = examples_entry(chosen) or {}
     licences = _licences(document, chosen)
     return {
         "attnviz": document.get("attnviz"), "model": document["model"],
-        "examples": entry | ({"licences": licences} if licences else {}),
+        "examples": (examples_entry(chosen) or {}) | ({"licences": licences} if licences else {}),
     }  # fmt: skip
 
 
