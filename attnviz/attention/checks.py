@@ -157,7 +157,7 @@ def _passed_errors(record: LayerRecord, checkpoint: Checkpoint) -> tuple[Tensor,
     else:
         again = norm(record.summed)
     if torch.equal(record.summed, expected) and torch.equal(record.normed, again):
-        return expected.new_zeros(1), expected.new_zeros(1)
+        return expected.new_zeros(1, 1, 1), expected.new_zeros(1, 1, 1)
     rounding = 2 * torch.finfo(expected.dtype).eps * expected.abs()
     summed = ((record.summed - expected).abs_() - rounding).clamp_min_(0)
     return _share(summed, record.output), _share((record.normed - again).abs_(), record.normed)
@@ -173,10 +173,8 @@ def _either(choose: Callable[[float, float], float], one: float | None, other: f
 
 def within(check: LayerCheck, tolerance: Tolerance) -> bool:
     """Written so that a comparison with NaN is a failure."""
-    passed = check.output_error <= tolerance.output and check.passed_error <= tolerance.output
-    return (
-        check.pattern_error <= tolerance.pattern and passed and _rows_agree(check, tolerance) and _scale_agrees(check)
-    )
+    patterns = check.pattern_error <= tolerance.pattern and _rows_agree(check, tolerance) and _scale_agrees(check)
+    return patterns and check.output_error <= tolerance.output and check.passed_error <= tolerance.output
 
 
 def _rows_agree(check: LayerCheck, tolerance: Tolerance) -> bool:
