@@ -98,6 +98,8 @@ def test_bad_names_are_one_line_each(saved, profile, tmp_path):
     none.write_text(json.dumps(document | {"examples": None}))
     damaged.write_text(json.dumps(document | {"examples": {"texts": [], "roles": [{}]}}))
     other.write_text("[]")
+    no_roles = tmp_path / "no-roles.json"
+    no_roles.write_text(json.dumps(document | {"roles": [1]}))
     of = first(profile)
     elsewhere = next(each.role for each in profile.examples if each.id != of.id and each.role not in {
         role.role for role in profile.examples if role.id == of.id})  # fmt: skip
@@ -113,6 +115,7 @@ def test_bad_names_are_one_line_each(saved, profile, tmp_path):
         ((saved / "profile.csv", "--show", "L0H0"), "--show reads no corpus"),
         ((broken, "--show", "L0H0"), "found: broken JSON (Expecting value: line 1 column 6 (char 5))"),
         ((other, "--show", "L0H0"), "found: JSON without a list of roles"),
+        ((no_roles, "--show", "L0H0"), "found: JSON without a list of roles"),
         ((saved, "--show", "L9"), "layers such as L2 or a head such as L2H8 or 2.8, found 'L9'"),
         (
             (saved, "--show", "L0H0", "--figures", "roles", "--limit", "3", "--no-control", "--theme", "dark"),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnviz.figures.fonts import fitted, font_families, text_width, wrapped
-from attnviz.figures.look import DPI, Look
+from attnviz.figures.look import DPI, Look, outer_ink
 from attnviz.model.wording import rounded
 
 MARGIN = 0.12
@@ -190,6 +190,15 @@ def _point_out(ax: Axes, norm: Normalize, mark: Mark, look: Look, room: float) -
     side = "left" if place < 0.3 else "right" if place > 0.7 else "center"
     ax.annotate(text, (place, 1), xycoords="axes fraction", xytext=(0, 3), textcoords="offset points", ha=side,
                 fontsize=_BAR_TEXT, color=look.greys.ink, annotation_clip=False)  # fmt: skip
+
+
+def dress_chart(ax: Axes, look: Look, grid: Literal["both", "y"], sides: Sequence[str]) -> None:
+    """Give the Axes of a chart faint guides, small numbers, and frames on these sides only."""
+    ax.set_axisbelow(True)
+    ax.grid(axis=grid, color=look.greys.frame, alpha=0.3, lw=PIXEL)
+    ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(look, "xtick.color"))
+    for side, spine in ax.spines.items():
+        spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=look.greys.frame)
 
 
 def add_legend(figure: Figure | SubFigure, handles: Sequence[Artist], look: Look) -> None:

@@ -19,7 +19,7 @@ from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import DPI, Look, figure_style, outer_ink
-from attnviz.figures.page import PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
+from attnviz.figures.page import PIXEL, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.model.wording import counted, signed, visible
 from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN
 from attnviz.results.facts import sentence
@@ -98,7 +98,7 @@ def draw_relations(ax: Axes, plan: _RelationsPlan, look: Look) -> PathCollection
     ax.set_xticks(np.linspace(0, 1, 3 if stacked else 6))
     ax.set_yticks(range(len(plan.rows)), [])
     ax.set_xlabel("accuracy", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
-    _dress(ax, look, "both", ("bottom",))
+    dress_chart(ax, look, "both", ("bottom",))
     return dots
 
 
@@ -210,18 +210,9 @@ def _draw_by_layer(ax: Axes, values: NDArray[np.float64], name: str, look: Look,
     ax.set_xticks(range(0, n_layers, 1 + n_layers // 16))
     ax.set_xlabel("layer", fontsize=8, color=look.greys.ink)
     ax.set_ylabel(name, fontsize=8, color=look.greys.ink)
-    _dress(ax, look, "y", ("left", "bottom"))
+    dress_chart(ax, look, "y", ("left", "bottom"))
 
 
 def _blues(look: Look) -> tuple[str, str]:
     """What passes and what does not: a strong and a pale colour of the scale."""
     return to_hex(look.colour_map()(0.75)), to_hex(look.colour_map()(0.4))
-
-
-def _dress(ax: Axes, look: Look, grid: Any, sides: tuple[str, ...]) -> None:
-    """Faint guides, small numbers, and frames on these sides only."""
-    ax.set_axisbelow(True)
-    ax.grid(axis=grid, color=look.greys.frame, alpha=0.3, lw=PIXEL)
-    ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(look, "xtick.color"))
-    for side, spine in ax.spines.items():
-        spine.set(visible=side in sides, linewidth=PIXEL, edgecolor=look.greys.frame)

@@ -56,13 +56,9 @@ def estimated(
 ) -> Estimate:
     """From bootstrap samples of scores and baselines, paired: both are of the same texts in each.
 
-    Args:
-        values: [1 + replicates, n_directions, n_layers, n_heads], the first as measured.
-        baselines: by name, of the same shape or one that broadcasts to it. The largest one as measured decides, of
-            each head and direction; it stays the same in all samples.
-        n: as in :class:`Estimate`, like the others below.
-        texts: over which the samples are.
-        directions: of the second axis of the values.
+    Values are [1 + replicates, n_directions, n_layers, n_heads], the first as measured; baselines, by name, have the
+    same shape or one that broadcasts to it. The largest one as measured decides, of each head and direction; it stays
+    the same in all samples. The others are as in :class:`Estimate`, directions those of the second axis.
     """
     every = torch.stack([each.expand_as(values) for each in baselines.values()])
     largest = every[:, 0].argmax(0)
@@ -74,12 +70,7 @@ def estimated(
 
 
 class Evidence(NamedTuple):
-    """Of one score: its interval, that of its difference from a baseline, and how surely this is above 0.
-
-    Attributes:
-        interval, difference: lowest and highest.
-        p: one-sided, of a difference of 0 or less.
-    """
+    """Intervals of a score and of its difference from a baseline, and p of a difference of 0 or less, one-sided."""
 
     interval: Interval
     difference: Interval
@@ -114,12 +105,8 @@ def proportion_evidence(
     of one sentence resemble each other. Agresti & Min (2005) add half an observation to each cell of the table of
     score and baseline; observations are sentences here, of which there are fewer than instances.
 
-    Args:
-        score: 0-1.
-        baseline: 0-1.
-        errors: of the score, and of the difference.
-        counts: instances, and sentences that have them.
-        rate: the chance that an interval misses.
+    Score and baseline are 0-1, the errors of the score and of the difference, the counts those of instances and of
+    sentences that have them; the rate is the chance that an interval misses.
     """
     (n, texts), (error, of_difference) = counts, errors
     t = t_quantile(1 - rate / 2, _freedom(texts))

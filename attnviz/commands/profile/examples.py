@@ -49,7 +49,7 @@ class ExampleTally(Tally, ABC):
     """``n`` examples of each group, of one kind of role; they stand in ``kept`` by name, with their texts."""
 
     def __init__(self, settings: RunSettings, n: int) -> None:
-        self._n, self._seed = n, settings.seed
+        self.n, self._seed = n, settings.seed
         self.shape = settings.checkpoint.n_layers, settings.checkpoint.n_heads
         self.causal = settings.checkpoint.architecture.causal
         self.kept: dict[str, Kept] = {}
@@ -66,7 +66,7 @@ class ExampleTally(Tally, ABC):
 
     def _new(self, name: str, cells: Sequence[int]) -> Kept:
         if name not in self.kept:
-            self.kept[name] = Kept(self._n + _SPARE, cells, self._seed)
+            self.kept[name] = Kept(self.n + _SPARE, cells, self._seed)
         return self.kept[name]
 
     def state(self) -> dict[str, Any]:
@@ -93,8 +93,7 @@ class ExampleTally(Tally, ABC):
         kept, cell = self.kept[where[0]], (where[1], *id)
         groups = kept.ranked(0, cell), kept.deciles(cell), kept.ranked(1, cell)
         best, deciles, failures = ((self._example(*each, cell) for each in group) for group in groups)
-        n = self._n
-        return RoleExamples(id, role, direction, _different(best, n), tuple(deciles), _different(failures, n))
+        return RoleExamples(id, role, direction, _different(best, self.n), tuple(deciles), _different(failures, self.n))
 
     def _example(self, place: int, reading: Reading, cell: tuple[int, ...]) -> Example:
         first, corpus, number, position = self.texts.address(place)
@@ -269,10 +268,7 @@ class NameExamples(_InstanceExamples):
 
 
 def role_examples(roles: Sequence[Role], tallies: Iterable[object]) -> tuple[RoleExamples, ...]:
-    """The examples of the roles that each head passes, and of the relation in which it is most above its baseline.
-
-    Of the ``tallies`` of a run those are asked that keep examples.
-    """
+    """The examples of the roles that each head passes, and of the relation in which it is most above its baseline."""
     keeping = [tally for tally in tallies if isinstance(tally, ExampleTally)]
     best: dict[HeadId, Role] = {}
     for role in roles:

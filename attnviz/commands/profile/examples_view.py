@@ -14,7 +14,7 @@ from matplotlib.path import Path
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.errors import UsageError
-from attnviz.figures.fonts import fitted, font_families, text_width
+from attnviz.figures.fonts import fitted, put_text, text_width
 from attnviz.figures.look import DPI, Look, figure_style
 from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.model.head_ids import HeadId, select_heads
@@ -86,12 +86,9 @@ def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _Exa
     judged = {role.role: role for role in profile.roles if role.id == head}
 
     def heading(of: RoleExamples) -> str:
-        role = judged[of.role]
-        told = "" if role.passed else "does not pass; "
-        return (
-            f"{role_name(of.role, of.direction)}: {told}score {rounded(role.score)}, baseline "
-            f"{rounded(role.baseline)}, n = {role.n:,}"
-        )
+        role, name = judged[of.role], role_name(of.role, of.direction)
+        numbers = f"score {rounded(role.score)}, baseline {rounded(role.baseline)}, n = {role.n:,}"
+        return f"{name}: {numbers}" if role.passed else f"{name}: does not pass; {numbers}"
 
     count = "one role" if len(roles) == 1 else f"{len(roles)} roles"
     title = f"{head} of {visible(profile.checkpoint.short_name)}: examples of {count}"
@@ -208,7 +205,4 @@ def _arc(ax: Axes, start: float, end: float, foot: float, **style: Any) -> None:
 
 
 def _write(ax: Axes, x: float, y: float, text: str, ink: str, size: float, weight: str = "normal") -> None:
-    ax.text(
-        x, y, text, size=size, color=ink, weight=weight, va="baseline", family=font_families([text]),
-        parse_math=False, clip_on=False, in_layout=False,
-    )  # fmt: skip
+    put_text(ax, x, y, text, size=size, color=ink, weight=weight, va="baseline", clip_on=False, in_layout=False)

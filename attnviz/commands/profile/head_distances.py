@@ -62,10 +62,10 @@ class HeadDistanceTally(SumTally):
         """Add the divergences of [n_queries, n_all_heads, n] rows, each pair of heads computed once."""
         for first in range(0, len(rows), _TOGETHER):
             some = rows[first : first + _TOGETHER].transpose(0, 1).contiguous()
-            entropy = _entropy(some)
+            entropy = torch.special.entr(some).sum(-1)  # in nats
             sums = some.new_zeros(len(some), len(some))
             for head in range(len(some) - 1):
-                mixed = _entropy((some[head + 1 :] + some[head]) / 2)
+                mixed = torch.special.entr((some[head + 1 :] + some[head]) / 2).sum(-1)
                 sums[head, head + 1 :] = (mixed - (entropy[head + 1 :] + entropy[head]) / 2).clamp(min=0).sum(1)
             upper = sums.cpu().double()
             self._counts["sums"] += upper + upper.T
@@ -82,8 +82,3 @@ class HeadDistanceTally(SumTally):
         Symmetric, zeros on the diagonal; NaN where nothing was compared.
         """
         return self._counts["sums"] / self._counts["queries"]
-
-
-def _entropy(rows: Tensor) -> Tensor:
-    """Of the last axis, in nats."""
-    return torch.special.entr(rows).sum(-1)  # type: ignore[no-any-return]

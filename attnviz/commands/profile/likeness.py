@@ -71,11 +71,8 @@ def likeness_missing(profile: Profile) -> str:
 def arrange(distances: _Numbers) -> tuple[_Numbers, float]:
     """Metric multidimensional scaling in the plane (SMACOF), on the divergences themselves as Clark et al. 2019 do.
 
-    It begins from classical scaling, so that a matrix has one arrangement, turned by its directions of greatest spread
-    to be wider than high.
-
-    Args:
-        distances: [n, n], symmetric, zeros on the diagonal.
+    Distances are [n, n], symmetric, zeros on the diagonal. It begins from classical scaling, so that a matrix has one
+    arrangement, turned by its directions of greatest spread to be wider than high.
 
     Returns:
         points [n, 2] around the origin, in the unit of the distances; Kruskal's stress-1: 0 is exact, 0.2 often poor.

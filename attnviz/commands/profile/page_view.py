@@ -104,7 +104,7 @@ def _roles(passed: dict[HeadId, list[Role]]) -> dict[str, Any]:
         [
             str(role.id), visible(role.role), ARROWS.get(role.direction or "", ""), rounded(role.score),
             rounded(role.baseline), rounded(role.gain), *map(rounded, role.interval), role.n, rounded(role.untrained),
-            _confirmed(role),
+            role.confirmed and f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}",
         ]
         for roles in passed.values()
         for role in roles
@@ -148,12 +148,6 @@ def _runs(example: Example) -> list[list[str]]:
         else:
             runs.append([space + visible(part.text), ""])
     return runs
-
-
-def _confirmed(role: Role) -> str | None:
-    if role.confirmed is None:
-        return None
-    return f"{'yes' if role.confirmed.passed else 'no'}, {role.confirmed.score:.2f}"
 
 
 def _relations(relations: tuple[RelationCount, ...]) -> dict[str, Any]:

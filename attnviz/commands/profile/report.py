@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -170,8 +169,7 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
     return column_table(title, columns, rows, width=width, caption=caption)
 
 
-@dataclass(frozen=True)
-class _RelationRow:
+class _RelationRow(NamedTuple):
     """A relation with the verdicts on it, none where it is too rare."""
 
     relation: RelationCount
@@ -224,8 +222,7 @@ def _by_head(profile: Profile, top: int | None, width: int) -> Table:
     return column_table(title, columns, rows, width=width, caption=caption)
 
 
-@dataclass(frozen=True)
-class _RoleRow:
+class _RoleRow(NamedTuple):
     """A role of a head, whose id stands beside its first role; or how many more it has."""
 
     head: str

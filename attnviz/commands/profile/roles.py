@@ -63,12 +63,9 @@ _BROAD = (
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A role of a head, measured again on another corpus, in the same direction.
+    """A role of a head, measured again on another corpus, in the same direction; it passes by the same threshold.
 
-    Attributes:
-        score, baseline, n: as in :class:`Role`.
-        difference: the interval of the score above the baseline, at 0.05 over all roles that were tested again.
-        passed: by the same threshold.
+    The interval of the difference is at 0.05 over all roles that were tested again.
     """
 
     score: float
@@ -282,9 +279,7 @@ def untrained_scores(candidates: Iterable[Candidate]) -> dict[str, float]:
 def judged_roles(candidates: Iterable[Candidate], untrained: Mapping[str, float]) -> list[Role]:
     """Every head's verdict for every role: by its own interval, the rate of false discoveries, and the control.
 
-    Args:
-        candidates: all that was measured.
-        untrained: from :func:`untrained_scores` of a freshly initialised copy of the model; empty without a control.
+    The latter are :func:`untrained_scores` of a freshly initialised copy of the model; empty without a control.
     """
     roles = [role for candidate in candidates for role in candidate.roles()]
     tested = [role.p for role in roles if role.p is not None]

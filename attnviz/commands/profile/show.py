@@ -32,8 +32,9 @@ def read_profile(path: Path) -> dict[str, Any]:
     try:
         if file.exists() and not file.is_file():  # a pipe would be waited for
             raise ValueError("something that is no file")
-        document = json.loads(file.read_text(encoding="utf-8"))
-        if isinstance(document, dict) and isinstance(document.get("roles"), list):
+        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        roles = document.get("roles") if isinstance(document, dict) else None
+        if isinstance(roles, list) and all(isinstance(role, dict) for role in roles):
             return document
         found = "JSON without a list of roles"
     except OSError as error:
@@ -50,10 +51,7 @@ def read_profile(path: Path) -> dict[str, Any]:
 def chosen_examples(document: dict[str, Any], wanted: Sequence[str], path: Path) -> tuple[RoleExamples, ...]:
     """The examples of heads, of roles or relations, or, where both are named, of these roles of these heads.
 
-    Args:
-        document: of profile.json.
-        wanted: ``L2H8``, ``L2``, ``L0-3``; ``obj``, ``sink``, ``previous``, ``syntactic``, …
-        path: of the document, for messages.
+    Wanted are ``L2H8``, ``L2``, ``L0-3``; ``obj``, ``sink``, ``previous``, ``syntactic``, …; messages name the path.
 
     Raises:
         UsageError: there are no such examples, or none at all.
@@ -110,11 +108,10 @@ def _heads(name: str, n_layers: int, n_heads: int, roles: set[str]) -> list[Head
 
 def examples_document(document: dict[str, Any], chosen: Sequence[RoleExamples]) -> dict[str, Any]:
     """What ``--json`` prints: the model, and the chosen examples as in profile.json."""
-    entry = examples_entry(chosen) or {}
     licences = _licences(document, chosen)
     return {
         "attnviz": document.get("attnviz"), "model": document["model"],
-        "examples": entry | ({"licences": licences} if licences else {}),
+        "examples": (examples_entry(chosen) or {}) | ({"licences": licences} if licences else {}),
     }  # fmt: skip
 
 

@@ -136,11 +136,6 @@ def file_stems(roles: Sequence[str]) -> list[str]:
     return stems
 
 
-def _no_relations(profile: Profile) -> str:
-    judged = any(role.role.startswith("syntactic:") for role in profile.roles)
-    return "" if judged else "no relation is frequent enough in these corpora"
-
-
 VIEWS: tuple[View[Profile, Any], ...] = (
     View("roles", "the clearest role of every head", _plan_roles, head_map_figure, draw_head_map),
     View(
@@ -150,7 +145,9 @@ VIEWS: tuple[View[Profile, Any], ...] = (
     ),
     View(
         "relations", "the best head of each relation beside its largest baseline", plan_relations, relations_figure,
-        draw_relations, missing=_no_relations,
+        draw_relations,
+        missing=lambda profile: "" if any(role.role.startswith("syntactic:") for role in profile.roles)
+        else "no relation is frequent enough in these corpora",
     ),
     View(
         "layers", "entropy and distance by layer", plan_layers, layers_figure,

@@ -19,7 +19,7 @@ from attnviz.commands.compare.corpus.report import changed_line, side_lines, sid
 from attnviz.commands.compare.views import distance_map, rounded_up
 from attnviz.figures.head_map import HeadMapPlan, draw_head_map, head_map_figure
 from attnviz.figures.look import Look, figure_style, outer_ink
-from attnviz.figures.page import PIXEL, Mark, PagePlan, add_legend, legend_height, new_page, page_width
+from attnviz.figures.page import Mark, PagePlan, add_legend, dress_chart, legend_height, new_page, page_width
 from attnviz.model.wording import counted
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices, View
@@ -114,12 +114,8 @@ def _draw_ranked(ax: Axes, plan: _RankedPlan, look: Look) -> PathCollection:
     ax.set_xticks(ticks, [str(plan.heads[at - 1].rank) for at in ticks])
     ax.set_xlabel("heads by rank", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
     ax.set_ylabel("mean distance (root nats)", fontsize=8, color=outer_ink(look, "axes.labelcolor"))
-    ax.set_axisbelow(True)
-    ax.grid(axis="y", color=greys.frame, alpha=0.3, lw=PIXEL)
     ax.grid(visible=False, axis="x")
-    ax.tick_params(length=0, labelsize=7, labelcolor=outer_ink(look, "xtick.color"))
-    for side, spine in ax.spines.items():
-        spine.set(visible=side in ("left", "bottom"), linewidth=PIXEL, edgecolor=greys.frame)
+    dress_chart(ax, look, "y", ("left", "bottom"))
     return dots
 
 
