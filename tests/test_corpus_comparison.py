@@ -22,7 +22,7 @@ from attnviz.cli.program import app
 from attnviz.commands.compare.corpus import measure, tallies
 from attnviz.commands.compare.corpus.noise import dropping_out
 from attnviz.commands.compare.measure import LARGEST_DISTANCE
-from attnviz.commands.profile.intervals import t_quantile
+from attnviz.commands.profile.estimates import t_quantile
 from attnviz.corpora import runs
 from attnviz.corpora.batches import SampledAttention, collate, encode
 from attnviz.corpora.bootstrap import REPLICATES, text_weights

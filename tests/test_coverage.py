@@ -1,7 +1,7 @@
 """How often the intervals of a profile hold for 72 heads at once, in samples whose truth is known.
 
 Slow, so it has to be asked for: ``pytest -n0 --no-cov -m slow -s tests/test_coverage.py`` prints the figures that stand
-in :mod:`attnviz.commands.profile.intervals`. Samples are drawn as a corpus gives them: instances come in sentences, and
+in :mod:`attnviz.commands.profile.estimates`. Samples are drawn as a corpus gives them: instances come in sentences, and
 attention in texts of varying length; what is of one text is alike. Bootstrap, errors and intervals are the product's.
 """
 
@@ -14,8 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from attnviz.commands.profile.estimates import estimated
-from attnviz.commands.profile.intervals import Interval
+from attnviz.commands.profile.estimates import Interval, estimated
 from attnviz.commands.profile.repeats import SEQUENCES, RepeatScores
 from attnviz.commands.profile.roles import (
     ENOUGH_INSTANCES,

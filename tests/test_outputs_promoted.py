@@ -18,7 +18,7 @@ from attnviz.commands.outputs.promoted_tokens import MOST_TOKENS
 from attnviz.commands.outputs.stream import recording_stream
 from attnviz.errors import UsageError, VerificationError
 from attnviz.model.head_ids import HeadId
-from attnviz.model.pieces import vocabulary_labels
+from attnviz.model.words import vocabulary_labels
 from tests.conftest import SENTENCE
 from tests.models import bert_tokenizer, gpt2_config, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 from tests.test_outputs import D_MODEL, DTYPES, N_HEADS, N_LAYERS, of_head, own_numbers

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from attnviz import analyze
 from attnviz.commands.profile.measure import profile_heads
-from attnviz.commands.profile.repeats import SEQUENCES, RepeatTally
-from attnviz.commands.profile.retrieval import Needles
+from attnviz.commands.profile.repeats import SEQUENCES, Needles, RepeatTally
 from attnviz.commands.profile.tallies import ordinary_ids
 from attnviz.corpora.batches import SampledAttention
 from attnviz.model.checkpoint import from_loaded

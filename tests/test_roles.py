@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnviz.commands.profile.estimates import Estimate, estimated
-from attnviz.commands.profile.intervals import (
+from attnviz.commands.profile.estimates import (
+    Estimate,
     cosine_evidence,
+    estimated,
     false_discovery,
     proportion_evidence,
     share_evidence,

@@ -21,7 +21,7 @@ from attnviz.attention.reference import (
     multi_head_attention,
     shared_by_groups,
 )
-from attnviz.model.architectures.rope import rotary_of
+from attnviz.model.architectures.llama import rotary_of
 from tests.llamas import llama_config
 from tests.test_attention import random_input, random_parameters
 from tests.test_llamas import ROPE

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnviz.model.tokens import Tokens, tokenize
+from attnviz.model.encoding import tokenize
+from attnviz.model.tokens import Tokens
 from attnviz.patterns.guesses import BASELINES
 from attnviz.patterns.syntax import DIRECTIONS, Arc, Parse, RelationAccuracy, Word, parse_texts, relation_accuracy
 from tests.models import bert_tokenizer, gpt2_tokenizer

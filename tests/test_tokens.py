@@ -12,9 +12,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from attnviz.errors import CheckpointError, TextError
-from attnviz.model.pieces import vocabulary_labels
-from attnviz.model.tokens import Tokens, merge_pattern, merge_units, tokenize
+from attnviz.model.encoding import tokenize
+from attnviz.model.tokens import Tokens, merge_pattern, merge_units
 from attnviz.model.wording import visible
+from attnviz.model.words import vocabulary_labels
 from tests.llamas import sentencepiece_tokenizer
 from tests.models import bert_tokenizer, gpt2_tokenizer
 

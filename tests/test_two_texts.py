@@ -19,9 +19,9 @@ from attnviz.errors import ArchitectureError, CheckpointError, TextError, UsageE
 from attnviz.figures.look import Look
 from attnviz.model import encoding
 from attnviz.model.checkpoint import from_loaded
-from attnviz.model.encoding import pieces_of
 from attnviz.model.head_ids import HeadId, LayerId, Stack, head_named, select_heads
 from attnviz.model.tokens import merge_pattern, merge_units, shifted_right
+from attnviz.model.words import pieces_of
 from attnviz.patterns.statistics import TextContext, measure
 from attnviz.patterns.verdicts import judge, label_of
 from tests.encoder_decoders import SOURCE, TARGET, saved, saved_marian, sharp, unigram_tokenizer

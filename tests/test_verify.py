@@ -21,8 +21,7 @@ from attnviz.attention.tolerances import TOLERANCES
 from attnviz.attention.verify import VerifiedAttention, VerifiedLayer, verify_attention
 from attnviz.cli.program import app
 from attnviz.errors import AttnvizError, VerificationError
-from attnviz.model.architectures.bert import Bert
-from attnviz.model.architectures.gpt2 import GPT2
+from attnviz.model.architectures.bert_gpt2 import GPT2, Bert
 from attnviz.model.checkpoint import Checkpoint, from_loaded
 from attnviz.model.opening import open_checkpoint
 from tests.conftest import SENTENCE, needs_minilm

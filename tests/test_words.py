@@ -6,8 +6,7 @@ from typer.testing import CliRunner
 import attnviz
 from attnviz.cli.program import app
 from attnviz.errors import UsageError
-from attnviz.model.positions import find_positions, only_position
-from attnviz.model.tokens import Units, merge_units
+from attnviz.model.tokens import Units, find_positions, merge_units, only_position
 from attnviz.model.words import word_spans
 from tests.models import bert_tokenizer, gpt2_tokenizer, save_checkpoint, sharp_bert, sharp_gpt2
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import VerificationError
-from attnviz.model.architectures import LayerModules
+from attnviz.model.architectures.base import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import LayerId
 from attnviz.model.weights import all_finite

@@ -8,7 +8,8 @@ from attnviz.arguments import check_whole
 from attnviz.attention.capture import eager_and_eval
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens, shifted_right, tokens_of_ids
+from attnviz.model.encoding import tokens_of_ids
+from attnviz.model.tokens import Tokens, shifted_right
 from attnviz.model.wording import counted, visible
 
 MOST_NEW_TOKENS = 40
@@ -29,7 +30,7 @@ def target_tokens(
     """What the decoder of an encoder-decoder reads: the target that was given, or one that it writes, greedily.
 
     Raises:
-        TextError: see :func:`attnviz.model.tokens.tokenize`.
+        TextError: see :func:`attnviz.model.encoding.tokenize`.
         UsageError: ``max_new_tokens`` is no whole number from 1 on.
     """
     longest = MOST_NEW_TOKENS if max_new_tokens is None else max_new_tokens

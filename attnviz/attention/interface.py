@@ -21,7 +21,7 @@ from attnviz.attention.capture import eager_and_eval, refuse_not_finite
 from attnviz.attention.checks import LayerCheck, Verification, compare_patterns, within
 from attnviz.attention.verify import VerifiedAttention, VerifiedLayer
 from attnviz.errors import ArchitectureError, VerificationError
-from attnviz.model.architectures import EAGER
+from attnviz.model.architectures.undeclared import EAGER
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.libraries import calling_transformers

@@ -11,23 +11,16 @@ from torch import Tensor, nn
 from attnviz.attention.norms import Norm
 from attnviz.attention.tolerances import Tolerance, tolerance_of
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import (
-    ARCHITECTURES,
-    Architecture,
-    LayerModules,
-    Undeclared,
-    architecture_of,
-    first_position,
-    instead_of,
-    norm_of,
-)
+from attnviz.model.architectures import ARCHITECTURES, architecture_of, instead_of
+from attnviz.model.architectures.base import Architecture, LayerModules, first_position, norm_of
+from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.classifier import Classifier, classification_class, classifier_of
 from attnviz.model.configs import check_sizes, read_config, refuse_other_weights
-from attnviz.model.encoding import encodings, load_tokenizer
+from attnviz.model.encoding import encodings, load_tokenizer, tokenize
 from attnviz.model.head_ids import LayerId, Stack
 from attnviz.model.libraries import calling_transformers
 from attnviz.model.sources import Source, read_json, weight_files, weights_sha256
-from attnviz.model.tokens import Tokens, tokenize
+from attnviz.model.tokens import Tokens
 from attnviz.model.weights import (
     check_parts,
     check_report,
@@ -49,7 +42,6 @@ class Checkpoint:
         revision: the hub's commit or the package's version; None where there is none.
         architecture: how to read its parameters.
         model: the bare transformers model (no task head).
-        tokenizer: the fast tokenizer that belongs to it.
         language_head: what makes logits [.., vocabulary] of the last hidden state [.., d_model] (after GPT-2's final
             norm); None where it was not asked for, or the checkpoint has none.
         classifier: likewise its head for sequence classification; a checkpoint has one head at most.
@@ -178,7 +170,7 @@ class Checkpoint:
         return norm_of(self.architecture, self.config, module)
 
     def tokenize(self, text: str, pair: str | None = None, truncate: bool = False, target: bool = False) -> Tokens:
-        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.model.tokens.tokenize`."""
+        """Tokenize a text or a pair for this model, or a target; see :func:`attnviz.model.encoding.tokenize`."""
         size = getattr(self.config, "decoder_vocab_size", None) if target else None
         return tokenize(
             self.tokenizer,
@@ -208,16 +200,9 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Load a checkpoint with its tokenizer, every weight accounted for.
 
-    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM,
-    GPT2LMHeadModel, …); the head is left out, since no attention depends on it, unless the language-modelling head
-    is asked for.
-
-    Args:
-        source: where the checkpoint lies.
-        device: where to put it.
-        dtype: its number format.
-        language_head: also load the head that gives logits of tokens, or of classes, where the checkpoint has one.
-        any_family: also take a family of which the patterns alone are recomputed.
+    The checkpoint may hold any of the architecture's usual heads (BertModel, BertForMaskedLM, GPT2LMHeadModel, …); the
+    head is left out, since no attention depends on it, unless it is asked for: that which gives logits of tokens, or
+    of classes. ``any_family`` also takes a family of which the patterns alone are recomputed.
 
     Raises:
         ArchitectureError: the reference attention does not reproduce this architecture.

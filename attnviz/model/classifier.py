@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from attnviz.errors import UsageError
-from attnviz.model.architectures import Architecture
+from attnviz.model.architectures.base import Architecture
 from attnviz.model.wording import shortened, visible
 
 _LISTED, _LONGEST = 12, 30

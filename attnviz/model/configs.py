@@ -81,12 +81,8 @@ def refuse_other_weights(folder: Path) -> None:
 def empty_model(config: Any, most_modules: int = _MOST_MODULES) -> nn.Module:
     """The bare model of a config on torch's meta device: its shapes without its weights, so without their memory.
 
-    Args:
-        config: of transformers.
-        most_modules: that it may have; the empty modules themselves take memory and time.
-
     Raises:
-        CheckpointError: transformers cannot build it, or it has more modules.
+        CheckpointError: transformers cannot build it, or it has more modules: empty ones, too, take memory and time.
     """
     from transformers import AutoModel
 

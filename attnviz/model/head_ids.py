@@ -10,8 +10,8 @@ from attnviz.errors import UsageError
 
 _ONE_HEAD = re.compile(r"L?([0-9]{1,6})(?:H|\.)([0-9]{1,6})", re.IGNORECASE)
 _SELECTION = re.compile(
-    r"(?:L?(?P<l1>[0-9]{1,6}|\*)(?:-L?(?P<l2>[0-9]{1,6}))?(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?"
-    r"|L(?P<layer1>[0-9]{1,6}|\*)(?:-L?(?P<layer2>[0-9]{1,6}))?)",
+    r"(?P<letter>[A-Z]?)(?:(?P<l1>[0-9]{1,6}|\*)(?:-(?P<again>[A-Z]?)(?P<l2>[0-9]{1,6}))?"
+    r"(?:(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?)?)?",
     re.IGNORECASE,
 )
 FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
@@ -20,21 +20,13 @@ FORMS = "L2H8, 2.8, L2 (a layer), L0-3 (layers), L*H8 (head 8 of every layer)"
 
 @dataclass(frozen=True)
 class Stack:
-    """Attention layers of one kind in a model with several: those of the encoder, of the decoder, cross-attention.
+    """Attention layers of one kind in a model with several: those of the encoder, of the decoder, cross-attention."""
 
-    Attributes:
-        letter: with which ids begin: ``E``, ``D``, ``X``.
-        name: of the kind.
-        first: place of its first layer among all attention layers of the model, stack after stack.
-        n_layers: its layers.
-        n_heads: heads in each of them.
-    """
-
-    letter: str
+    letter: str  # with which ids begin: E, D, X
     name: str
-    first: int
+    first: int  # place of its first layer among all attention layers of the model, stack after stack
     n_layers: int
-    n_heads: int
+    n_heads: int  # in each of its layers
 
     def layer(self, number: int) -> "LayerId":
         """One of its layers, counted from 0."""
@@ -106,14 +98,9 @@ class HeadId(NamedTuple):
 
 
 def head_named(given: object, n_layers: int, n_heads: int, others: str = "", stacks: Sequence[Stack] = ()) -> HeadId:
-    """One head of a model, as a caller names it.
+    """One head of a model, given as ``L2H8``, ``2.8`` or a HeadId (a pair of numbers); with several stacks ``X2H8``.
 
-    Args:
-        given: ``L2H8``, ``2.8``, or a HeadId (a pair of numbers).
-        n_layers: layers of the model.
-        n_heads: heads in each layer.
-        others: what could have been given instead, for the message; ends in ``or``.
-        stacks: of a model with several; its heads are named ``X2H8``.
+    ``others`` is what could have been given instead, for the message; it ends in ``or``.
 
     Raises:
         UsageError: it names no head, or one that the model lacks.
@@ -140,12 +127,8 @@ def select_heads(
 ) -> list[HeadId]:
     """The heads that any of the selections names, in the model's order; none given means all.
 
-    Args:
-        selections: each one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several), or a HeadId; a
-            single one may stand without a list around it.
-        n_layers: layers of the model.
-        n_heads: heads in each layer.
-        stacks: of a model with several; selections then begin with the letter of one: ``X0H3``, ``X``, ``E0-2``.
+    A selection is one of ``L2H8``, ``2.8``, ``L2``, ``L0-3``, ``L*H8`` (commas join several), or a HeadId; a single one
+    may stand without a list around it. With several stacks it begins with the letter of one: ``X0H3``, ``X``, ``E0-2``.
 
     Raises:
         UsageError: a selection cannot be read, or names a layer or head that the model lacks.
@@ -153,10 +136,9 @@ def select_heads(
     parts = [part.strip() for text in selection_texts(selections) for part in text.split(",")]
     if not parts:
         return [head for stack in stacks for head in stack.heads] or all_heads(n_layers, n_heads)
-    if stacks:
-        return sorted({head for part in parts for head in _of_stacks(part, stacks)})
-    chosen = {head for part in parts for head in _heads_of(part, n_layers, n_heads)}
-    return sorted(chosen)
+    kinds = stacks or [Stack("L", "", 0, n_layers, n_heads)]
+    chosen = sorted({head for part in parts for head in _heads_of(part, kinds)})
+    return chosen if stacks else [HeadId(int(layer), head) for layer, head in chosen]
 
 
 def selection_texts(selections: object) -> list[str]:
@@ -175,14 +157,26 @@ def selection_texts(selections: object) -> list[str]:
     return [str(text) for text in texts]
 
 
-def _heads_of(part: str, n_layers: int, n_heads: int) -> Sequence[HeadId]:
+def _heads_of(part: str, stacks: Sequence[Stack]) -> list[HeadId]:
+    """The heads of one selection; those of a model of one kind are in a stack ``L``, whose letter heads may lack."""
     match = _SELECTION.fullmatch(part)
-    if match is None:
-        raise UsageError(f"cannot read the selection {part!r}: expected one of {FORMS}.")
-    first, last = match["l1"] or match["layer1"], match["l2"] or match["layer2"]
-    layers = _span("layer", first, last, n_layers, part)
-    heads = _span("head", match["h1"] or "*", match["h2"], n_heads, part)
-    return [HeadId(layer, head) for layer in layers for head in heads]
+    letter = (match["letter"].upper() or "L" * bool(match["h1"])) if match else ""
+    stack = next((each for each in stacks if each.letter == letter), None)
+    if match is None or stack is None or (match["again"] or letter).upper() != letter or part.upper() == "L":
+        raise UsageError(f"cannot read the selection {part!r}: {_forms(stacks)}.")
+    layers = _span("layer", match["l1"] or "*", match["l2"], stack.n_layers, part)
+    heads = _span("head", match["h1"] or "*", match["h2"], stack.n_heads, part)
+    return [HeadId(stack.layer(layer), head) for layer in layers for head in heads]
+
+
+def _forms(stacks: Sequence[Stack]) -> str:
+    if len(stacks) == 1 and stacks[0].letter == "L":
+        return f"expected one of {FORMS}"
+    kinds = ", ".join(f"{each.letter} ({each.name})" for each in stacks)
+    return (
+        f"this model has attention of several kinds; expected one of {_examples(stacks)}, X (all of a kind), E0-2 "
+        f"(layers), X*H1 (head 1 of every layer), with {kinds}"
+    )
 
 
 def _head_of_stacks(given: object, stacks: Sequence[Stack]) -> HeadId:
@@ -191,24 +185,7 @@ def _head_of_stacks(given: object, stacks: Sequence[Stack]) -> HeadId:
     match = re.fullmatch(r"([A-Z])[0-9]{1,6}(?:H|\.)[0-9]{1,6}", text, re.IGNORECASE)
     if match is None or not any(stack.letter == match[1].upper() for stack in stacks):
         raise UsageError(f"expected a head such as {_examples(stacks)}, found {given!r}.")
-    return _of_stacks(text, stacks)[0]
-
-
-def _of_stacks(part: str, stacks: Sequence[Stack]) -> list[HeadId]:
-    """The heads of one selection, in a model with several stacks."""
-    stack = next((stack for stack in stacks if stack.letter == part[:1].upper()), None)
-    layer, last = r"(?P<l1>[0-9]{1,6}|\*)", rf"(?:-{part[:1]}?(?P<l2>[0-9]{{1,6}}))?"
-    heads = r"(?:(?:H|\.)(?P<h1>[0-9]{1,6}|\*)(?:-H?(?P<h2>[0-9]{1,6}))?)?"
-    match = re.fullmatch(f"(?:{layer}{last}{heads})?", part[1:], re.IGNORECASE) if stack is not None else None
-    if stack is None or match is None:
-        kinds = ", ".join(f"{each.letter} ({each.name})" for each in stacks)
-        raise UsageError(
-            f"cannot read the selection {part!r}: this model has attention of several kinds; expected one of "
-            f"{_examples(stacks)}, X (all of a kind), E0-2 (layers), X*H1 (head 1 of every layer), with {kinds}."
-        )
-    layers = _span("layer", match["l1"] or "*", match["l2"], stack.n_layers, part)
-    of_layer = _span("head", match["h1"] or "*", match["h2"], stack.n_heads, part)
-    return [HeadId(stack.layer(layer), head) for layer in layers for head in of_layer]
+    return _heads_of(text, stacks)[0]
 
 
 def _examples(stacks: Sequence[Stack]) -> str:

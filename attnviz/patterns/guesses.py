@@ -5,7 +5,6 @@ pieces; a head that rests on one place picks the first word or the last. Such he
 often as these guesses are.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,12 +33,12 @@ def error_reduction(score: float | None, baseline: float | None) -> float | None
 
 @dataclass(frozen=True)
 class WordGuesses:
-    """Guesses for the words of one sentence.
+    """Guesses for the words of sentences, of which shorter ones are filled up with words without pieces.
 
     Attributes:
-        visible: boolean [n, n], the other words that each word may attend to; words without pieces are nobody's.
-        words: by name of :data:`GUESSES`, [n], what is guessed for each word; -1 where it sees no other.
-        chance: [n], how often one of the visible words, drawn at random, is a given one; 0 where there is none.
+        visible: boolean [batch, n, n], the other words that each word may attend to; words without pieces are nobody's.
+        words: by name of :data:`GUESSES`, [batch, n], what is guessed for each word; -1 where it sees no other.
+        chance: [batch, n], how often one of the visible words, drawn at random, is a given one; 0 where there is none.
     """
 
     visible: Tensor
@@ -47,44 +46,40 @@ class WordGuesses:
     chance: Tensor
 
     @classmethod
-    def of(cls, pieces: Sequence[int], causal: bool) -> "WordGuesses":
+    def of(cls, pieces: Tensor, causal: bool) -> "WordGuesses":
         """For words of so many pieces each, 0 where the model has none or where they are a sink.
 
         Args:
-            pieces: [n], how many tokens each word has.
+            pieces: [batch, n], how many tokens each word has; n is at least 1.
             causal: whether a word sees only those before it.
         """
-        sizes, n = torch.tensor(list(pieces), dtype=torch.long), len(pieces)
-        visible = (sizes > 0)[:, None] & (sizes > 0)[None, :] & ~torch.eye(n, dtype=torch.bool)
+        n = pieces.shape[1]
+        visible = (pieces > 0)[:, :, None] & (pieces > 0)[:, None, :] & ~torch.eye(n, dtype=torch.bool)
         if causal:
             visible &= torch.ones(n, n, dtype=torch.bool).tril(-1)
-        count = visible.sum(1)
-        if not n:
-            empty = torch.empty(0, dtype=torch.long)
-            return cls(visible, dict.fromkeys(GUESSES, empty), torch.empty(0, dtype=torch.float64))
-        as_numbers = visible.long()
-        found = (as_numbers.argmax(1), n - 1 - as_numbers.flip(1).argmax(1), (visible * sizes).argmax(1))
+        count, as_numbers = visible.sum(-1), visible.long()
+        found = as_numbers.argmax(-1), n - 1 - as_numbers.flip(-1).argmax(-1), (visible * pieces[:, None]).argmax(-1)
         words = {name: of_name.masked_fill(count == 0, -1) for name, of_name in zip(GUESSES, found, strict=True)}
         return cls(visible, words, torch.where(count > 0, 1 / count.clamp(min=1).double(), 0.0))
 
 
-def votes_elsewhere(guesses: Tensor, visible: Tensor, query: Tensor, target: Tensor) -> Tensor:
+def votes_elsewhere(guesses: Tensor, visible: Tensor, text: Tensor, query: Tensor, target: Tensor) -> Tensor:
     """The same heads asked from the other words: the share of these whose guess is the target.
 
     A head that tracks a relation points at the target from the word that stands in it, and not from others.
 
     Args:
-        guesses: [n_heads, n], each head's guess for each word; -1 for none.
-        visible: boolean [n, n], see :class:`WordGuesses`.
+        guesses: [batch, n_heads, n], each head's guess for each word; -1 for none.
+        visible: boolean [batch, n, n], see :class:`WordGuesses`.
+        text: [n_pairs], the texts of the pairs.
         query: [n_pairs], the words that stand in the relation.
         target: [n_pairs], what is to be found from them.
 
     Returns:
-        [n_heads, n_pairs], 0-1; 0 where no other word sees the target.
+        [n_pairs, n_heads], 0-1; 0 where no other word sees the target.
     """
-    n = guesses.shape[1]
-    votes = torch.nn.functional.one_hot(guesses + 1, n + 1)[..., 1:].sum(1)
-    own = guesses[:, query] == target
-    others = visible.sum(0)[target] - visible[query, target].long()
-    share = (votes[:, target] - own.long()) / others.clamp(min=1).double()
-    return torch.where(others > 0, share, 0.0)
+    votes = torch.zeros(*guesses.shape[:2], guesses.shape[2] + 1, dtype=torch.float64)
+    votes.scatter_add_(-1, guesses + 1, torch.ones((), dtype=votes.dtype).expand(guesses.shape))
+    own = guesses[text, :, query] == target[:, None]
+    others = visible.sum(1)[text, target] - visible[text, query, target].long()
+    return (votes[text, :, target + 1] - own.double()) / others.clamp(min=1)[:, None] * (others > 0)[:, None]

@@ -151,7 +151,7 @@ def relation_accuracy(
     merged = merge_pattern(layer.wide[0], [*pieces, tuple(sinks)]).cpu()
     pattern, resting = merged[:, :-1, :-1], merged[:, :-1, -1]
     guesses = most_attended_other(pattern)
-    words = WordGuesses.of([len(member) for member in pieces], causal)
+    words = WordGuesses.of(torch.tensor([[len(member) for member in pieces]]), causal)
     results = []
     for name, pairs in instances.items():
         ends = torch.tensor(pairs)
@@ -198,14 +198,15 @@ def _accuracy(relation: str, pairs: Tensor, guesses: Tensor, words: WordGuesses)
     offset, hits = best_offset(Counter((pairs[:, 1] - pairs[:, 0]).tolist()))
     accuracy: dict[str, list[float]] = {}
     baselines: dict[str, dict[str, float | list[float]]] = {}
+    text = torch.zeros(len(pairs), dtype=torch.long)
     for direction, query, target in _directed(pairs):
         accuracy[direction] = (guesses[:, query] == target).double().mean(1).tolist()
-        chance = words.chance[query] * words.visible[query, target]
+        chance = words.chance[text, query] * words.visible[text, query, target]
         baselines[direction] = {
             "fixed offset": hits / len(pairs),
             "chance": float(chance.mean()),
-            **{name: float((words.words[name][query] == target).double().mean()) for name in GUESSES},
-            "other words": votes_elsewhere(guesses, words.visible, query, target).mean(1).tolist(),
+            **{name: float((words.words[name][text, query] == target).double().mean()) for name in GUESSES},
+            "other words": votes_elsewhere(guesses[None], words.visible, text, query, target).mean(0).tolist(),
         }
     return RelationAccuracy(relation, len(pairs), offset, accuracy, baselines)
 

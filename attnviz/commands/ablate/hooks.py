@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from attnviz.attention import reference as attention
 from attnviz.attention.capture import eager_and_eval
 from attnviz.errors import VerificationError
-from attnviz.model.architectures import LayerModules
+from attnviz.model.architectures.base import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 

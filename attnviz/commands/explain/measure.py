@@ -14,8 +14,7 @@ from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId, head_named
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.positions import only_position
-from attnviz.model.tokens import merge_units
+from attnviz.model.tokens import merge_units, only_position
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.text_result import TextResult

@@ -27,7 +27,7 @@ from attnviz.attention.norms import Norm, widened
 from attnviz.attention.positions import rotated
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures import LayerModules, position_rows
+from attnviz.model.architectures.base import LayerModules, position_rows
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 

@@ -18,7 +18,7 @@ from attnviz.attention.reference import allowed_positions, shared_by_groups
 from attnviz.attention.tolerances import Tolerance
 from attnviz.commands.explain.reference import Activation, embedded, layer_parameters, recompute_layer
 from attnviz.errors import UsageError, VerificationError
-from attnviz.model.architectures import LayerModules
+from attnviz.model.architectures.base import LayerModules
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.tokens import Tokens
 

@@ -6,7 +6,8 @@ from attnviz.arguments import check_whole
 from attnviz.attention.generation import MOST_NEW_TOKENS, continue_greedily, target_tokens
 from attnviz.errors import TextError
 from attnviz.model.checkpoint import Checkpoint
-from attnviz.model.tokens import Tokens, Units, merge_units, tokens_of_ids
+from attnviz.model.encoding import tokens_of_ids
+from attnviz.model.tokens import Tokens, Units, merge_units
 from attnviz.model.wording import counted
 from attnviz.patterns.registry import PATTERNS, MaskInput, masks_of
 from attnviz.patterns.statistics import TextContext
@@ -139,7 +140,7 @@ def read_target(
         max_new_tokens: of generation, at most; default 40.
 
     Raises:
-        TextError: see :func:`attnviz.model.tokens.tokenize`.
+        TextError: see :func:`attnviz.model.encoding.tokenize`.
     """
     text, read, generated = target_tokens(checkpoint, tokens, given, truncate, max_new_tokens)
     context = context_of(read, True, options)

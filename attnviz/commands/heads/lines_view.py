@@ -19,7 +19,7 @@ from attnviz.commands.heads.naming import label_and_role
 from attnviz.errors import UsageError
 from attnviz.figures.lines import LinesPlan, draw_lines, lines_figure
 from attnviz.figures.matrix import Array
-from attnviz.model.positions import find_positions, text_at
+from attnviz.model.tokens import find_positions, text_at
 from attnviz.model.wording import shortened, visible
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View

@@ -18,7 +18,7 @@ from attnviz.commands.heads.inputs import (
     refuse_continuation,
 )
 from attnviz.errors import UsageError
-from attnviz.model.architectures import Undeclared
+from attnviz.model.architectures.undeclared import Undeclared
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import Model, open_checkpoint, refuse_target

@@ -16,9 +16,9 @@ from attnviz.commands.heads.naming import label_and_role
 from attnviz.figures.look import FAINTEST
 from attnviz.figures.matrix import Array
 from attnviz.figures.running_text import HIGHEST, Piece, ShadedText, TextPlan, draw_text, text_figure, text_inches
-from attnviz.model.pieces import CONTINUES
 from attnviz.model.tokens import Tokens, Units
 from attnviz.model.wording import counted, percent, visible
+from attnviz.model.words import CONTINUES
 from attnviz.results.facts import capital, sentence
 from attnviz.results.view import Choices, View
 

@@ -21,7 +21,7 @@ from attnviz.errors import ArchitectureError, CheckpointError, UsageError
 from attnviz.model.sources import BUILT_IN, as_folder, read_json, weight_files
 
 if TYPE_CHECKING:
-    from attnviz.model.architectures import Architecture
+    from attnviz.model.architectures.base import Architecture
 
 
 _NAMES = {
@@ -182,7 +182,7 @@ def _counted(model: Configuration, config: Any, file: ConfigFile) -> Configurati
     """The configuration with its parameters, and with the verdict on whether it is reproduced."""
     from torch import nn
 
-    from attnviz.model.architectures import first_position
+    from attnviz.model.architectures.base import first_position
     from attnviz.model.configs import empty_model
 
     architecture, reason = _reproduced(model, config)

@@ -24,8 +24,7 @@ from attnviz.commands.outputs.stream import ResidualStream, recording_stream, wh
 from attnviz.errors import UsageError
 from attnviz.model.head_ids import HeadId, Stack
 from attnviz.model.opening import Model, open_checkpoint, refuse_target
-from attnviz.model.positions import only_position
-from attnviz.model.tokens import Tokens, merge_units
+from attnviz.model.tokens import Tokens, merge_units, only_position
 from attnviz.model.wording import quoted, rounded
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts

@@ -29,7 +29,7 @@ from attnviz.commands.outputs.stream import ResidualStream, check_parts, last_st
 from attnviz.errors import UsageError
 from attnviz.model.checkpoint import Checkpoint
 from attnviz.model.head_ids import HeadId
-from attnviz.model.pieces import vocabulary_labels
+from attnviz.model.words import vocabulary_labels
 
 MOST_TOKENS = 10
 """Tokens listed of those that a head promotes most, and of those that it suppresses most."""

@@ -19,7 +19,7 @@ from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import DPI, Look, figure_style, outer_ink
-from attnviz.figures.page import PIXEL, add_legend, legend_height, new_page, page_width
+from attnviz.figures.page import PIXEL, PagePlan, add_legend, legend_height, new_page, page_width
 from attnviz.model.wording import counted, signed, visible
 from attnviz.patterns.verdicts import MARGIN as PASS_MARGIN
 from attnviz.results.facts import sentence
@@ -49,14 +49,8 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _RelationsPlan:
-    """Relations, the largest gain above the baseline first."""
-
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    rows: tuple[_Row, ...]
-    stem: str = "relations"
+class _RelationsPlan(PagePlan):
+    rows: tuple[_Row, ...]  # the largest gain above the baseline first
 
 
 def plan_relations(profile: Profile, _: Choices) -> Iterator[_RelationsPlan]:
@@ -81,7 +75,8 @@ def plan_relations(profile: Profile, _: Choices) -> Iterator[_RelationsPlan]:
     instances = sum(each.n for each in relations if ":" not in each.relation)  # a subtype's count for its relation, too
     source = profile.source("syntactic", f"n = {instances:,} instances")
     rows.sort(key=lambda row: (-row.best.margin, row.relation.relation))
-    yield _RelationsPlan(sentence(title, profile.trees, source), title, (*notes, source), tuple(rows))
+    caption = sentence(title, profile.trees, source)
+    yield _RelationsPlan("relations", caption, title, (*notes, source), tuple(rows))
 
 
 def draw_relations(ax: Axes, plan: _RelationsPlan, look: Look) -> PathCollection:
@@ -167,16 +162,10 @@ def relations_figure(plan: _RelationsPlan, look: Look, vector: bool = False) -> 
 
 
 @dataclass(frozen=True)
-class _LayersPlan:
-    """Entropy (nats) and distance (tokens), [n_layers, n_heads], and the entropy of uniform attention (nats)."""
-
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    entropy: NDArray[np.float64]
-    distance: NDArray[np.float64]
-    uniform_entropy: float
-    stem: str = "layers"
+class _LayersPlan(PagePlan):
+    entropy: NDArray[np.float64]  # [n_layers, n_heads], nats
+    distance: NDArray[np.float64]  # likewise, tokens
+    uniform_entropy: float  # of uniform attention, nats
 
 
 def plan_layers(profile: Profile, _: Choices) -> Iterator[_LayersPlan]:
@@ -188,7 +177,7 @@ def plan_layers(profile: Profile, _: Choices) -> Iterator[_LayersPlan]:
     source = profile.source("statistics", f"n = {values['entropy'].numel()} heads")
     uniform = profile.statistics.baselines()["entropy"] or 0.0
     arrays = values["entropy"].numpy(), values["distance"].numpy()
-    yield _LayersPlan(sentence(title, source, note), title, (note, source), *arrays, uniform)
+    yield _LayersPlan("layers", sentence(title, source, note), title, (note, source), *arrays, uniform)
 
 
 def layers_figure(plan: _LayersPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views

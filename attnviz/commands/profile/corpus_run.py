@@ -1,11 +1,10 @@
 """What a profile counts over corpora, batch by batch, into the tallies."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from attnviz.commands.profile.examples import NameExamples, RelationExamples, Shape
+from attnviz.commands.profile.examples import NameExamples, RelationExamples
 from attnviz.commands.profile.head_distances import HeadDistanceTally
 from attnviz.commands.profile.names import NameTally
 from attnviz.commands.profile.pattern_examples import PatternExamples
@@ -33,50 +32,38 @@ class ProfileSettings(RunSettings):
     examples: int = 0
 
     @property
+    def sentences(self) -> bool:
+        """Whether there are other texts than GAP's."""
+        return any(corpus.kind != "gap" for corpus in self.corpora)
+
+    @property
     def gold(self) -> bool:
         """Whether there are gold trees, with which a parser's are not to be mixed."""
         return any(corpus.kind == "conllu" for corpus in self.corpora)
 
 
 class CorpusRun(LongRun):
-    """The run of a profile.
-
-    Attributes:
-        tallies: what is counted of texts, by name.
-        repeats: of random sequences.
-        attention: the model, with what was verified.
-    """
+    """The run of a profile; ``tallies`` are what is counted of texts, by name."""
 
     settings: ProfileSettings
 
     def _begin(self) -> dict[str, Part]:
-        checkpoint = self.settings.checkpoint
-        shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
-        self.tallies: dict[str, Tally] = {
-            "statistics": StatisticsTally(*shape, causal, windows=checkpoint.windows),
-            "relations": RelationTally(*shape, causal),
-            "meanings": MeaningTally(checkpoint), "names": NameTally(*shape, causal),
-            "distances": HeadDistanceTally(*shape),
-        }  # fmt: skip
-        if self.settings.examples:
-            self.tallies |= self._examples()
-        self.repeats = RepeatTally(checkpoint, self.settings.seed)
-        self.attention = SampledAttention(checkpoint, self.settings.seed)
-        return {**self.tallies, "repeats": self.repeats, "attention": self.attention}
-
-    def _examples(self) -> dict[str, Tally]:
-        """What keeps examples; it looks at what the other tallies of a batch have made."""
         settings, checkpoint = self.settings, self.settings.checkpoint
-        shape = Shape(
-            settings.examples, tuple(corpus.path for corpus in settings.corpora), checkpoint.n_layers,
-            checkpoint.n_heads, checkpoint.architecture.causal, settings.seed,
-        )  # fmt: skip
-        made: Any = self.tallies
-        patterns = PatternExamples(shape, checkpoint.tokenizer, made["statistics"], made["meanings"])
-        return {
-            "relation examples": RelationExamples(shape, made["relations"]), "pattern examples": patterns,
-            "name examples": NameExamples(shape),
+        shape, causal = (checkpoint.n_layers, checkpoint.n_heads), checkpoint.architecture.causal
+        self.statistics = StatisticsTally(*shape, causal, windows=checkpoint.windows)
+        self.relations, self.meanings = RelationTally(*shape, causal), MeaningTally(checkpoint)
+        self.names, self.distances = NameTally(*shape, causal), HeadDistanceTally(*shape)
+        self.tallies: dict[str, Tally] = {
+            "statistics": self.statistics, "relations": self.relations, "meanings": self.meanings,
+            "names": self.names, "distances": self.distances,
         }  # fmt: skip
+        if n := settings.examples:  # they look at what the other tallies of a batch have made
+            self.tallies["relation examples"] = RelationExamples(settings, n, self.relations)
+            self.tallies["pattern examples"] = PatternExamples(settings, n, self.statistics, self.meanings)
+            self.tallies["name examples"] = NameExamples(settings, n)
+        self.repeats = RepeatTally(checkpoint, settings.seed)
+        self.attention = SampledAttention(checkpoint, settings.seed)
+        return {**self.tallies, "repeats": self.repeats, "attention": self.attention}
 
     def measure_repeats(self) -> None:
         """Measure this process's share of the random sequences."""

@@ -8,9 +8,8 @@ the weight of the wrong one, one instance a text each; deciles are by the weight
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from pathlib import Path
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,9 @@ from attnviz.commands.profile.kept import (
 from attnviz.commands.profile.names import NAME_DIRECTIONS
 from attnviz.commands.profile.relations import RelationTally, between_spans
 from attnviz.commands.profile.roles import Role
+from attnviz.commands.profile.tallies import Tally
 from attnviz.corpora.batches import Batch
+from attnviz.corpora.runs import RunSettings
 from attnviz.model.head_ids import HeadId
 from attnviz.patterns.examples import Example, RoleExamples, Unit
 from attnviz.patterns.profile_parts import SYNTACTIC
@@ -40,46 +41,32 @@ from attnviz.patterns.syntax import DIRECTIONS
 _SPARE = 4
 """So many more are kept, for those that turn out to be the same sentence again."""
 
-
-class Shape(NamedTuple):
-    """How many examples of a kind, the corpora's files in order, and what is to be known of the model."""
-
-    n: int
-    paths: tuple[Path, ...]
-    n_layers: int
-    n_heads: int
-    causal: bool
-    seed: int
+Ends = tuple[int, int, tuple[int, int] | None]
+"""Query, key, and the right pair, as positions."""
 
 
-class ExampleTally(ABC):
-    """Examples of one kind of role; what is kept stands in ``kept`` by name, with its texts."""
+class ExampleTally(Tally, ABC):
+    """``n`` examples of each group, of one kind of role; they stand in ``kept`` by name, with their texts."""
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
+    def __init__(self, settings: RunSettings, n: int) -> None:
+        self._n, self._seed = n, settings.seed
+        self.shape = settings.checkpoint.n_layers, settings.checkpoint.n_heads
+        self.causal = settings.checkpoint.architecture.causal
         self.kept: dict[str, Kept] = {}
         self.texts = Texts()
-        self._numbers = {path: number for number, path in enumerate(shape.paths)}
+        self._paths = [corpus.path for corpus in settings.corpora]
 
-    @abstractmethod
-    def begin(self, batch: Batch, weights: Tensor) -> None:
-        """Take up a batch."""
-
-    @abstractmethod
-    def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
-        """Look at one layer's patterns, [batch, n_heads, n, n]; layers come in order."""
-
-    def _firsts(self, batch: Batch) -> list[int | None]:
-        """The place of each text's position 0; None for one that can have no examples."""
-        sizes = [(item.source, max(len(item), len(item.members))) for item in batch.items]
-        return [
-            first_place(self._numbers.get(text.place and text.place.path, 0), text.number, n)  # type: ignore[arg-type]
-            for text, n in sizes
-        ]
+    def _firsts(self, batch: Batch) -> Tensor:
+        """The place of each text's position 0; -1 for one that can have no examples."""
+        numbers: dict[Any, int] = {path: number for number, path in enumerate(self._paths)}
+        texts = [(item.source, max(len(item), len(item.members))) for item in batch.items]
+        return torch.tensor(
+            [first_place(numbers.get(text.place and text.place.path, 0), text.number, n) for text, n in texts]
+        )
 
     def _new(self, name: str, cells: Sequence[int]) -> Kept:
         if name not in self.kept:
-            self.kept[name] = Kept(self.shape.n + _SPARE, cells, self.shape.seed)
+            self.kept[name] = Kept(self._n + _SPARE, cells, self._seed)
         return self.kept[name]
 
     def state(self) -> dict[str, Any]:
@@ -104,11 +91,9 @@ class ExampleTally(ABC):
         if where is None or where[0] not in self.kept:
             return None
         kept, cell = self.kept[where[0]], (where[1], *id)
-        best, deciles, failures = (
-            (self._example(*each, cell) for each in group)
-            for group in (kept.ranked(0, cell), kept.deciles(cell), kept.ranked(1, cell))
-        )
-        n = self.shape.n
+        groups = kept.ranked(0, cell), kept.deciles(cell), kept.ranked(1, cell)
+        best, deciles, failures = ((self._example(*each, cell) for each in group) for group in groups)
+        n = self._n
         return RoleExamples(id, role, direction, _different(best, n), tuple(deciles), _different(failures, n))
 
     def _example(self, place: int, reading: Reading, cell: tuple[int, ...]) -> Example:
@@ -125,15 +110,13 @@ class ExampleTally(ABC):
         query, key, right = self._ends(position, reading, cell[0], more)
         gold = None if right is None else (unit(right[0]), unit(right[1]))
         return Example(
-            self.shape.paths[corpus].name, number, text, unit(query), unit(key), reading.weight / STEPS,
+            self._paths[corpus].name, number, text, unit(query), unit(key), reading.weight / STEPS,
             bool(reading.hit), gold, None if gold is None else reading.gold_weight / STEPS,
         )  # fmt: skip
 
     @abstractmethod
-    def _ends(
-        self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]
-    ) -> tuple[int, int, tuple[int, int] | None]:
-        """Query, key, and the right pair, as positions."""
+    def _ends(self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]) -> Ends:
+        """What a reading is about."""
 
 
 def _different(examples: Iterable[Example], n: int) -> tuple[Example, ...]:
@@ -149,13 +132,12 @@ def _different(examples: Iterable[Example], n: int) -> tuple[Example, ...]:
 class _InstanceExamples(ExampleTally):
     """Examples of instances that each have one right answer in a direction."""
 
-    directions: int
+    directions: Sequence[str]
 
-    def _start(self, texts: Tensor, places: Tensor, able: Tensor, numbers: Mapping[str, list[int]]) -> None:
-        """Take up instances: the text of each, its place, whether it can be kept, and by name those of each name."""
-        shape = self.shape
-        self._places = places
-        self._readings = torch.zeros(len(places), self.directions, shape.n_layers, shape.n_heads, dtype=torch.long)
+    def _start(self, firsts: Tensor, texts: Tensor, positions: Tensor, numbers: Mapping[str, list[int]]) -> None:
+        """Take up instances: the text of each, its position, and by name those of each name."""
+        able, self._places = firsts[texts] >= 0, firsts[texts] + positions
+        self._readings = torch.zeros(len(texts), len(self.directions), *self.shape, dtype=torch.long)
         self._numbers_of = {
             name: kept for name, some in numbers.items() if len(kept := (each := torch.tensor(some))[able[each]])
         }
@@ -168,7 +150,7 @@ class _InstanceExamples(ExampleTally):
         hit = (key == gold) & visible
         right = rounded_weights(right).masked_fill(~torch.as_tensor(visible), NONE)
         self._readings[:, :, layer] = packed(hit, key, rounded_weights(weights), gold, right).movedim(-1, 0)
-        if layer == self.shape.n_layers - 1 and self._rows_of:
+        if layer == self.shape[0] - 1 and self._rows_of:
             self._finish()
 
     def _finish(self) -> None:
@@ -200,6 +182,11 @@ class _InstanceExamples(ExampleTally):
                 kept.sampled[slots] = of[some[new]]
         self.texts.forget(self.kept.values())
 
+    def cell(self, role: str, direction: str | None) -> tuple[str, int] | None:
+        """Where a relation, or coreference, is kept; the names of their directions differ."""
+        known = direction in self.directions
+        return (role.removeprefix(SYNTACTIC), self.directions.index(direction)) if known else None
+
 
 def _by_text(texts: Tensor, numbers: Tensor) -> Tensor:
     """Instances of one text in one row, [n_texts, most]; -1 where a row has no more."""
@@ -211,22 +198,21 @@ def _by_text(texts: Tensor, numbers: Tensor) -> Tensor:
 class RelationExamples(_InstanceExamples):
     """Words of relations: the head attends most to the other end, or to another word."""
 
-    directions = len(DIRECTIONS)
+    directions = DIRECTIONS
 
-    def __init__(self, shape: Shape, relations: RelationTally) -> None:
-        super().__init__(shape)
+    def __init__(self, settings: RunSettings, n: int, relations: RelationTally) -> None:
+        super().__init__(settings, n)
         self._relations = relations
 
     def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Take up the instances of a batch."""
         firsts = self._firsts(batch)
-        for first, item in zip(firsts, batch.items, strict=True):
+        for first, item in zip(firsts.tolist(), batch.items, strict=True):
             heads: dict[int, Any] = {arc.dependent: arc.head for arc in item.source.arcs}
-            if heads and first is not None:
+            if heads and first >= 0:
                 self.texts.of[first] = item.source.text, list(item.source.spans), heads
         texts, dependents, _ = self._relations.pairs.T
-        places = torch.tensor([-1 if first is None else first for first in firsts])[texts]
-        self._start(texts, places + dependents, places >= 0, self._relations.numbers)
+        self._start(firsts, texts, dependents, self._relations.numbers)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Look at one layer's patterns, which the tally of relations has seen."""
@@ -238,47 +224,38 @@ class RelationExamples(_InstanceExamples):
         key = self._relations.guesses[text, :, queries]  # [2, n, n_heads]
         weight = between[text[:, None], torch.arange(between.shape[1]), queries[..., None], key.clamp(min=0)]
         right = between[text, :, queries, gold]
-        visible = gold < queries if self.shape.causal else torch.ones_like(gold, dtype=torch.bool)
+        visible = gold < queries if self.causal else torch.ones_like(gold, dtype=torch.bool)
         key = key.masked_fill(key < 0, NONE)
         key, weight, right = (each.transpose(1, 2) for each in (key, weight, right))
         self._look(layer, key, weight, right, gold[:, None], visible[:, None])
 
-    def _ends(
-        self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]
-    ) -> tuple[int, int, tuple[int, int] | None]:
+    def _ends(self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]) -> Ends:
         ends = position, more[position]
         query, gold = ends if DIRECTIONS[direction] == "dependent_to_head" else ends[::-1]
         return query, gold if reading.key == NONE else reading.key, (query, gold)
-
-    def cell(self, role: str, direction: str | None) -> tuple[str, int] | None:
-        """Where a relation is kept."""
-        name = role.removeprefix(SYNTACTIC)
-        return (name, DIRECTIONS.index(direction)) if name != role and direction in DIRECTIONS else None
 
 
 class NameExamples(_InstanceExamples):
     """Pronouns of GAP: the head prefers the name that it means, or the other one; position 0 is the pronoun."""
 
-    NAME = "coreference"
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.directions = 1 if shape.causal else len(NAME_DIRECTIONS)
+    def __init__(self, settings: RunSettings, n: int) -> None:
+        super().__init__(settings, n)
+        self.directions = NAME_DIRECTIONS[: 1 if self.causal else 2]
 
     def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Take up the pronouns of a batch."""
         firsts = self._firsts(batch)
-        for first, item in zip(firsts, batch.items, strict=True):
-            if first is not None:
+        for first, item in zip(firsts.tolist(), batch.items, strict=True):
+            if first >= 0:
                 self.texts.of[first] = item.source.text, list(item.source.spans), {}
         self._gold = torch.tensor([1 + bool(item.source.answer) for item in batch.items])
-        places = torch.tensor([-1 if first is None else first for first in firsts])
-        self._start(torch.arange(len(firsts)), places, places >= 0, {self.NAME: list(range(len(firsts)))})
+        numbers = torch.arange(len(firsts))
+        self._start(firsts, numbers, torch.zeros_like(numbers), {"coreference": numbers.tolist()})
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:
         """Look at one layer's patterns, [batch, n_heads, n, n]."""
         between = between_spans(pattern, [item.members for item in batch.items]).cpu()
-        names = torch.stack([between[:, :, 0, 1:3], between[:, :, 1:3, 0]][: self.directions])  # to names, from names
+        names = torch.stack([between[:, :, 0, 1:3], between[:, :, 1:3, 0]][: len(self.directions)])  # to, from names
         names = names.transpose(1, 2)  # [n_directions, n_heads, batch, 2]
         gold = self._gold.expand(names.shape[:-1])
         right = names.gather(-1, gold[..., None] - 1)[..., 0]
@@ -286,36 +263,21 @@ class NameExamples(_InstanceExamples):
         tied = names[..., 0] == names[..., 1]
         self._look(layer, (guess + 1).masked_fill(tied, NONE), most, right, gold)
 
-    def _ends(
-        self,
-        position: int,  # noqa: ARG002 - as others
-        reading: Reading,
-        direction: int,
-        more: Mapping[int, Any],  # noqa: ARG002
-    ) -> tuple[int, int, tuple[int, int] | None]:
+    def _ends(self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]) -> Ends:  # noqa: ARG002
         key = reading.gold if reading.key == NONE else reading.key
-        pairs = (0, key), (0, reading.gold)
-        (query, key), gold = pairs if direction == 0 else (pairs[0][::-1], pairs[1][::-1])
-        return query, key, gold
-
-    def cell(self, role: str, direction: str | None) -> tuple[str, int] | None:
-        """Where coreference is kept."""
-        return (role, NAME_DIRECTIONS.index(direction)) if role == self.NAME and direction is not None else None
+        return (0, key, (0, reading.gold)) if direction == 0 else (key, 0, (reading.gold, 0))
 
 
-def role_examples(roles: Iterable[Role], tallies: Iterable[object]) -> tuple[RoleExamples, ...]:
+def role_examples(roles: Sequence[Role], tallies: Iterable[object]) -> tuple[RoleExamples, ...]:
     """The examples of the roles that each head passes, and of the relation in which it is most above its baseline.
 
-    Args:
-        roles: of all heads, judged.
-        tallies: of a run; those that keep examples are asked.
+    Of the ``tallies`` of a run those are asked that keep examples.
     """
     keeping = [tally for tally in tallies if isinstance(tally, ExampleTally)]
-    wanted: list[Role] = []
-    for _, some in groupby(sorted(roles, key=lambda role: role.id), lambda role: role.id):
-        of_head = list(some)
-        relations = [role for role in of_head if role.role.startswith(SYNTACTIC)]
-        best = max(relations, key=lambda role: role.margin, default=None)
-        wanted += [role for role in of_head if role.passed or role is best]
+    best: dict[HeadId, Role] = {}
+    for role in roles:
+        if role.role.startswith(SYNTACTIC):
+            best[role.id] = max(best.get(role.id, role), role, key=attrgetter("margin"))
+    wanted = sorted((role for role in roles if role.passed or role is best.get(role.id)), key=attrgetter("id"))
     found = (tally.examples(role.id, role.role, role.direction) for role in wanted for tally in keeping)
     return tuple(each for each in found if each is not None and (each.best or each.deciles or each.failures))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -12,6 +12,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from attnviz.commands.profile.measure import Profile
+from attnviz.commands.profile.show import NamedExample, named_examples
 from attnviz.errors import UsageError
 from attnviz.figures.fonts import fitted, font_families, text_width
 from attnviz.figures.look import DPI, Look, figure_style
@@ -23,17 +24,18 @@ from attnviz.results.facts import sentence
 from attnviz.results.published import role_name
 from attnviz.results.view import Choices
 
-_ROLES, _BEST, _FAILURES = 3, 4, 3
-"""Of a head's roles, of the best hits and of the clearest misses, so many are drawn."""
+_ROLES = 3
+"""Of a head's roles, so many are drawn."""
 
-_DECILES = {0: "10 %", 4: "50 %", 8: "90 %"}
-"""Which of nine deciles are drawn."""
+_DECILES = {"decile 1": "10 %", "decile 5": "50 %", "decile 9": "90 %"}
+_DRAWN = {*(f"best {n}" for n in range(1, 5)), *_DECILES, *(f"failure {n}" for n in range(1, 4))}
+"""Which examples of a role are drawn."""
 
 _STACKED_BELOW = 5.0
 """Inches of a page below which sentences stand in one column."""
 
-_WORD, _SMALL = 7.0, 6.0
-"""Points of the words, and of what stands above them."""
+_TITLE, _WORD, _SMALL = 7.5, 7.0, 6.0
+"""Points of a role's name, of the words, and of what stands above them."""
 
 _STRIP, _HEADING, _GAP, _ARC = 0.58, 0.24, 0.2, 0.23
 """Inches: height of a sentence with its arcs, of the line above a role, between columns, and of the highest arc."""
@@ -44,30 +46,17 @@ _FROM_EDGE = 1.0
 _COLOURS = {"light": {"hit": "#0072B2", "miss": "#C44E00"}, "dark": {"hit": "#56B4E9", "miss": "#FF9E4A"}}
 
 
-class _Strip(NamedTuple):
-    """One sentence, and which it is: ``best 1``."""
-
-    name: str
-    example: Example
-
-
 @dataclass(frozen=True)
 class _ExamplesPlan(PagePlan):
     """For each role of a head its name and score, and its sentences."""
 
-    roles: tuple[tuple[str, tuple[_Strip, ...]], ...]
+    roles: tuple[tuple[str, list[NamedExample]], ...]
 
 
 def no_examples(profile: Profile) -> str:
     """Why a profile has no such pictures; empty where it has."""
-    return (
-        ""
-        if profile.examples
-        else (
-            "this profile has no examples, because no role passes and no relation was judged, or --examples was 0; "
-            "leave it out of --figures"
-        )
-    )
+    why = "because no role passes and no relation was judged, or --examples was 0; leave it out of --figures"
+    return "" if profile.examples else f"this profile has no examples, {why}"
 
 
 def plan_examples(profile: Profile, choices: Choices) -> Iterator[_ExamplesPlan]:
@@ -104,28 +93,20 @@ def _plan(profile: Profile, head: HeadId, roles: Sequence[RoleExamples]) -> _Exa
             f"{rounded(role.baseline)}, n = {role.n:,}"
         )
 
-    title = f"{head} of {visible(profile.checkpoint.short_name)}: examples of {_count(len(roles))}"
+    count = "one role" if len(roles) == 1 else f"{len(roles)} roles"
+    title = f"{head} of {visible(profile.checkpoint.short_name)}: examples of {count}"
     notes = (
         "Best: hits of most weight. 10 %, 50 %, 90 %: by the weight of the right one, in a random sample. Failures: "
         "misses of most weight. Wider arcs have more weight.",
         profile.source(),
     )
-    drawn = tuple((heading(each), tuple(_strips(each))) for each in roles)
+    drawn = tuple((heading(each), _strips(each)) for each in roles)
     return _ExamplesPlan(f"examples/{head.file_stem}", sentence(title, *notes), title, notes, drawn)
 
 
-def _count(n: int) -> str:
-    return "one role" if n == 1 else f"{n} roles"
-
-
-def _strips(of: RoleExamples) -> Iterator[_Strip]:
-    for number, example in enumerate(of.best[:_BEST], 1):
-        yield _Strip(f"best {number}", example)
-    for place, example in enumerate(of.deciles):
-        if place in _DECILES:
-            yield _Strip(_DECILES[place], example)
-    for number, example in enumerate(of.failures[:_FAILURES], 1):
-        yield _Strip(f"failure {number}", example)
+def _strips(of: RoleExamples) -> list[NamedExample]:
+    """The sentences that are drawn of a role, and which they are: ``best 1``, ``10 %``."""
+    return [NamedExample(_DECILES.get(name, name), each) for name, each in named_examples(of) if name in _DRAWN]
 
 
 def examples_figure(plan: _ExamplesPlan, look: Look, vector: bool = False) -> Figure:  # noqa: ARG001 - as all views
@@ -143,9 +124,8 @@ def examples_figure(plan: _ExamplesPlan, look: Look, vector: bool = False) -> Fi
         room = (width - MARGIN * 1.5 - _GAP * (columns - 1)) / columns
         top = 0.0
         for (heading, strips), height in zip(plan.roles, heights, strict=True):
-            size, wide = _WORD + 0.5, (width - 2 * MARGIN) * DPI
-            shown = fitted(heading, size, DPI, wide, "bold")
-            _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, look.greys.ink, size, weight="bold")
+            shown = fitted(heading, _TITLE, DPI, (width - 2 * MARGIN) * DPI, "bold")
+            _write(ax, MARGIN / 2, top + _HEADING * 0.7, shown, look.greys.ink, _TITLE, weight="bold")
             for number, strip in enumerate(strips):
                 row, column = divmod(number, columns)
                 place = MARGIN / 2 + column * (room + _GAP), top + _HEADING + row * _STRIP
@@ -166,7 +146,7 @@ def _handles(look: Look) -> list[Artist]:
     ]
 
 
-def _draw_strip(ax: Axes, strip: _Strip, place: tuple[float, float], room: float, look: Look) -> None:
+def _draw_strip(ax: Axes, strip: NamedExample, place: tuple[float, float], room: float, look: Look) -> None:
     """One sentence below its arcs, all in inches from the top left of the Axes."""
     (left, top), example, greys = place, strip.example, look.greys
     kind = "hit" if example.hit else "miss"
@@ -185,15 +165,15 @@ def _draw_strip(ax: Axes, strip: _Strip, place: tuple[float, float], room: float
     foot = baseline - 0.11
     apart: dict[str, Any] = {"clip_on": False, "in_layout": False}
     if "gold" in centres:
-        ends = (centres["query"], centres["gold"])
+        start, end = centres["query"], centres["gold"]
         if example.gold is not None and example.gold[0] != example.query:  # it is the right name that attends
-            ends = (centres["gold"], centres["key"])
-        _arc(ax, *ends, foot, color=greys.quiet, lw=1, ls=":")
-        ax.plot(ends[1], foot, "o", mfc=greys.paper, mec=greys.quiet, ms=3, mew=0.8, **apart)
-    ends = centres["query"], centres["key"]
+            start, end = centres["gold"], centres["key"]
+        _arc(ax, start, end, foot, ec=greys.quiet, lw=1, ls=":")
+        ax.plot(end, foot, "o", mfc=greys.paper, mec=greys.quiet, ms=3, mew=0.8, **apart)
+    start, end = centres["query"], centres["key"]
     width, alpha = 0.7 + 2.6 * example.weight, 0.4 + 0.6 * example.weight
-    _arc(ax, *ends, foot, color=colour, lw=width, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))
-    ax.plot(ends[1], foot, "o" if example.hit else "X", color=colour, ms=4, mew=PIXEL, **apart)
+    _arc(ax, start, end, foot, ec=colour, lw=width, alpha=alpha, ls="-" if example.hit else (0, (4, 1)))
+    ax.plot(end, foot, "o" if example.hit else "X", color=colour, ms=4, mew=PIXEL, **apart)
 
 
 def _fitting(example: Example, room: float) -> list[tuple[Part, str, float]]:
@@ -224,8 +204,7 @@ def _arc(ax: Axes, start: float, end: float, foot: float, **style: Any) -> None:
     height = min(_ARC, 0.1 + 0.09 * abs(end - start)) * 4 / 3
     curve = [(start, foot), (start, foot - height), (end, foot - height), (end, foot)]
     codes = [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]
-    color = style.pop("color")
-    ax.add_patch(PathPatch(Path(curve, codes), fc="none", ec=color, clip_on=False, in_layout=False, **style))
+    ax.add_patch(PathPatch(Path(curve, codes), fc="none", clip_on=False, in_layout=False, **style))
 
 
 def _write(ax: Axes, x: float, y: float, text: str, ink: str, size: float, weight: str = "normal") -> None:

@@ -62,10 +62,10 @@ def rounded_weights(weights: Tensor) -> Tensor:
     return (weights.float() * STEPS).round().clamp(0, STEPS).int()
 
 
-def first_place(corpus: int, number: int, n_positions: int) -> int | None:
-    """The place of a text's position 0; positions follow. None where a code has no room for the text."""
+def first_place(corpus: int, number: int, n_positions: int) -> int:
+    """The place of a text's position 0; positions follow. -1 where a code has no room for the text."""
     if corpus >= _PLACES // (_NUMBERS * (NONE + 1)) or number >= _NUMBERS or n_positions > NONE:
-        return None
+        return -1
     return (corpus * _NUMBERS + number) * (NONE + 1)
 
 
@@ -86,12 +86,7 @@ def _priorities(places: Tensor, seed: int) -> Tensor:
 class Kept:
     """Of every cell, such as a head in a direction, the ``n`` best hits, the ``n`` clearest misses, and a sample.
 
-    The sample is the same places for all cells.
-
-    Args:
-        n: of each.
-        cells: the shape of the cells.
-        seed: of the sample.
+    ``cells`` is the shape of the cells. The sample, drawn with ``seed``, is the same places for all of them.
     """
 
     def __init__(self, n: int, cells: Sequence[int], seed: int) -> None:
@@ -142,12 +137,7 @@ class Kept:
         return torch.cat([_places_of(self.codes[self.codes >= 0]), self._places])
 
     def ranked(self, kind: int, cell: tuple[int, ...]) -> Iterator[tuple[int, Reading]]:
-        """Places and readings of a cell, the best first.
-
-        Args:
-            kind: 0 for hits, 1 for misses.
-            cell: which.
-        """
+        """Places and readings of a cell's hits (kind 0) or misses (kind 1), the best first."""
         codes, readings = self.codes[(kind, *cell)], self.readings[(kind, *cell)]
         there = codes >= 0
         places = _places_of(codes[there]).tolist()
@@ -166,9 +156,7 @@ class Kept:
 
     def state(self) -> dict[str, Tensor]:
         """All that is kept."""
-        return {
-            "codes": self.codes, "readings": self.readings, "places": self._places, "sampled": self.sampled,
-        }  # fmt: skip
+        return {"codes": self.codes, "readings": self.readings, "places": self._places, "sampled": self.sampled}
 
     @torch.inference_mode()  # as while a model runs, where the others were made
     def absorb(self, state: Mapping[str, Tensor]) -> None:

@@ -15,7 +15,7 @@ from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.roles import Role
 from attnviz.figures.fonts import text_width
 from attnviz.figures.look import DPI, NO_ROLE, Family, Look, counted_families, family_of_label, figure_style, outer_ink
-from attnviz.figures.page import MARGIN, PIXEL, add_legend, legend_height, new_page, page_width, settled
+from attnviz.figures.page import MARGIN, PIXEL, PagePlan, add_legend, legend_height, new_page, page_width, settled
 from attnviz.model.wording import visible
 from attnviz.results.facts import sentence
 from attnviz.results.view import Choices
@@ -40,16 +40,10 @@ _ANGLES = [math.pi * eighth / 8 for eighth in (0, 8, 4, 12, 2, 6, 10, 14, 1, 3, 
 
 
 @dataclass(frozen=True)
-class _LikenessPlan:
-    """Heads as points in a plane, [n_all_heads, 2], with the families of their clearest roles, and ids or nothing."""
-
-    caption: str
-    title: str
-    notes: tuple[str, ...]
-    points: _Numbers
-    families: tuple[Family, ...]
-    names: tuple[str, ...]
-    stem: str = "likeness"
+class _LikenessPlan(PagePlan):
+    points: _Numbers  # [n_all_heads, 2], heads in a plane
+    families: tuple[Family, ...]  # of their clearest roles
+    names: tuple[str, ...]  # ids, or nothing
 
 
 def family_of(roles: Sequence[Role]) -> Family:
@@ -120,7 +114,7 @@ def plan_likeness(profile: Profile, _: Choices) -> Iterator[_LikenessPlan]:
     caption = sentence(title, source, f"multidimensional scaling, stress-1 = {stress:.2f}")
     families = tuple(map(family_of, roles.values()))
     names = tuple(str(head) if passed or len(roles) <= ALL_NAMED else "" for head, passed in roles.items())
-    yield _LikenessPlan(caption, title, (note, source), points, families, names)
+    yield _LikenessPlan("likeness", caption, title, (note, source), points, families, names)
 
 
 def draw_likeness(ax: Axes, plan: _LikenessPlan, look: Look) -> PathCollection:

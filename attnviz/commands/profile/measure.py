@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -203,6 +203,7 @@ def profile_heads(
     tell = told_once(warn)
 
     def measured(part: str, of: Checkpoint, some: Sequence[Corpus], most: int | None) -> CorpusRun | None:
+        """What all processes have measured together; None in all but the first."""
         identity = {
             "attnviz": __version__, "model": of.name, "weights": weights, "dtype": str(of.dtype), "seed": seed,
             "limit": most, "corpora": [str(corpus.path) for corpus in some], "parser": parse and parse.name,
@@ -213,7 +214,10 @@ def profile_heads(
             Unfinished(None if unfinished is None else own_file(part_file(unfinished, part), process), identity),
             named(part, progress), tell, 0 if part else examples,
         )  # fmt: skip
-        return _whole(settings, repeats and part != PARTS[2])
+        run = CorpusRun.measure(settings)
+        if repeats and part != PARTS[2]:
+            run.measure_repeats()
+        return run if run.gather() else None
 
     with joined_processes(process):
         run = measured(PARTS[0], checkpoint, corpora, limit)
@@ -238,14 +242,6 @@ def part_file(unfinished: Path, part: str) -> Path:
     return unfinished.with_name(f"{unfinished.name}-{part.split(maxsplit=1)[0]}") if part else unfinished
 
 
-def _whole(settings: ProfileSettings, repeats: bool) -> CorpusRun | None:
-    """What all processes have measured together; None in all but the first."""
-    run = CorpusRun.measure(settings)
-    if repeats:
-        run.measure_repeats()
-    return run if run.gather() else None
-
-
 def _counts(run: CorpusRun | None) -> tuple[CorpusCount, ...]:
     """How much of each corpus was measured."""
     if run is None:
@@ -258,36 +254,30 @@ def _candidates(run: CorpusRun | None, repeats: bool) -> Iterator[Candidate]:
     """All that a run has measured, role by role."""
     if run is None:
         return
-    tallies: dict[str, Any] = dict(run.tallies)
-    sentences = any(corpus.kind != "gap" for corpus in run.settings.corpora)
-    if sentences:
-        yield from judged.statistic_candidates(tallies["statistics"])
-        yield from judged.semantic_candidates(tallies["meanings"])
+    if run.settings.sentences:
+        yield from judged.statistic_candidates(run.statistics)
+        yield from judged.semantic_candidates(run.meanings)
     if repeats:
-        yield from judged.repeat_candidates(run.repeats.results(), previous=not sentences)
-    yield from judged.syntax_candidates(tallies["relations"].results())
-    yield from judged.coreference_candidates(tallies["names"].results())
+        yield from judged.repeat_candidates(run.repeats.results(), previous=not run.settings.sentences)
+    yield from judged.syntax_candidates(run.relations.results())
+    yield from judged.coreference_candidates(run.names.results())
 
 
 def _profile(
     run: CorpusRun, fresh: CorpusRun | None, again: CorpusRun | None, weights: str | None, repeats: bool
 ) -> Profile:
     """From sums to verdicts."""
-    counts, others = _counts(run), _counts(again)
-    tallies: dict[str, Any] = dict(run.tallies)
-    sentences = any(corpus.kind != "gap" for corpus in run.settings.corpora)
-    checkpoint, relations = run.settings.checkpoint, tallies["relations"].results()
+    sentences, checkpoint = run.settings.sentences, run.settings.checkpoint
     roles = judged.judged_roles(_candidates(run, repeats), judged.untrained_scores(_candidates(fresh, repeats)))
     confirmed = judged.confirmed_roles(roles, _candidates(again, False))
     return Profile(
-        checkpoint, weights, counts, run.settings.seed, run.attention.verification, run.attention.texts_verified,
-        tallies["statistics"] if sentences else None,
-        tuple(replace(each, layers=checkpoint.layers) for each in relations) or None, run.settings.gold,
-        tallies["names"].results(),
-        None if fresh is None else sum(done.texts for done in fresh.measured), others,
-        run.repeats.results() if repeats else None, tallies["distances"].results() if sentences else None,
-        tallies["distances"].n_queries, _placed(confirmed, checkpoint),
-        _placed(role_examples(roles, tallies.values()), checkpoint),
+        checkpoint, weights, _counts(run), run.settings.seed, run.attention.verification, run.attention.texts_verified,
+        run.statistics if sentences else None,
+        tuple(replace(each, layers=checkpoint.layers) for each in run.relations.results()) or None, run.settings.gold,
+        run.names.results(), None if fresh is None else sum(done.texts for done in fresh.measured), _counts(again),
+        run.repeats.results() if repeats else None, run.distances.results() if sentences else None,
+        run.distances.n_queries, _placed(confirmed, checkpoint),
+        _placed(role_examples(roles, run.tallies.values()), checkpoint),
     )  # fmt: skip
 
 

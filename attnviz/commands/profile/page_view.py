@@ -8,6 +8,7 @@ from attnviz.commands.profile.likeness import family_of
 from attnviz.commands.profile.measure import Profile
 from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.roles import Role
+from attnviz.commands.profile.show import LONGEST, named_examples
 from attnviz.commands.profile.tallies import OFFSETS
 from attnviz.model.head_ids import HeadId, all_heads
 from attnviz.model.wording import counted, visible
@@ -17,10 +18,6 @@ from attnviz.results.facts import sentence
 from attnviz.results.published import ARROWS, role_name
 from attnviz.results.tables import verification_line
 from attnviz.results.view import Choices
-
-_NO_ROLE = "no role"
-_LONGEST = 60
-"""Words of a text that the page shows."""
 
 
 def page_data(profile: Profile, _: Choices) -> dict[str, Any]:
@@ -61,8 +58,7 @@ def page_data(profile: Profile, _: Choices) -> dict[str, Any]:
 
 def _entry(head: HeadId, roles: list[Role]) -> dict[str, Any]:
     family = family_of(roles)
-    first = roles[0] if roles else None
-    name = _NO_ROLE if first is None else role_name(first.role, None)
+    name = role_name(roles[0].role, None) if roles else "no role"
     return {
         "id": str(head),
         "row": head.layer,
@@ -132,10 +128,10 @@ def _examples(of: RoleExamples, profile: Profile) -> dict[str, Any]:
         "title": f"{name}: {told}score {role.score:.2f}, baseline {role.baseline:.2f}, n = {role.n:,}",
         "examples": [
             {
-                "name": f"{group.removesuffix('s')} {number}", "hit": example.hit, "weight": rounded(example.weight),
+                "name": name, "hit": example.hit, "weight": rounded(example.weight),
                 "right": None if example.hit else rounded(example.gold_weight), "parts": _runs(example),
             }
-            for group, some in of.groups.items() for number, example in enumerate(some, 1)
+            for name, example in named_examples(of)
         ],
     }  # fmt: skip
 
@@ -143,7 +139,7 @@ def _examples(of: RoleExamples, profile: Profile) -> dict[str, Any]:
 def _runs(example: Example) -> list[list[str]]:
     """The text of an example in runs of words, those of its pair by themselves, with what they are."""
     runs: list[list[str]] = []
-    for part in parts_of_text(example, _LONGEST):
+    for part in parts_of_text(example, LONGEST):
         space, ends = "" if part.joined or not runs else " ", " ".join(sorted(part.ends))
         if ends:
             runs += [*([[space, ""]] if space else []), [visible(part.text), ends]]

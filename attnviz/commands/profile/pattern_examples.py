@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.examples import ExampleTally, Shape
+from attnviz.commands.profile.examples import Ends, ExampleTally
 from attnviz.commands.profile.kept import FAINTEST, NONE, STEPS, Kept, Reading, packed, rounded_weights, score_codes
 from attnviz.commands.profile.tallies import MeaningTally, StatisticsTally
 from attnviz.corpora.batches import Batch
+from attnviz.corpora.runs import RunSettings
 from attnviz.patterns.registry import allowed_units
 from attnviz.patterns.verdicts import BROAD_SHARE
 
@@ -42,18 +43,17 @@ class PatternExamples(ExampleTally):
 
     NAME = "patterns"
 
-    def __init__(self, shape: Shape, tokenizer: Any, statistics: StatisticsTally, meanings: MeaningTally) -> None:
-        super().__init__(shape)
+    def __init__(self, settings: RunSettings, n: int, statistics: StatisticsTally, meanings: MeaningTally) -> None:
+        super().__init__(settings, n)
         self._statistics, self._meanings = statistics, meanings
-        self._name = cache(tokenizer.convert_ids_to_tokens)
+        self._name = cache(settings.checkpoint.tokenizer.convert_ids_to_tokens)
         self.roles = [*statistics.roles, *_OTHERS]
 
     def begin(self, batch: Batch, weights: Tensor) -> None:  # noqa: ARG002 - as other tallies
         """Take up the tokens of a batch, and where each role would look."""
         firsts = self._firsts(batch)
-        able = torch.tensor([first is not None for first in firsts])
         valid, content = batch.valid.cpu(), batch.content.cpu()
-        allowed = allowed_units(valid.shape[1], self.shape.causal)
+        allowed = allowed_units(valid.shape[1], self.causal)
         sinks, alike = (valid & ~content)[:, None, :] & allowed, self._meanings.alike.cpu()
         positional = self._statistics.masks & allowed
         others = torch.stack([sinks, alike, torch.zeros_like(alike)], 1)  # nowhere for broad
@@ -63,15 +63,15 @@ class PatternExamples(ExampleTally):
         self._masks = torch.cat([positional & content[:, None, None, :], others], 1)
         asked = self._masks.any(-1)
         asked[:, -1] = True  # of broad every token is asked
-        self._asked = asked & (content & able[:, None])[:, None]
+        self._asked = asked & (content & (firsts >= 0)[:, None])[:, None]
         n = len(self.roles) - len(_OTHERS)
         bits = _bits(self._asked).mT[:, None].tensor_split([n, n + 1, n + 2], -1)
         self._asked_of = [each.contiguous() for each in bits]
-        self._firsts_of = torch.tensor([first or 0 for first in firsts])
+        self._firsts_of = firsts.clamp(min=0)
         seen = (valid[:, None, :] & allowed).sum(-1).clamp(min=1)
         self._even = seen.log()
-        for first, item in zip(firsts, batch.items, strict=True):
-            if first is not None:
+        for first, item in zip(firsts.tolist(), batch.items, strict=True):
+            if first >= 0:
                 empty = (place for place, (start, end) in enumerate(item.offsets) if start == end)
                 names = {place: self._name(item.ids[place]) for place in empty}
                 self.texts.of[first] = item.source.text, list(item.offsets), names
@@ -79,8 +79,7 @@ class PatternExamples(ExampleTally):
 
     def _draw(self) -> None:
         """Draw tokens for the sample."""
-        shape = self.shape
-        kept = self._new(self.NAME, (len(self.roles), shape.n_layers, shape.n_heads))
+        kept = self._new(self.NAME, (len(self.roles), *self.shape))
         texts, queries = self._asked[:, -1].nonzero().T
         self._slots, new = kept.draw(self._firsts_of[texts] + queries)
         self._sampled = texts[new], queries[new]
@@ -95,7 +94,7 @@ class PatternExamples(ExampleTally):
         fresh = kept.offer(codes, readings, (slice(None), layer))
         self._mend(kept, layer, fresh, queries, pattern)
         self._fill(kept, layer, looks, pattern)
-        if layer == self.shape.n_layers - 1:
+        if layer == self.shape[0] - 1:
             self.texts.forget(self.kept.values())
 
     def _look(self, pattern: Tensor) -> list[_Looks]:
@@ -168,13 +167,7 @@ class PatternExamples(ExampleTally):
         weight, key = (rows + _penalty(masks)).max(-1)
         return key.masked_fill(weight < 0, NONE), rounded_weights(weight)
 
-    def _ends(
-        self,
-        position: int,
-        reading: Reading,
-        direction: int,  # noqa: ARG002 - as others
-        more: Mapping[int, Any],  # noqa: ARG002
-    ) -> tuple[int, int, tuple[int, int] | None]:
+    def _ends(self, position: int, reading: Reading, direction: int, more: Mapping[int, Any]) -> Ends:  # noqa: ARG002
         return position, reading.key, None if reading.gold == NONE else (position, reading.gold)
 
     def cell(self, role: str, direction: str | None) -> tuple[str, int] | None:  # noqa: ARG002

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attnviz.commands.profile.estimates import Estimate, estimated
 from attnviz.commands.profile.tallies import SumTally
@@ -16,7 +17,7 @@ from attnviz.patterns.guesses import GUESSES, WordGuesses, votes_elsewhere
 from attnviz.patterns.syntax import DIRECTIONS, best_offset, most_attended_other
 
 Spans = Sequence[Sequence[Sequence[int]]]
-_Right = Callable[[int, Tensor, Tensor], Tensor]
+_Right = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def between_spans(pattern: Tensor, members: Spans) -> Tensor:
@@ -121,65 +122,71 @@ class RelationTally(SumTally):
         self.members: list[list[list[int]]] = []
         self.numbers: dict[str, list[int]] = {}
         self.between = self.guesses = torch.empty(0)
-        self._words: list[WordGuesses] = []
         self.pairs = torch.empty(0, 3, dtype=torch.long)
-        self._relations: dict[str, tuple[list[int], Tensor]] = {}
+        self._weights = self._instances = self._places = torch.empty(0)
+        self._words: WordGuesses | None = None
 
     def begin(self, batch: Batch, weights: Tensor) -> None:
         """Count the instances of a batch."""
         self.members, self.pairs, self.numbers = _instances_of(batch)
-        self._words = [WordGuesses.of(list(map(len, members)), self._causal) for members in self.members]
-        self._relations = {
-            name: (of_name, weights[:, self.pairs[of_name, 0]]) for name, of_name in self.numbers.items()
-        }
-        self._count_guesses()
-
-    def _count_guesses(self) -> None:
-        """Instances, sentences, offsets and guesses of the batch, in every bootstrap sample."""
-        if not self._relations:
+        self._weights, self._words = weights, None
+        if not self.numbers:
             return
-        right = self._of_instances(self._right_guesses)
+        sizes = [torch.tensor(list(map(len, members)), dtype=torch.long) for members in self.members]
+        self._words = WordGuesses.of(pad_sequence(sizes, batch_first=True), self._causal)
+        self._instances = torch.tensor([number for numbers in self.numbers.values() for number in numbers])
+        relations = torch.repeat_interleave(torch.tensor(list(map(len, self.numbers.values()))))
+        self._places = relations * len(self.members) + self.pairs[self._instances, 0]
+        self._count_guesses(self._words)
+
+    def _count_guesses(self, words: WordGuesses) -> None:
+        """Instances, sentences, offsets and guesses of the batch, in every bootstrap sample."""
+
+        def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
+            chance = words.chance[text, query] * words.visible[text, query, target]
+            return torch.stack([chance, *((words.words[name][text, query] == target).double() for name in GUESSES)], 1)
+
         offsets = self.pairs[:, 2] - self.pairs[:, 1]
-        for name, (places, weights) in self._relations.items():
-            self._sum((name, "instances"), weights.sum(1))
-            self._sum((name, "sentences"), torch.tensor(float(len(set(self.pairs[places, 0].tolist())))))
-            self._sum((name, "guesses"), torch.einsum("ri,dgi->rdg", weights, right[..., places]))
-            for offset in set(offsets[places].tolist()):
-                self._sum((name, offset), weights[:, offsets[places] == offset].sum(1))
+        different = sorted(set(offsets.tolist()))
+        counted = self._of_relations((offsets[:, None] == torch.tensor(different)).double())
+        for name, of_offsets in zip(self.numbers, counted, strict=True):
+            self._sum((name, "instances"), of_offsets.sum(1))
+            self._sum((name, "sentences"), torch.tensor(float(len(set(self.pairs[self.numbers[name], 0].tolist())))))
+            for offset, sums in zip(different, of_offsets.T, strict=True):
+                if sums[0]:
+                    self._sum((name, offset), sums)
             if (name, "heads") not in self._counts:
                 self._counts[name, "heads"] = torch.zeros(self._shape, dtype=torch.float64)
+        for name, sums in zip(self.numbers, self._of_relations(self._from_either_end(right)), strict=True):
+            self._sum((name, "guesses"), sums)
 
     def add(self, layer: int, pattern: Tensor, batch: Batch) -> None:  # noqa: ARG002 - as other tallies
         """Count one layer's patterns, [batch, n_heads, n, n]."""
-        if not self._relations:
+        if self._words is None:
             return
         self.between = between_spans(pattern, self.members).cpu()
         self.guesses = guesses = most_attended_other(self.between)
+        visible = self._words.visible
 
-        def right(text: int, query: Tensor, target: Tensor) -> Tensor:
-            words = self._words[text]
-            of_text = guesses[text, :, : len(words.visible)]
-            own = (of_text[:, query] == target).double()
-            return torch.stack([own, votes_elsewhere(of_text, words.visible, query, target)])
+        def right(text: Tensor, query: Tensor, target: Tensor) -> Tensor:
+            own = (guesses[text, :, query] == target[:, None]).double()
+            return torch.stack([own, votes_elsewhere(guesses, visible, text, query, target)], 1)
 
-        found = self._of_instances(right)
-        for name, (places, weights) in self._relations.items():
-            sums = torch.einsum("ri,dkhi->rdkh", weights, found[..., places])
+        for name, sums in zip(self.numbers, self._of_relations(self._from_either_end(right)), strict=True):
             self._counts[name, "heads"][:, :, :, layer] += sums
 
-    def _right_guesses(self, text: int, query: Tensor, target: Tensor) -> Tensor:
-        """Chance, then each of :data:`GUESSES`: how often it is right, [n_guesses, n_pairs]."""
-        words = self._words[text]
-        chance = words.chance[query] * words.visible[query, target]
-        return torch.stack([chance, *((words.words[name][query] == target).double() for name in GUESSES)])
+    def _from_either_end(self, right: _Right) -> Tensor:
+        """What is right of each instance, [n_instances, n_directions, …]."""
+        text, dependents, heads = self.pairs.T
+        return torch.stack([right(text, dependents, heads), right(text, heads, dependents)], 1)
 
-    def _of_instances(self, right: _Right) -> Tensor:
-        """What is right from either end of each instance, [n_directions, …, n_instances]."""
-        found = []
-        for text in sorted(set(self.pairs[:, 0].tolist())):
-            dependents, heads = self.pairs[self.pairs[:, 0] == text, 1:].T
-            found.append(torch.stack([right(text, dependents, heads), right(text, heads, dependents)]))
-        return torch.cat(found, -1)
+    def _of_relations(self, values: Tensor) -> Tensor:
+        """Values of instances, summed over each relation in each bootstrap sample, [n_relations, 1 + replicates, …]."""
+        n_relations, n_texts = len(self.numbers), len(self.members)
+        by_text = torch.zeros(n_relations * n_texts, values[0].numel(), dtype=torch.float64)
+        by_text.index_add_(0, self._places, values.flatten(1)[self._instances])
+        sums = self._weights @ by_text.view(n_relations, n_texts, -1)
+        return sums.view(n_relations, -1, *values.shape[1:])
 
     def results(self) -> list[RelationCount]:
         """Every relation, the most frequent first."""

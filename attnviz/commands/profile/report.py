@@ -1,7 +1,7 @@
 """A profile as profile.json, a row a head and role in profile.csv, and tables by relation, by head, by layer."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from attnviz.commands.profile.relations import RelationCount
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.commands.profile.tallies import OFFSETS, StatisticsTally
 from attnviz.corpora.reading import LONGEST, SHORTEST
-from attnviz.model.head_ids import HeadId
 from attnviz.model.opening import encoder_note
 from attnviz.model.wording import counted, rounded, visible
 from attnviz.patterns.examples import examples_entry
@@ -27,11 +26,13 @@ from attnviz.patterns.registry import PATTERNS, RETRIEVAL
 from attnviz.results.documents import model_entry, verification_entry
 from attnviz.results.published import ARROWS, published_table
 from attnviz.results.report import Report
-from attnviz.results.tables import Column, column_table, left_out, notes, number, verification_line
+from attnviz.results.tables import Column, column_table, left_out, listed_of, notes, number, verification_line
 from attnviz.results.view import Choices
 
 _ROLES = 4
 """Roles of one head that are listed."""
+
+_COLUMNS = tuple("id role direction score baseline n low high passed threshold gain texts q untrained".split())
 
 
 def _content(profile: Profile, _: Choices) -> dict[str, Any]:
@@ -150,20 +151,23 @@ def _by_relation(profile: Profile, relations: tuple[RelationCount, ...], top: in
     rows = [_RelationRow(relation, judged.get(f"syntactic:{relation.relation}", [])) for relation in relations[:top]]
     columns: list[Column[_RelationRow]] = [
         Column("Relation", lambda row: row.relation.relation, left=True, least=8),
-        Column("Best head", lambda row: row.best[0], left=True),
-        Column("Direction", lambda row: ARROWS[row.best[1]], left=True, optional=1),
-        Column("Accuracy", lambda row: row.best[2]),
+        Column("Best head", lambda row: row.relation.best[0], left=True),
+        Column("Direction", lambda row: ARROWS[row.relation.best[1]], left=True, optional=1),
+        Column("Accuracy", lambda row: row.relation.best[2]),
         Column("Baseline", lambda row: row.largest_baseline),
-        *(_baseline_column(name) for name in BASELINES),
-        *([] if profile.control_texts is None else [Column[_RelationRow]("Untrained", lambda row: row.untrained)]),
-        Column("n", lambda row: row.relation.n),
-        Column("Pass", lambda row: row.verdicts),
-        *([Column[_RelationRow]("Confirmed", lambda row: row.confirmed)] if profile.confirmed_on else []),
+        *(Column(name.capitalize(), partial(_RelationRow.baseline, name=name), optional=2) for name in BASELINES),
     ]
-    total = len(relations)
-    count = f"{len(rows)} of {total}" if len(rows) < total else str(total)
-    caption = left_out(len(rows), total, "relation", "profile.json")
-    return column_table(f"Relations ({count}, the most frequent first)", columns, rows, width=width, caption=caption)
+    if profile.control_texts is not None:
+        columns.append(Column("Untrained", lambda row: row.roles[0].untrained if row.roles else None))
+    columns.append(Column("n", lambda row: row.relation.n))
+    columns.append(Column("Pass", lambda row: _passing([role.passed for role in row.roles])))
+    if profile.confirmed_on:
+        columns.append(
+            Column("Confirmed", lambda row: _passing([role.confirmed.passed for role in row.roles if role.confirmed]))
+        )
+    title = f"Relations ({listed_of(len(rows), len(relations))}, the most frequent first)"
+    caption = left_out(len(rows), len(relations), "relation", "profile.json")
+    return column_table(title, columns, rows, width=width, caption=caption)
 
 
 @dataclass(frozen=True)
@@ -173,14 +177,9 @@ class _RelationRow:
     relation: RelationCount
     roles: list[Role]
 
-    @property
-    def best(self) -> tuple[HeadId, str, float]:
-        """The head that is right most often, its direction, and how often."""
-        return self.relation.best
-
     def baseline(self, name: str) -> float:
         """How often a guess is right that the best head has to beat."""
-        id, direction, _ = self.best
+        id, direction, _ = self.relation.best
         accuracy = self.relation.accuracy
         return float(accuracy.baselines[name][(accuracy.directions.index(direction), *id)])
 
@@ -191,25 +190,10 @@ class _RelationRow:
         shown = f"{self.relation.offset:+d}" if name == "fixed offset" else name
         return f"{shown}: {number(self.baseline(name))}"
 
-    @property
-    def untrained(self) -> float | None:
-        """The best score of any head of the untrained copy."""
-        return self.roles[0].untrained if self.roles else None
 
-    @property
-    def verdicts(self) -> str:
-        """How many heads pass."""
-        return f"{sum(role.passed for role in self.roles)}/{len(self.roles)}" if self.roles else "–"
-
-    @property
-    def confirmed(self) -> str:
-        """How many of those that pass and were measured again do so on the other corpus, too."""
-        again = [role.confirmed.passed for role in self.roles if role.confirmed is not None]
-        return f"{sum(again)}/{len(again)}" if again else "–"
-
-
-def _baseline_column(name: str) -> Column[_RelationRow]:
-    return Column(name.capitalize(), lambda row: row.baseline(name), optional=2)
+def _passing(verdicts: Sequence[bool]) -> str:
+    """How many of them are true; a dash where there are none."""
+    return f"{sum(verdicts)}/{len(verdicts)}" if verdicts else "–"
 
 
 def _by_head(profile: Profile, top: int | None, width: int) -> Table:
@@ -222,26 +206,22 @@ def _by_head(profile: Profile, top: int | None, width: int) -> Table:
         Column("Score", _of_role(lambda role: role.score)),
         Column("Baseline", _of_role(lambda role: role.baseline)),
         Column("Interval", _of_role(lambda role: "–".join(map(rounded, role.interval))), optional=2),
-        *(
-            []
-            if profile.control_texts is None
-            else [Column("Untrained", _of_role(lambda role: "" if role.untrained is None else role.untrained))]
-        ),
-        Column("n", _of_role(lambda role: role.n)),
-        *([Column("Confirmed", _of_role(_confirmed))] if profile.confirmed_on else []),
     ]
+    if profile.control_texts is not None:
+        columns.append(Column("Untrained", _of_role(lambda role: "" if role.untrained is None else role.untrained)))
+    columns.append(Column("n", _of_role(lambda role: role.n)))
+    if profile.confirmed_on:
+        columns.append(Column("Confirmed", _of_role(_confirmed)))
     rows: list[_RoleRow] = []
     for of_head in roles[:top]:
         listed = of_head if len(of_head) <= _ROLES else of_head[: _ROLES - 1]
         rows += [_RoleRow(str(role.id) if role is of_head[0] else "", role.role, role) for role in listed]
         if len(listed) < len(of_head):
             rows.append(_RoleRow("", f"… {len(of_head) - len(listed)} more", None))
-    n_heads = profile.checkpoint.n_layers * profile.checkpoint.n_heads
-    n_listed = len(roles[:top])
+    n_heads, n_listed = profile.checkpoint.n_layers * profile.checkpoint.n_heads, len(roles[:top])
     title = f"Heads ({n_listed} of {n_heads}; {n_heads - len(roles)} show no role)"
-    return column_table(
-        title, columns, rows, width=width, caption=left_out(n_listed, len(roles), "head", "profile.csv")
-    )
+    caption = left_out(n_listed, len(roles), "head", "profile.csv")
+    return column_table(title, columns, rows, width=width, caption=caption)
 
 
 @dataclass(frozen=True)
@@ -322,22 +302,7 @@ def _why(count: CorpusCount) -> str:
 
 REPORT = Report[Profile](
     content=_content,
-    columns=(
-        "id",
-        "role",
-        "direction",
-        "score",
-        "baseline",
-        "n",
-        "low",
-        "high",
-        "passed",
-        "threshold",
-        "gain",
-        "texts",
-        "q",
-        "untrained",
-    ),
+    columns=_COLUMNS,
     rows=lambda document: (
         {**role, "low": role["interval"][0], "high": role["interval"][1]} for role in document["roles"]
     ),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnviz.commands.profile.estimates import Estimate
-from attnviz.commands.profile.intervals import (
+from attnviz.commands.profile.estimates import (
+    Estimate,
     Evidence,
     Interval,
     cosine_evidence,
@@ -46,6 +46,7 @@ _STANDS = (
     f"; the interval of the difference, at {ERROR_RATE} over all heads together (Bonferroni), above 0; false discovery "
     f"rate over all roles at most {ERROR_RATE} (Benjamini-Yekutieli 2001); above every head of an untrained copy"
 )
+_ABOVE_GUESSES = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
 _NOT_RESTING = f", at most {SINK_ONLY} of the attention elsewhere (after Vig & Belinkov 2019)"
 _POSITIONAL = (
     f"over {MAJORITY} of the attention on content (Clark et al. 2019), {MARGIN} above uniform attention "
@@ -136,8 +137,7 @@ class Candidate:
     """What was measured for one role of all heads, and the rule by which they pass.
 
     Attributes:
-        role, rule: its name, and the threshold in words.
-        estimate: scores beside baselines.
+        rule: the threshold in words.
         scale: ``share``, ``proportion`` or ``cosine``: which intervals hold for it.
         enough: texts that a verdict takes.
         above: what the score has to exceed; of each direction, layer and head, where they differ.
@@ -167,8 +167,11 @@ class Candidate:
         enough = estimate.texts >= self.enough and estimate.n >= self.enough and all(map(math.isfinite, errors))
         low = -1.0 if self.scale == "cosine" else 0.0
         found = Evidence((low, 1.0), (low - against, 1.0 - against), math.nan)
-        if enough:
-            found = self._evidence(score, against, errors, rate)
+        if enough and self.scale == "proportion":
+            found = proportion_evidence(score, against, errors, (estimate.n, estimate.texts), rate)
+        elif enough:
+            of_scale = cosine_evidence if self.scale == "cosine" else share_evidence
+            found = of_scale(score, against, errors, estimate.texts, rate)
         above = float(self.above[place]) if isinstance(self.above, Tensor) else self.above
         far = score > above and (self.least is not None or score - baseline >= MARGIN - _ROUNDING)
         resting = self.measurable is not None and float(self.measurable[id]) < 1 - SINK_ONLY - _ROUNDING
@@ -177,13 +180,6 @@ class Candidate:
             enough and far and not resting and found.difference[0] > 0, estimate.directions[direction] or None,
             {name: float(values[place]) for name, values in estimate.baselines.items()}, found.p if enough else None,
         )  # fmt: skip
-
-    def _evidence(self, score: float, baseline: float, errors: tuple[float, float], rate: float) -> Evidence:
-        texts = self.estimate.texts
-        if self.scale == "proportion":
-            return proportion_evidence(score, baseline, errors, (self.estimate.n, texts), rate)
-        of_scale = cosine_evidence if self.scale == "cosine" else share_evidence
-        return of_scale(score, baseline, errors, texts, rate)
 
     def roles(self) -> Iterator[Role]:
         """Every head that has a score, in the direction in which it is furthest above what it has to beat."""
@@ -242,18 +238,16 @@ def semantic_candidates(tally: MeaningTally) -> Iterator[Candidate]:
 
 def syntax_candidates(relations: Iterable[RelationCount]) -> Iterator[Candidate]:
     """One role for each relation with enough instances."""
-    rule = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
     for each in relations:
         if each.n >= ENOUGH_INSTANCES:
             role = f"syntactic:{each.relation}"
-            yield Candidate(role, rule, each.accuracy, "proportion", ENOUGH_INSTANCES)
+            yield Candidate(role, _ABOVE_GUESSES, each.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
 def coreference_candidates(names: NameCount | None) -> Iterator[Candidate]:
     """Which of two names a pronoun means."""
-    rule = f"{MARGIN} above the largest baseline (after Voita et al. 2019){_STANDS}"
     if names is not None:
-        yield Candidate("coreference", rule, names.accuracy, "proportion", ENOUGH_INSTANCES)
+        yield Candidate("coreference", _ABOVE_GUESSES, names.accuracy, "proportion", ENOUGH_INSTANCES)
 
 
 def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -> Iterator[Candidate]:
@@ -263,14 +257,12 @@ def repeat_candidates(repeats: RepeatScores | None, *, previous: bool = False) -
     rule = f"mean attention over {MAJORITY} (after Clark et al. 2019), {MARGIN} above uniform attention{_STANDS}"
     found = f"largest attention on the token to be copied, over {RETRIEVED} of the time (Wu et al. 2024), "
     found += f"{MARGIN} above uniform attention{_STANDS}"
-    names = [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]
-    for name in names:
+    for name in [*["previous"] * previous, *REPEATS, *[RETRIEVAL] * (RETRIEVAL in repeats.scores)]:
         scores, n = repeats.scores[name], len(repeats.scores[name])
         errors = (scores.std(0) / math.sqrt(n) if n > 1 else torch.full_like(scores[0], torch.nan))[None]
         baseline = torch.as_tensor(repeats.baselines[name]).to(errors).expand_as(errors)
-        estimate = Estimate(
-            scores.mean(0)[None], errors, {"uniform attention": baseline}, baseline, errors, n, n
-        )  # fmt: skip
+        uniform = {"uniform attention": baseline}
+        estimate = Estimate(scores.mean(0)[None], errors, uniform, baseline, errors, n, n)
         if name == RETRIEVAL:
             yield Candidate(name, found, estimate, enough=ENOUGH_SEQUENCES, above=RETRIEVED)
         else:
@@ -319,12 +311,7 @@ def passed_by_head(roles: Iterable[Role], heads: Iterable[HeadId]) -> dict[HeadI
 
 
 def confirmed_roles(roles: Sequence[Role], candidates: Iterable[Candidate]) -> list[Role]:
-    """The roles, those that pass with what was measured for them on another corpus.
-
-    Args:
-        roles: from one corpus.
-        candidates: from the other.
-    """
+    """The roles, those that pass with what the ``candidates`` of another corpus say of them."""
     by_role = {candidate.role: candidate for candidate in candidates}
     rate = ERROR_RATE / max(1, sum(role.passed for role in roles))
 

@@ -11,15 +11,14 @@ from rich.text import Text
 from attnviz.errors import OutputError, UsageError
 from attnviz.model.head_ids import HeadId, head_named, select_heads
 from attnviz.model.wording import counted, rounded, visible
-from attnviz.patterns.examples import Example, Part, RoleExamples, examples_entry, parts_of_text, stored_examples
+from attnviz.patterns.examples import Example, RoleExamples, examples_entry, parts_of_text, stored_examples
 from attnviz.patterns.profile_parts import SYNTACTIC
 from attnviz.results.published import ARROWS
 from attnviz.results.tables import Column, column_table, notes
 
-_LONGEST = 60
-"""Words of a text that are printed."""
+LONGEST = 60
+"""Words of a text that are shown."""
 
-_NAMES = {"best": "best", "deciles": "decile", "failures": "failure"}
 _BRACKETS = {"query": "[]", "key": "{}", "gold": "()"}
 
 
@@ -126,29 +125,34 @@ def _licences(document: dict[str, Any], chosen: Sequence[RoleExamples]) -> dict[
     return {corpus: str(known[corpus]) for corpus in sorted(corpora) if corpus in known}
 
 
-class _Row(NamedTuple):
-    """An example, and what it is one of: ``best 1``."""
+class NamedExample(NamedTuple):
+    """An example, and which it is: ``best 1``, ``decile 5``."""
 
     name: str
     example: Example
 
 
+def named_examples(of: RoleExamples) -> list[NamedExample]:
+    """All examples of a role, numbered within their groups."""
+    return [
+        NamedExample(f"{group.removesuffix('s')} {number}", example)
+        for group, some in of.groups.items()
+        for number, example in enumerate(some, 1)
+    ]
+
+
 def example_tables(document: dict[str, Any], chosen: Sequence[RoleExamples], width: int) -> Iterator[RenderableType]:
     """A table for each role of each head, then how to read them, and licences."""
     roles = {(role.get("id"), role.get("role")): role for role in document["roles"] if isinstance(role, dict)}
+    columns: list[Column[NamedExample]] = [
+        Column("Example", lambda row: row.name, left=True),
+        Column("Weight", lambda row: row.example.weight),
+        Column("Right one", lambda row: "" if row.example.hit else row.example.gold_weight),
+        Column("Sentence", lambda row: _sentence(row.example), left=True, least=20, fold=True),
+    ]
     for each in chosen:
-        rows = [
-            _Row(f"{_NAMES[group]} {number}", example)
-            for group, some in each.groups.items()
-            for number, example in enumerate(some, 1)
-        ]
-        columns: list[Column[_Row]] = [
-            Column("Example", lambda row: row.name, left=True),
-            Column("Weight", lambda row: row.example.weight),
-            Column("Right one", lambda row: "" if row.example.hit else row.example.gold_weight),
-            Column("Sentence", lambda row: _sentence(row.example), left=True, least=20, fold=True),
-        ]
-        yield column_table(_title(each, roles.get((str(each.id), each.role))), columns, rows, width=width)
+        title = _title(each, roles.get((str(each.id), each.role)))
+        yield column_table(title, columns, named_examples(each), width=width)
     licences = _licences(document, chosen)
     yield notes(
         "Best: hits of most weight. Decile: by the weight of the right one, in a random sample. Failure: misses of "
@@ -172,14 +176,10 @@ def _sentence(example: Example) -> Text:
     """The text with its pair in brackets, long ones cut around it."""
     text = Text()
     style = "bold green" if example.hit else "bold red"
-    for part in parts_of_text(example, _LONGEST):
+    for part in parts_of_text(example, LONGEST):
+        shown = visible(part.text)
+        for end in sorted(part.ends):
+            shown = f"{_BRACKETS[end][0]}{shown}{_BRACKETS[end][1]}"
         text.append("" if part.joined or not text else " ")
-        text.append(_bracketed(part), style=style if part.ends else None)
+        text.append(shown, style=style if part.ends else None)
     return text
-
-
-def _bracketed(part: Part) -> str:
-    shown = visible(part.text)
-    for end in sorted(part.ends):
-        shown = f"{_BRACKETS[end][0]}{shown}{_BRACKETS[end][1]}"
-    return shown

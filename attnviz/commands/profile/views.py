@@ -136,10 +136,6 @@ def file_stems(roles: Sequence[str]) -> list[str]:
     return stems
 
 
-def _no_scores(profile: Profile) -> str:
-    return "" if any(role.passed for role in profile.roles) else "no head passes for any role"
-
-
 def _no_relations(profile: Profile) -> str:
     judged = any(role.role.startswith("syntactic:") for role in profile.roles)
     return "" if judged else "no relation is frequent enough in these corpora"
@@ -149,7 +145,8 @@ VIEWS: tuple[View[Profile, Any], ...] = (
     View("roles", "the clearest role of every head", _plan_roles, head_map_figure, draw_head_map),
     View(
         "scores", "the scores of one role over all heads, for each role that a head passes", _plan_scores,
-        head_map_figure, draw_head_map, stems=r"roles/[\w.-]+", missing=_no_scores,
+        head_map_figure, draw_head_map, stems=r"roles/[\w.-]+",
+        missing=lambda profile: "" if any(role.passed for role in profile.roles) else "no head passes for any role",
     ),
     View(
         "relations", "the best head of each relation beside its largest baseline", plan_relations, relations_figure,

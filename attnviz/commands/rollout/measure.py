@@ -24,8 +24,7 @@ from attnviz.commands.rollout.attention_rollout import (
 from attnviz.commands.rollout.max_flow import check_flow_library, maximum_flows
 from attnviz.errors import UsageError
 from attnviz.model.opening import Model, open_checkpoint
-from attnviz.model.positions import find_positions
-from attnviz.model.tokens import Units, merge_pattern, merge_units
+from attnviz.model.tokens import Units, find_positions, merge_pattern, merge_units
 from attnviz.model.wording import counted
 from attnviz.progress import Progress, tell
 from attnviz.results.facts import Facts

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnviz.commands.rollout.measure import METHODS, LayerShares, Rollout
 from attnviz.model.opening import encoder_note
-from attnviz.model.positions import text_at
+from attnviz.model.tokens import text_at
 from attnviz.model.wording import shortened
 from attnviz.results.documents import model_entry, tokens_entry, verification_entry
 from attnviz.results.report import Report

@@ -1,29 +1,16 @@
-"""The architectures that the reference attention reproduces: an entry each, relatives in one file (BERT's, Llama's)."""
+"""The architectures that the reference attention reproduces: an entry each, kin in one file."""
 
 from typing import Any
 
 import torch
 
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import (
-    Architecture,
-    Embeddings,
-    LayerModules,
-    first_position,
-    norm_of,
-    position_rows,
-)
-from attnviz.model.architectures.bert import Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
+from attnviz.model.architectures.base import Architecture
+from attnviz.model.architectures.bert_gpt2 import GPT2, Bert, Camembert, DistilBert, Electra, Roberta, XLMRoberta
 from attnviz.model.architectures.encoder_decoder import MT5, T5, Bart, Marian
-from attnviz.model.architectures.gpt2 import GPT2
 from attnviz.model.architectures.llama import Gemma2, Gemma3, Llama, Mistral, Phi3, Qwen2, Qwen3, SmolLM3
-from attnviz.model.architectures.undeclared import EAGER, Undeclared, undeclared
+from attnviz.model.architectures.undeclared import undeclared
 from attnviz.model.configs import SIZES
-
-__all__ = [
-    "ARCHITECTURES", "COMMANDS", "EAGER", "Architecture", "Embeddings", "LayerModules", "Undeclared",
-    "architecture_of", "commands_of", "first_position", "instead_of", "norm_of", "position_rows",
-]  # fmt: skip
 
 _FAMILIES: tuple[Architecture, ...] = (
     Bart(), Bert(), Camembert(), DistilBert(), Electra(), Gemma2(), Gemma3(), GPT2(), Llama(), Marian(), Mistral(),
@@ -36,7 +23,7 @@ ARCHITECTURES: dict[str, Architecture] = {family.name: family for family in _FAM
 def architecture_of(config: Any, dtype: torch.dtype, any_family: bool = False) -> Architecture:
     """The architecture of a transformers config, checked to be one that is reproduced in this dtype.
 
-    With ``any_family`` it may also be one of which the patterns alone are recomputed, :class:`Undeclared`.
+    With ``any_family`` it may also be one of which the patterns alone are recomputed (``undeclared.py``).
 
     Raises:
         ArchitectureError: an unknown ``model_type``, a setting that is not reproduced, or a model

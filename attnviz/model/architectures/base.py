@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.attention.norms import LayerNorm, Norm, RMSNorm
 from attnviz.attention.reference import HeadParameters, Projection
+from attnviz.errors import ArchitectureError
 from attnviz.model.head_ids import Stack
 
 NormKind = Literal["layer", "rms", "rms, 1 + w"]
@@ -95,11 +96,8 @@ class Architecture(ABC):
     class_prefix: str
     """What the names of its model classes begin with: ``Bert``, ``GPT2``."""
 
-    language_class: str
-    """The class of transformers that is the model with its language-modelling head."""
-
-    base_name: str = "model"
-    """What its classes with a head call the bare model."""
+    language_task: str = "ForCausalLM"
+    """What the name of its class with a language-modelling head ends in."""
 
     layers_at: str = "layers"
     """Where the bare model, or each of its stacks, has its layers."""
@@ -149,6 +147,11 @@ class Architecture(ABC):
     encoder_commands: tuple[str, ...] = ()
     """The commands that measure the encoder of an encoder-decoder alone."""
 
+    @property
+    def language_class(self) -> str:
+        """The class of transformers that is the model with its language-modelling head."""
+        return self.class_prefix + self.language_task
+
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most refuse something
         """Raise ArchitectureError where the config asks for what the reference does not reproduce."""
 
@@ -165,8 +168,8 @@ class Architecture(ABC):
         return config.num_attention_heads, config.num_attention_heads
 
     def base_model(self, model: nn.Module) -> nn.Module:
-        """The bare encoder or decoder inside a model with any head."""
-        base: nn.Module = getattr(model, self.base_name, model)
+        """The bare encoder or decoder inside a model with any head, by transformers' own name for it."""
+        base: nn.Module = getattr(model, str(getattr(model, "base_model_prefix", "")), model)
         return base
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
@@ -176,7 +179,7 @@ class Architecture(ABC):
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """What makes class logits of the final state that it reads, in a model for sequence classification; or None."""
-        return chained(getattr(model, "score", None))
+        return chained(model, "score")
 
     def modules(self, base_model: nn.Module) -> list[LayerModules]:
         """Where to read each layer's own steps, first layer first."""
@@ -188,7 +191,7 @@ class Architecture(ABC):
         """Where to read one layer's own steps."""
 
     @abstractmethod
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
+    def embeddings(self, base_model: Any) -> Embeddings:
         """The tables that the first layer's input is made from."""
 
     def final_norm(self, base_model: nn.Module) -> nn.Module | None:
@@ -199,14 +202,13 @@ class Architecture(ABC):
         """The weight [out, in] of one of its linear maps."""
         return linear.weight
 
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """The layer's parameters, split by head (views, not copies, where the layout permits); scale 1/sqrt(d_head)."""
-        modules = self.modules(base_model)[layer]
+        modules: Any = self.modules(base_model)[layer]
         n_heads, n_shared = self.head_counts(base_model.config, layer)
-        w_o, projections = cast("tuple[Any, Any]", (modules.concatenated, modules.projections))
-        output_weight = self.weight(w_o).T.unflatten(0, (n_heads, -1))
+        output_weight = self.weight(modules.concatenated).T.unflatten(0, (n_heads, -1))
         d_head, heads = output_weight.shape[1], (n_heads, n_shared, n_shared)
-        maps = [(self.weight(linear), linear.bias) for linear in projections]
+        maps = [(self.weight(linear), linear.bias) for linear in modules.projections]
         if len(maps) == 1:  # all three side by side
             rows = [n * d_head for n in heads]
             [(weight, bias)] = maps
@@ -220,7 +222,7 @@ class Architecture(ABC):
             key=key,
             value=value,
             output_weight=output_weight,
-            output_bias=w_o.bias,
+            output_bias=modules.concatenated.bias,
             scale=d_head**-0.5,
             causal=self.causal,
             query_norm=query_norm,
@@ -234,14 +236,23 @@ def _projection(weight: Tensor, bias: Tensor | None, n_heads: int) -> Projection
     return Projection(by_head, None if bias is None else bias.reshape(n_heads, -1))
 
 
-def chained(*steps: nn.Module | None) -> nn.Module | None:
+def not_reproduced(kind: str, setting: str, value: object, expected: str) -> ArchitectureError:
+    """The error about a setting that the reference attention does not reproduce."""
+    return ArchitectureError(
+        f"this {kind} has {setting}={value!r}, which the reference attention does not reproduce; expected {expected}."
+    )
+
+
+def chained(parent: nn.Module | None, *steps: str | nn.Module | None) -> nn.Module | None:
     """A head whose steps its model calls one by one, as one module; None where the model lacks one of them.
 
-    It counts as in eval mode, so that nobody sets the mode of steps that belong to a model; heads drop nothing out.
+    Steps are modules, or the names of modules in ``parent``. The head counts as in eval mode, so that nobody sets the
+    mode of steps that belong to a model; heads drop nothing out.
     """
-    if None in steps:
+    modules: list[Any] = [getattr(parent, step, None) if isinstance(step, str) else step for step in steps]
+    if None in modules:
         return None
-    head = nn.Sequential(*(step for step in steps if step is not None))
+    head = nn.Sequential(*modules)
     head.training = False
     return head
 

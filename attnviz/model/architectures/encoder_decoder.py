@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnviz.attention.positions import bucketed_bias
 from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
 from attnviz.model.head_ids import Stack
 
 
@@ -49,19 +49,15 @@ class EncoderDecoder(Architecture):
     activation_setting = "activation_function"
     explained = False
     encoder_commands = ("rollout", "profile")
+    language_task = "ForConditionalGeneration"
+    size_settings: tuple[tuple[str, str], tuple[str, str]]
+    """What its config calls the layers and the heads of the encoder, and those of the decoder."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse an encoder or a decoder alone, and heads that do not divide the model.
-
-        Raises:
-            ArchitectureError: naming the setting.
-        """
+        """Refuse an encoder or a decoder alone, and heads that do not divide the model."""
         if not config.is_encoder_decoder or getattr(config, "decoder_start_token_id", None) is None:
             setting = "is_encoder_decoder" if not config.is_encoder_decoder else "decoder_start_token_id"
-            raise ArchitectureError(
-                f"this {self.name} has {setting}={getattr(config, setting, None)}, which the reference attention does "
-                "not reproduce; expected an encoder with its decoder."
-            )
+            raise not_reproduced(self.name, setting, getattr(config, setting, None), "an encoder with its decoder")
         for stack in self.stacks(config):
             if stack.n_layers < 1 or stack.n_heads < 1:
                 raise ArchitectureError(
@@ -71,16 +67,14 @@ class EncoderDecoder(Architecture):
 
     def stacks(self, config: Any) -> tuple[Stack, ...]:
         """Its three kinds of attention."""
-        (encoder, encoder_heads), (decoder, decoder_heads) = self.sizes(config)
+        (encoder, encoder_heads), (decoder, decoder_heads) = (
+            [getattr(config, setting) for setting in settings] for settings in self.size_settings
+        )
         return (
             Stack("E", "encoder", 0, encoder, encoder_heads),
             Stack("D", "decoder", encoder, decoder, decoder_heads),
             Stack("X", "cross-attention", encoder + decoder, decoder, decoder_heads),
         )
-
-    @abstractmethod
-    def sizes(self, config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Layers and heads of the encoder, and of the decoder."""
 
     def base_model(self, model: nn.Module) -> nn.Module:
         """The model with encoder and decoder inside one with any head, or the model itself.
@@ -88,7 +82,7 @@ class EncoderDecoder(Architecture):
         Raises:
             ArchitectureError: it lacks one of them.
         """
-        base = super().base_model(model)
+        base: nn.Module = getattr(model, "model", model)
         if not hasattr(base, "encoder") or not hasattr(base, "decoder"):
             raise ArchitectureError(
                 f"this {type(model).__name__} has no encoder or no decoder; expected {self.class_prefix}Model or "
@@ -119,7 +113,7 @@ class EncoderDecoder(Architecture):
     def layer_modules(self, layer: Any, across: bool = False) -> LayerModules:
         """Of a layer's own attention, or of its cross-attention."""
 
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """The decoder's own attention is causal."""
         causal = self._stack(base_model.config, layer).letter == "D"
         return replace(super().parameters(base_model, layer), causal=causal)
@@ -130,14 +124,7 @@ class Bart(EncoderDecoder):
 
     name = "bart"
     class_prefix = "Bart"
-    language_class = "BartForConditionalGeneration"
-
-    def sizes(self, config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Both may differ."""
-        return (
-            (config.encoder_layers, config.encoder_attention_heads),
-            (config.decoder_layers, config.decoder_attention_heads),
-        )
+    size_settings = (("encoder_layers", "encoder_attention_heads"), ("decoder_layers", "decoder_attention_heads"))
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head`` with ``final_logits_bias``."""
@@ -160,9 +147,9 @@ class Bart(EncoderDecoder):
             feed_forward_norm=layer.final_layer_norm,
         )
 
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
+    def embeddings(self, base_model: Any) -> Embeddings:
         """Words, scaled, and positions are added, then normalised (Marian: not)."""
-        encoder: Any = base_model.encoder
+        encoder = base_model.encoder
         norm = getattr(encoder, "layernorm_embedding", None)
         return Embeddings(encoder.embed_tokens.weight, encoder.embed_positions.weight, None, norm)
 
@@ -181,7 +168,7 @@ class T5(EncoderDecoder):
     name = "t5"
     states_d_head = True
     class_prefix = "T5"
-    language_class = "T5ForConditionalGeneration"
+    size_settings = (("num_layers", "num_heads"), ("num_decoder_layers", "num_heads"))
     layers_at = "block"
     final_norm_at = "decoder.final_layer_norm"
     old_buffers = ("EncDecAttention.relative_attention_bias.weight",)
@@ -192,11 +179,7 @@ class T5(EncoderDecoder):
     activation_setting = "dense_act_fn"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also buckets that are no buckets.
-
-        Raises:
-            ArchitectureError: naming the setting.
-        """
+        """Refuse also buckets that are no buckets."""
         super().refuse(config, dtype)
         buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
         if buckets < 4 or buckets % 2 or farthest <= buckets // 2:
@@ -205,10 +188,6 @@ class T5(EncoderDecoder):
                 f"relative_attention_max_distance={farthest}; expected an even number of 4 buckets or more, and a "
                 "distance above half of it."
             )
-
-    def sizes(self, config: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The decoder may have another number of layers."""
-        return (config.num_layers, config.num_heads), (config.num_decoder_layers, config.num_heads)
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``lm_head``, before which the first T5 scales hidden states (later ones do not)."""
@@ -233,19 +212,17 @@ class T5(EncoderDecoder):
             feed_forward_norm=following.layer_norm,
         )
 
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
+    def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions come in as biases of scores."""
-        encoder: Any = base_model.encoder
-        return Embeddings(encoder.embed_tokens.weight)
+        return Embeddings(base_model.encoder.embed_tokens.weight)
 
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Not scaled; the table of a stack's first block is that of all its blocks; d_head is ``d_kv``."""
-        config: Any = base_model.config
-        parameters, stack = super().parameters(base_model, layer), self._stack(config, layer)
+        parameters, stack = super().parameters(base_model, layer), self._stack(base_model.config, layer)
         if stack.letter == "X":
             return replace(parameters, scale=1.0)
         first: Any = self.modules(base_model)[stack.first].pattern
-        table, farthest = first.relative_attention_bias.weight, config.relative_attention_max_distance
+        table, farthest = first.relative_attention_bias.weight, base_model.config.relative_attention_max_distance
         bias = partial(bucketed_bias, table, max_distance=farthest, causal=parameters.causal)
         return replace(parameters, scale=1.0, position_bias=bias)
 
@@ -255,4 +232,3 @@ class MT5(T5):
 
     name = "mt5"
     class_prefix = "MT5"
-    language_class = "MT5ForConditionalGeneration"

@@ -3,18 +3,27 @@
 What differs between them is a few lines each: which layers have a window, biases, norms of queries and keys.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnviz.attention.positions import (
+    Rotary,
+    default_frequencies,
+    llama3_frequencies,
+    longrope_frequencies,
+    yarn_frequencies,
+)
 from attnviz.attention.reference import HeadParameters, capped
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind
-from attnviz.model.architectures.rope import refuse_rope, rotary_of
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, NormKind, not_reproduced
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 class Llama(Architecture):
@@ -30,7 +39,6 @@ class Llama(Architecture):
     norm_kind: NormKind = "rms"
     float32_steps = True
     epsilon_setting = "rms_norm_eps"
-    language_class = "LlamaForCausalLM"
     projection_names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     network_names = ("up_proj", "gate_proj", "act_fn")
     """What its modules call the first linear map, the gate and the gate's activation."""
@@ -38,39 +46,26 @@ class Llama(Architecture):
     """Whether a part of a head may be without rotary positions."""
     normed_heads = False
     """Whether queries and keys are normed, a head at a time, before they are rotated."""
+    heads_first = False
+    """Whether these norms are given [batch, n_heads, n, d_head]."""
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse rotary positions, types of layers and groups of heads that are not reproduced.
-
-        Raises:
-            ArchitectureError: naming the setting.
-        """
-        refuse_rope(config, self.partial_rotary)
+        """Refuse rotary positions, types of layers and groups of heads that are not reproduced."""
+        _refuse_rope(config, self.partial_rotary)
         if config.num_attention_heads % config.num_key_value_heads:
             raise ArchitectureError(
                 f"this {self.name} has num_key_value_heads={config.num_key_value_heads}, of which "
                 f"{config.num_attention_heads} heads are no multiple."
             )
         if getattr(config, "use_bidirectional_attention", None):
-            raise ArchitectureError(
-                f"this {self.name} has use_bidirectional_attention=True, which the reference attention does not "
-                "reproduce; expected causal attention."
-            )
+            raise not_reproduced(self.name, "use_bidirectional_attention", True, "causal attention")
         for layer in range(config.num_hidden_layers):
             if (kind := self.layer_type(config, layer)) not in _LAYER_TYPES:
-                raise ArchitectureError(
-                    f"this {self.name} has layer_types={kind!r}, which the reference attention does not reproduce; "
-                    f"expected {' or '.join(_LAYER_TYPES)}."
-                )
+                raise not_reproduced(self.name, "layer_types", kind, " or ".join(_LAYER_TYPES))
 
     def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
         """``full_attention``, or ``sliding_attention`` for a window."""
         return "full_attention"
-
-    def base_model(self, model: nn.Module) -> nn.Module:
-        """``LlamaModel`` inside ``LlamaForCausalLM`` and its kin, or the model itself."""
-        base: nn.Module = getattr(model, str(model.base_model_prefix), model)
-        return base
 
     def head_counts(self, config: Any, layer: int) -> tuple[int, int]:  # noqa: ARG002 - all layers are alike
         """Keys and values have a head a group."""
@@ -91,19 +86,19 @@ class Llama(Architecture):
             contract=layer.mlp.down_proj,
             feed_forward_norm=layer.post_attention_layernorm,
             head_norms=(attention.q_norm, attention.k_norm) if self.normed_heads else (),
+            heads_first=self.heads_first,
             gate=gate,
             activation=activation,
         )
 
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
+    def embeddings(self, base_model: Any) -> Embeddings:
         """Words alone; positions come in as rotations, the first norm is the first layer's."""
-        model: Any = base_model
-        return Embeddings(model.embed_tokens.weight)
+        return Embeddings(base_model.embed_tokens.weight)
 
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """With rotary positions, a window where the layer has one, and the softmax in float32."""
-        config: Any = base_model.config
-        parameters, kind = super().parameters(base_model, layer), self.layer_type(config, layer)
+        config, parameters = base_model.config, super().parameters(base_model, layer)
+        kind = self.layer_type(config, layer)
         return replace(
             parameters,
             softmax_in_float32=True,
@@ -117,7 +112,6 @@ class Mistral(Llama):
 
     name = "mistral"
     class_prefix = "Mistral"
-    language_class = "MistralForCausalLM"
 
     def layer_type(self, config: Any, layer: int) -> str:  # noqa: ARG002 - all layers are alike
         """A window wherever the config has one."""
@@ -129,7 +123,6 @@ class Qwen2(Llama):
 
     name = "qwen2"
     class_prefix = "Qwen2"
-    language_class = "Qwen2ForCausalLM"
 
     def layer_type(self, config: Any, layer: int) -> str:
         """As the config has it."""
@@ -141,7 +134,6 @@ class Qwen3(Qwen2):
 
     name = "qwen3"
     class_prefix = "Qwen3"
-    language_class = "Qwen3ForCausalLM"
     normed_heads = True
 
 
@@ -150,13 +142,11 @@ class SmolLM3(Qwen2):
 
     name = "smollm3"
     class_prefix = "SmolLM3"
-    language_class = "SmolLM3ForCausalLM"
 
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Without positions in the layers that ``no_rope_layers`` has a 0 for."""
-        config: Any = base_model.config
         parameters = super().parameters(base_model, layer)
-        return parameters if config.no_rope_layers[layer] else replace(parameters, rotary=None)
+        return parameters if base_model.config.no_rope_layers[layer] else replace(parameters, rotary=None)
 
 
 class Phi3(Mistral):
@@ -164,7 +154,6 @@ class Phi3(Mistral):
 
     name = "phi3"
     class_prefix = "Phi3"
-    language_class = "Phi3ForCausalLM"
     partial_rotary = True
     projection_names = ("qkv_proj",)
     network_names = ("gate_up_proj", "gate_up_proj", "activation_fn")
@@ -175,7 +164,6 @@ class Gemma2(Qwen2):
 
     name = "gemma2"
     class_prefix = "Gemma2"
-    language_class = "Gemma2ForCausalLM"
     activation_setting = "hidden_activation"
     norm_kind: NormKind = "rms, 1 + w"
 
@@ -194,16 +182,15 @@ class Gemma2(Qwen2):
             feed_forward_output_norm=layer.post_feedforward_layernorm,
         )
 
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
+    def embeddings(self, base_model: Any) -> Embeddings:
         """Words, multiplied by the root of d_model as the number format rounds it."""
-        model: Any = base_model
-        scale = torch.tensor(model.config.hidden_size**0.5).to(model.embed_tokens.weight.dtype)
+        scale = torch.tensor(base_model.config.hidden_size**0.5).to(base_model.embed_tokens.weight.dtype)
         return replace(super().embeddings(base_model), scale=float(scale))
 
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Scaled by ``query_pre_attn_scalar``, not by d_head, and capped by ``attn_logit_softcapping``."""
-        config: Any = base_model.config
-        cap, scale = config.attn_logit_softcapping, float(config.query_pre_attn_scalar**-0.5)
+        cap, scalar = base_model.config.attn_logit_softcapping, base_model.config.query_pre_attn_scalar
+        scale = float(scalar**-0.5)
         return replace(super().parameters(base_model, layer), scale=scale, cap=None if cap is None else float(cap))
 
 
@@ -214,12 +201,9 @@ class Gemma3(Gemma2):
     class_prefix = "Gemma3Text"
     language_class = "Gemma3ForCausalLM"
     normed_heads = True
+    heads_first = True
 
-    def layer_modules(self, layer: Any) -> LayerModules:
-        """As Gemma 2's, with norms of heads."""
-        return replace(super().layer_modules(layer), heads_first=True)
-
-    def parameters(self, base_model: nn.Module, layer: int) -> HeadParameters:
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
         """Without a cap: transformers does not cap, whatever the config says."""
         return replace(super().parameters(base_model, layer), cap=None)
 
@@ -234,3 +218,64 @@ class CappedHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits [.., vocabulary] of normed final states [.., d_model]."""
         return capped(self.head(hidden), self.cap)
+
+
+def _refuse_rope(config: Any, partial: bool) -> None:
+    """Refuse kinds of rotary positions that are not reproduced; ``partial``: a part of a head may be without."""
+    for settings in _rope_by_layer_type(config).values():
+        kind, share = settings.get("rope_type"), settings.get("partial_rotary_factor", 1.0)
+        if kind not in _ROPE_TYPES:
+            raise not_reproduced(config.model_type, "rope_type", kind, f"one of: {', '.join(_ROPE_TYPES)}")
+        if share != 1 and not partial:
+            raise ArchitectureError(
+                f"this {config.model_type} has partial_rotary_factor={share}, which the reference attention does not "
+                "reproduce in this architecture; expected 1."
+            )
+
+
+def _rope_by_layer_type(config: Any) -> dict[str, Mapping[str, Any]]:
+    """Settings by type of layer; one set for all under the empty name."""
+    given: dict[str, Any] = config.rope_parameters
+    return given if all(isinstance(value, dict) for value in given.values()) else {"": given}
+
+
+def rotary_of(config: Any, d_head: int, layer_type: str = "") -> Rotary:
+    """The rotary positions of a layer of heads of width ``d_head``, in a config that was checked.
+
+    ``layer_type`` is the layer's, for models where positions differ between types of layers.
+    """
+    by_type = _rope_by_layer_type(config)
+    settings = by_type.get(layer_type) or by_type[""]
+    kind, base = settings["rope_type"], float(settings["rope_theta"])
+    frequencies = default_frequencies(int(d_head * settings.get("partial_rotary_factor", 1.0)), base)
+    if kind == "linear":
+        return Rotary(frequencies / settings["factor"])
+    if kind == "llama3":
+        low, high = settings["low_freq_factor"], settings["high_freq_factor"]
+        original = settings["original_max_position_embeddings"]
+        return Rotary(llama3_frequencies(frequencies, settings["factor"], low, high, original))
+    if kind not in ("yarn", "longrope"):
+        return Rotary(frequencies)  # "dynamic" differs in texts longer than the model's positions alone
+    original = settings["original_max_position_embeddings"]
+    factor = settings.get("factor") or config.max_position_embeddings / original
+    if kind == "longrope":
+        given = settings.get("attention_factor")
+        larger = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        short, long = (longrope_frequencies(frequencies, settings[name]) for name in ("short_factor", "long_factor"))
+        return Rotary(short, larger if given is None else given, original, long)
+    fast, slow = settings.get("beta_fast") or 32, settings.get("beta_slow") or 1
+    whole = config.rope_parameters.get("truncate", True)
+    slowed = yarn_frequencies(frequencies, base, factor, fast, slow, original, whole)
+    return Rotary(slowed, _yarn_factor(settings, factor))
+
+
+def _yarn_factor(settings: Mapping[str, Any], factor: float) -> float:
+    """What cos and sin are multiplied by: a temperature of the softmax (Peng et al. 2023, section 3.4)."""
+
+    def temperature(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
+
+    given, own, of_all = (settings.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    if given is not None:
+        return float(given)
+    return temperature(own) / temperature(of_all) if own and of_all else temperature(1)

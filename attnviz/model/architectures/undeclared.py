@@ -52,7 +52,7 @@ class Undeclared(Architecture):
         Raises:
             ArchitectureError: it is not of transformers' own code.
         """
-        base: nn.Module = getattr(model, str(getattr(model, "base_model_prefix", "") or "_"), model)
+        base = super().base_model(model)
         expected, kind = f"{self.class_prefix}Model", type(base)
         if kind.__name__ != expected or not kind.__module__.startswith("transformers."):
             raise ArchitectureError(f"expected transformers' own {expected}, found {kind.__module__}.{kind.__name__}.")

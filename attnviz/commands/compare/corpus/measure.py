@@ -20,7 +20,7 @@ from attnviz.attention.checks import Verification
 from attnviz.commands.compare.corpus.noise import dropping_out
 from attnviz.commands.compare.corpus.tallies import DifferenceTally, RolesOfCorpus, pieces
 from attnviz.commands.compare.sides import check_shapes, model_names
-from attnviz.commands.profile.intervals import Evidence, cosine_evidence, false_discovery
+from attnviz.commands.profile.estimates import Evidence, cosine_evidence, false_discovery
 from attnviz.commands.profile.roles import ERROR_RATE, Role
 from attnviz.corpora.batches import Batch, SampledAttention, encode
 from attnviz.corpora.bootstrap import ENOUGH_TEXTS, text_weights

@@ -1,12 +1,14 @@
-"""BERT (Devlin et al. 2019) and its relatives under transformers' names."""
+"""BERT (Devlin et al. 2019) and its relatives, and GPT-2, under transformers' names: layer norms, learned positions."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from attnviz.attention.reference import HeadParameters
 from attnviz.errors import ArchitectureError
-from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, chained
+from attnviz.model.architectures.base import Architecture, Embeddings, LayerModules, chained, not_reproduced
 
 
 class Bert(Architecture):
@@ -18,33 +20,22 @@ class Bert(Architecture):
     name = "bert"
     title = "BERT"
     class_prefix = "Bert"
-    base_name = "bert"
     layers_at = "encoder.layer"
     head_weights: tuple[str, ...] = ("cls", "classifier", "qa_outputs")
     optional_weights: tuple[str, ...] = ("pooler",)
     old_buffers = ("embeddings.position_ids",)
     segments = True
     epsilon_setting: str | float = "layer_norm_eps"
-    language_class = "BertForMaskedLM"
+    language_task = "ForMaskedLM"
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:  # noqa: ARG002 - every dtype is reproduced
-        """Refuse decoders, cross-attention and relative positions.
-
-        Raises:
-            ArchitectureError: naming the setting.
-        """
+        """Refuse decoders, cross-attention and relative positions."""
         for flag in ("is_decoder", "add_cross_attention"):
             if getattr(config, flag, False):
-                raise ArchitectureError(
-                    f"this {self.title} has {flag}=True, which the reference attention does not reproduce; "
-                    "expected an encoder without cross-attention."
-                )
+                raise not_reproduced(self.title, flag, True, "an encoder without cross-attention")
         positions = getattr(config, "position_embedding_type", None) or "absolute"
         if positions != "absolute":
-            raise ArchitectureError(
-                f"this {self.title} has position_embedding_type={positions!r}, which the reference attention "
-                "does not reproduce; expected 'absolute'."
-            )
+            raise not_reproduced(self.title, "position_embedding_type", positions, "'absolute'")
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """``BertLMPredictionHead`` of ``BertForMaskedLM`` and ``BertForPreTraining``."""
@@ -53,9 +44,8 @@ class Bert(Architecture):
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The pooler and ``classifier`` of ``BertForSequenceClassification``, of the final state of [CLS]."""
-        pooler: Any = getattr(self.base_model(model), "pooler", None)
-        steps = (getattr(pooler, step, None) for step in ("dense", "activation"))
-        return chained(*steps, getattr(model, "classifier", None))
+        pooler = getattr(self.base_model(model), "pooler", None)
+        return chained(pooler, "dense", "activation", getattr(model, "classifier", None))
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``BertSelfAttention`` gives the pattern, ``BertSelfOutput.dense`` the output; norms after residuals."""
@@ -71,9 +61,9 @@ class Bert(Architecture):
             feed_forward_norm=layer.output.LayerNorm,
         )
 
-    def embeddings(self, base_model: nn.Module) -> Embeddings:
+    def embeddings(self, base_model: Any) -> Embeddings:
         """Words, positions and, where there are any, token types are added, then normalised; ELECTRA then projects."""
-        tables: Any = base_model.embeddings
+        tables = base_model.embeddings
         types = getattr(tables, "token_type_embeddings", None)
         return Embeddings(
             tables.word_embeddings.weight,
@@ -90,22 +80,19 @@ class Electra(Bert):
     name = "electra"
     title = "ELECTRA"
     class_prefix = "Electra"
-    base_name = "electra"
     head_weights = (
         "generator_predictions", "generator_lm_head", "discriminator_predictions", "classifier", "qa_outputs",
         "sequence_summary",
     )  # fmt: skip
     optional_weights = ()
-    language_class = "ElectraForMaskedLM"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """That of the generator; the discriminator has none."""
-        return chained(getattr(model, "generator_predictions", None), getattr(model, "generator_lm_head", None))
+        return chained(model, "generator_predictions", "generator_lm_head")
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """``ElectraClassificationHead``."""
-        head: Any = getattr(model, "classifier", None)
-        return chained(*(getattr(head, step, None) for step in ("dense", "activation", "out_proj")))
+        return chained(getattr(model, "classifier", None), "dense", "activation", "out_proj")
 
 
 class DistilBert(Bert):
@@ -114,7 +101,6 @@ class DistilBert(Bert):
     name = "distilbert"
     title = "DistilBERT"
     class_prefix = "DistilBert"
-    base_name = "distilbert"
     layers_at = "transformer.layer"
     head_weights = (
         "vocab_transform", "vocab_layer_norm", "vocab_projector", "pre_classifier", "classifier", "qa_outputs",
@@ -123,16 +109,14 @@ class DistilBert(Bert):
     segments = False
     epsilon_setting = 1e-12
     activation_setting = "activation"
-    language_class = "DistilBertForMaskedLM"
 
     def language_head(self, model: nn.Module) -> nn.Module | None:
         """The four steps that ``DistilBertForMaskedLM`` takes one by one."""
-        steps = ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
-        return chained(*(getattr(model, step, None) for step in steps))
+        return chained(model, "vocab_transform", "activation", "vocab_layer_norm", "vocab_projector")
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """The three steps that ``DistilBertForSequenceClassification`` takes one by one."""
-        return chained(getattr(model, "pre_classifier", None), nn.ReLU(), getattr(model, "classifier", None))
+        return chained(model, "pre_classifier", nn.ReLU(), "classifier")
 
     def layer_modules(self, layer: Any) -> LayerModules:
         """``DistilBertSelfAttention`` gives pattern and output: it returns (output after W_O, pattern)."""
@@ -156,19 +140,13 @@ class Roberta(Bert):
     name = "roberta"
     title = "RoBERTa"
     class_prefix = "Roberta"
-    base_name = "roberta"
     head_weights = ("lm_head", "classifier", "qa_outputs")
     segments = False
     positions_after_padding = True
-    language_class = "RobertaForMaskedLM"
     language_head = Architecture.language_head
 
     def refuse(self, config: Any, dtype: torch.dtype) -> None:
-        """Refuse also what leaves no position for a token.
-
-        Raises:
-            ArchitectureError: naming the setting.
-        """
+        """Refuse also what leaves no position for a token."""
         super().refuse(config, dtype)
         padding, positions = config.pad_token_id, config.max_position_embeddings
         if not isinstance(padding, int) or not 0 <= padding < positions - 1:
@@ -179,8 +157,7 @@ class Roberta(Bert):
 
     def class_head(self, model: nn.Module) -> nn.Module | None:
         """``RobertaClassificationHead``."""
-        head: Any = getattr(model, "classifier", None)
-        return chained(getattr(head, "dense", None), nn.Tanh(), getattr(head, "out_proj", None))
+        return chained(getattr(model, "classifier", None), "dense", nn.Tanh(), "out_proj")
 
 
 class XLMRoberta(Roberta):
@@ -189,7 +166,6 @@ class XLMRoberta(Roberta):
     name = "xlm-roberta"
     title = "XLM-RoBERTa"
     class_prefix = "XLMRoberta"
-    language_class = "XLMRobertaForMaskedLM"
 
 
 class Camembert(Roberta):
@@ -198,4 +174,60 @@ class Camembert(Roberta):
     name = "camembert"
     title = "CamemBERT"
     class_prefix = "Camembert"
-    language_class = "CamembertForMaskedLM"
+
+
+class GPT2(Architecture):
+    """Radford et al. 2019: causal attention; pre-norm; Q, K and V in one Conv1D (weight [in, out])."""
+
+    name = "gpt2"
+    class_prefix = "GPT2"
+    layers_at = "h"
+    final_norm_at = "ln_f"
+    head_weights = ("lm_head", "score", "classifier", "qa_outputs", "multiple_choice_head")
+    old_buffers = (".attn.bias", ".attn.masked_bias")
+    causal = True
+    pre_norm = True
+    activation_setting = "activation_function"
+    language_class = "GPT2LMHeadModel"
+
+    def refuse(self, config: Any, dtype: torch.dtype) -> None:
+        """Refuse cross-attention, and float64 where scores are upcast to float32; other flags are reproduced."""
+        if getattr(config, "add_cross_attention", False):
+            raise not_reproduced("GPT-2", "add_cross_attention", True, "a decoder without an encoder")
+        if config.reorder_and_upcast_attn and dtype == torch.float64:
+            raise ArchitectureError(
+                "this GPT-2 has reorder_and_upcast_attn=True, with which transformers cannot compute in float64; "
+                "expected float32, float16 or bfloat16."
+            )
+
+    def layer_modules(self, layer: Any) -> LayerModules:
+        """``GPT2Attention`` gives pattern and output: it returns (output after W_O, pattern); norms come first."""
+        return LayerModules(
+            block=layer,
+            projections=(layer.attn.c_attn,),
+            pattern=layer.attn,
+            concatenated=layer.attn.c_proj,
+            output=layer.attn,
+            attention_norm=layer.ln_1,
+            expand=layer.mlp.c_fc,
+            contract=layer.mlp.c_proj,
+            feed_forward_norm=layer.ln_2,
+        )
+
+    def embeddings(self, base_model: Any) -> Embeddings:
+        """Words and positions are added; the first norm is the first layer's."""
+        return Embeddings(base_model.wte.weight, base_model.wpe.weight)
+
+    def weight(self, linear: Any) -> Any:
+        """That of a Conv1D is [in, out]."""
+        return linear.weight.T
+
+    def parameters(self, base_model: Any, layer: int) -> HeadParameters:
+        """Scaled by 1/sqrt(d_head) with ``scale_attn_weights`` (else 1), divided by the layer's number counted from 1
+        with ``scale_attn_by_inverse_layer_idx``.
+        """  # noqa: D205
+        config, parameters = base_model.config, super().parameters(base_model, layer)
+        scale = parameters.scale if config.scale_attn_weights else 1.0
+        if config.scale_attn_by_inverse_layer_idx:
+            scale /= layer + 1
+        return replace(parameters, scale=scale, upcast=config.reorder_and_upcast_attn)
