@@ -253,8 +253,7 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
     greys = (look.greys.paper, look.greys.frame, look.greys.quiet)
     paper, frame, sink = (np.round(np.array(to_rgb(grey)) * 255) for grey in greys)
     width, height = (round(length * pixels) for length in grid.extent)
-    image = np.full((height, width, 4), 255, dtype=np.uint8)
-    image[..., :3] = paper
+    image = np.full((height, width, 4), [*paper, 255], dtype=np.uint8)
     for cell in plan.cells:
         left, top = (round(place * pixels) for place in grid.corner(cell.id))
         image[top - 1 : top + side + 1, left - 1 : left + side + 1, :3] = frame
@@ -269,11 +268,9 @@ def _image(plan: HeadGridPlan, grid: GridLayout, look: Look, pixels: float) -> t
 
 def _room_beside(cells: Sequence[HeadCell], grid: GridLayout) -> bool:
     """Whether every text stands beside its id, with some room between."""
-    widths = (
-        text_width(str(cell.id), grid.size, DPI, "bold") + text_width(cell.beside, min(6.0, grid.size), DPI)
-        for cell in cells
-    )
-    return grid.named and not grid.marked and max(widths) + 8 <= grid.square
+    ids = (text_width(str(cell.id), grid.size, DPI, "bold") for cell in cells)
+    texts = (text_width(cell.beside, min(6.0, grid.size), DPI) for cell in cells)
+    return grid.named and not grid.marked and max(map(sum, zip(ids, texts, strict=True))) + 8 <= grid.square
 
 
 def _room_right(cells: Sequence[HeadCell], grid: GridLayout) -> bool:

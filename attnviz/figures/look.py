@@ -108,9 +108,7 @@ class Look:
             raise UsageError(f"expected a width of {_NARROWEST:g} to {_WIDEST:g} inches, found {inches:g}.")
         if not isinstance(panel, str) or len(panel) > _PANEL_LETTERS or (panel and not panel.isalnum()):
             raise UsageError(f"expected a panel letter such as a or B1, found {panel!r}.")
-        chosen = {"theme": theme, "scale": scale, "width": inches, "bare": bool(bare), "panel": panel}
-        for name, value in chosen.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(theme=theme, scale=scale, width=inches, bare=bool(bare), panel=panel)
 
     @property
     def greys(self) -> Theme:
